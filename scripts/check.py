@@ -1,0 +1,120 @@
+"""Runs every check of the project: a line per step, the output of those that fail, and a summary line.
+
+A step is a list of commands, and fails with the first that does. The steps form two lanes, one for each core of a small
+machine; within a lane they keep their order, because the last ones try out what an earlier one built. A failed step
+stops none of the others. An interrupt ends the running commands and the whole check.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Step(NamedTuple):
+    name: str
+    commands: list[list[str]]
+    cwd: Path = ROOT
+    has_summary: bool = False  # the last line of the output is worth showing even when all went well
+
+
+class Output(NamedTuple):
+    status: int
+    text: str
+
+
+def lanes(scratch: Path) -> list[list[Step]]:
+    typed = [folder for folder in ("src", "tests", "bench", "scripts") if (ROOT / folder).is_dir()]
+    wheels, fresh, elsewhere = scratch / "wheels", scratch / "fresh", scratch / "elsewhere"
+    elsewhere.mkdir()
+    pip_install = [f"{fresh}/bin/python", "-m", "pip", "install", "--quiet", "--no-input"]
+    return [
+        [
+            Step("tests", [["pytest", "-q", "-n", "2"]], has_summary=True),
+        ],
+        [
+            Step("format", [["ruff", "format", "--check", "."]]),
+            Step("lint", [["ruff", "check", "."]]),
+            Step("types", [["mypy", *typed]]),
+            Step("contracts", [["lint-imports", "--no-cache"]]),
+            Step("build", [["python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels)]]),
+            Step(
+                "install",
+                [
+                    ["python", "-m", "venv", str(fresh)],
+                    [*pip_install, "--require-hashes", "--requirement", "requirements.lock"],
+                    [*pip_install, "--no-deps", "--no-index", "--find-links", str(wheels), "mainspring"],
+                ],
+            ),
+            Step(
+                "smoke",
+                [[f"{fresh}/bin/mainspring", "--version"], [f"{fresh}/bin/mainspring", "demo", "--json"]],
+                cwd=elsewhere,
+            ),
+        ],
+    ]
+
+
+async def run_command(command: list[str], cwd: Path) -> Output:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Output(1, f"{command[0]}: {error.strerror}\n")
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            await process.wait()
+    return Output(process.returncode or 0, output.decode(errors="replace"))
+
+
+async def run_step(step: Step) -> bool:
+    started = time.monotonic()
+    result = Output(0, "")
+    for command in step.commands:
+        result = await run_command(command, step.cwd)
+        if result.status != 0:
+            break
+    passed = result.status == 0
+    seconds = time.monotonic() - started
+    lines = result.text.rstrip().splitlines()
+    summary = f"   {lines[-1].strip('= ')}" if step.has_summary and lines else ""
+    print(f"{step.name:<10} {'ok' if passed else 'FAILED':<7} {seconds:6.1f} s{summary}")
+    if not passed:
+        print(f"$ {' '.join(command)}", *lines, f"exit status {result.status}", sep="\n    ")
+    sys.stdout.flush()
+    return passed
+
+
+async def run_lane(steps: list[Step]) -> list[bool]:
+    return [await run_step(step) for step in steps]
+
+
+async def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="mainspring-check-") as scratch:
+        results = [passed for lane in await asyncio.gather(*map(run_lane, lanes(Path(scratch)))) for passed in lane]
+    print(f"check: {sum(results)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        sys.exit(asyncio.run(main()))
+    except KeyboardInterrupt:
+        sys.exit(130)
