@@ -1,0 +1,118 @@
+"""Every exception Mainspring raises on purpose.
+
+    MainspringError
+    ├── CallerError                 the request is at fault; repeating it will not help
+    │   ├── InvalidRequest          400
+    │   └── NotFound                404
+    ├── PeerError                   something we called is at fault
+    │   ├── ProviderError           a model backend
+    │   │   ├── RateLimited         429, may carry `retry_after`
+    │   │   ├── ContextOverflow     400, the transcript does not fit the model
+    │   │   ├── Refused             400, the backend rejected the request as such
+    │   │   ├── Unauthorized        the backend did not accept our key
+    │   │   ├── Unavailable         no connection, time-out, 5xx
+    │   │   └── BadOutput           the backend answered something we cannot read
+    │   └── DelegateToClient        an executor hands its call to the client
+    └── OurError                    Mainspring or its machine is at fault
+        ├── Malformed               an event that cannot follow the log it is meant for
+        ├── StoreError              the store cannot be read or written
+        ├── Superseded              another driver has taken this run over
+        └── Interrupted             the engine stopped before the run ended; it can be resumed
+
+Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
+"""
+
+
+class MainspringError(Exception):
+    code = "server_error"
+    status = 500
+    retryable = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class CallerError(MainspringError):
+    code = "invalid_request_error"
+    status = 400
+
+
+class InvalidRequest(CallerError):
+    """The request cannot be carried out as it is; `param` names the field."""
+
+
+class NotFound(CallerError):
+    code = "not_found"
+    status = 404
+
+
+class PeerError(MainspringError):
+    status = 502
+
+
+class ProviderError(PeerError):
+    """A model turn failed. Adapters raise only children of this class."""
+
+
+class RateLimited(ProviderError):
+    code = "rate_limit_exceeded"
+    status = 429
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ContextOverflow(ProviderError):
+    code = "context_length_exceeded"
+    status = 400
+
+
+class Refused(ProviderError):
+    code = "invalid_prompt"
+    status = 400
+
+
+class Unauthorized(ProviderError):
+    code = "provider_unauthorized"
+
+
+class Unavailable(ProviderError):
+    code = "provider_unavailable"
+    status = 503
+    retryable = True
+
+
+class BadOutput(ProviderError):
+    code = "provider_bad_output"
+    retryable = True
+
+
+class DelegateToClient(PeerError):
+    """Raised by an executor that wants the client to perform this call instead."""
+
+
+class OurError(MainspringError):
+    pass
+
+
+class Malformed(OurError):
+    code = "malformed_log"
+
+
+class StoreError(OurError):
+    code = "store_error"
+
+
+class Superseded(OurError):
+    code = "superseded"
+    status = 409
+
+
+class Interrupted(OurError):
+    code = "interrupted"
+    status = 503
+    retryable = True

@@ -1,0 +1,290 @@
+"""What is said: the items of a conversation, shaped like the wire.
+
+One family serves the API, the stores and the providers. The set is open: an item, content part or tool of a kind this
+version does not know is kept as `Unknown`, and leaves exactly as it came. `encode` and `decode` are the only codec.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+Json = dict[str, Any]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Role = Literal["user", "assistant", "system", "developer"]
+ToolKind = Literal["function", "mcp", "sandbox", "builtin"]
+Effect = Literal["read", "write", "execute", "network", "destructive"]
+
+
+class Part:
+    """A piece of content: one of the structs below, or `Unknown`."""
+
+    __slots__ = ()
+
+
+class Item:
+    """An entry of a conversation: one of the structs below, or `Unknown`."""
+
+    __slots__ = ()
+
+
+class Tool:
+    """A tool as the model is told about it: a `ToolDefinition`, or `Unknown`."""
+
+    __slots__ = ()
+
+
+class Unknown(Item, Part, Tool):
+    """Something of a kind this version does not know, kept verbatim."""
+
+    __slots__ = ("data",)
+    __match_args__ = ("data",)
+
+    def __init__(self, data: Json) -> None:
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unknown) and other.data == self.data
+
+    def __hash__(self) -> int:
+        return hash(msgspec.json.encode(self.data, order="deterministic"))
+
+    def __repr__(self) -> str:
+        return f"Unknown({self.data!r})"
+
+
+class InputText(Part, Struct, frozen=True, tag_field="type", tag="input_text"):
+    text: str
+
+
+class InputImage(Part, Struct, frozen=True, tag_field="type", tag="input_image"):
+    image_url: str | None = None
+    detail: str = "auto"
+    file_id: str | UnsetType | None = UNSET
+
+
+class InputFile(Part, Struct, frozen=True, tag_field="type", tag="input_file"):
+    filename: str | UnsetType | None = UNSET
+    file_data: str | UnsetType | None = UNSET
+    file_url: str | UnsetType | None = UNSET
+    file_id: str | UnsetType | None = UNSET
+
+
+class OutputText(Part, Struct, frozen=True, tag_field="type", tag="output_text"):
+    text: str
+    annotations: tuple[Json, ...] = ()
+    logprobs: tuple[Json, ...] = ()
+
+
+class Refusal(Part, Struct, frozen=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class SummaryText(Struct, frozen=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class ReasoningText(Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class Message(Item, Struct, frozen=True, tag_field="type", tag="message"):
+    role: Role
+    content: tuple[Part, ...] = ()
+    id: str = ""
+    status: ItemStatus = "completed"
+    phase: str | UnsetType | None = UNSET
+
+    @property
+    def text(self) -> str:
+        """All text of the message, input or output; refusals are not text."""
+        return "".join([part.text for part in self.content if isinstance(part, OutputText | InputText)])
+
+
+class FunctionCall(Item, Struct, frozen=True, tag_field="type", tag="function_call"):
+    call_id: str
+    name: str
+    arguments: str = ""
+    id: str = ""
+    status: ItemStatus = "completed"
+
+
+class FunctionCallOutput(Item, Struct, frozen=True, tag_field="type", tag="function_call_output"):
+    """The answer to a call. `is_error` is ours: present, and true, only when the output is an error message."""
+
+    call_id: str
+    output: str | tuple[Part, ...]
+    id: str = ""
+    status: ItemStatus = "completed"
+    is_error: bool | UnsetType = UNSET
+
+
+class Reasoning(Item, Struct, frozen=True, tag_field="type", tag="reasoning"):
+    id: str = ""
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...] | UnsetType | None = UNSET
+    encrypted_content: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = "completed"
+
+
+class ApprovalRequest(Item, Struct, frozen=True, tag_field="type", tag="mcp_approval_request"):
+    """A call that waits for a person. `call_id` is ours: it names the waiting call."""
+
+    id: str
+    name: str
+    arguments: str
+    server_label: str = ""
+    call_id: str | UnsetType = UNSET
+
+
+class ApprovalResponse(Item, Struct, frozen=True, tag_field="type", tag="mcp_approval_response"):
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+    id: str | UnsetType | None = UNSET
+
+
+class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"):
+    """A callable tool: what the model sees, and what the engine must know to run it.
+
+    `kind` says who performs it: `function` is the client's, everything else runs on the server. `repeatable` promises that
+    performing a call twice does no harm; only then is an interrupted call tried again.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Json | None = None
+    strict: bool | None = None
+    kind: ToolKind = "function"
+    repeatable: bool = False
+    effects: tuple[Effect, ...] = ()
+    timeout: float | None = None
+
+
+class Usage(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+ITEMS: dict[str, type[Item]] = {
+    "message": Message,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "reasoning": Reasoning,
+    "mcp_approval_request": ApprovalRequest,
+    "mcp_approval_response": ApprovalResponse,
+}
+PARTS: dict[str, type[Part]] = {
+    "input_text": InputText,
+    "input_image": InputImage,
+    "input_file": InputFile,
+    "output_text": OutputText,
+    "refusal": Refusal,
+}
+TOOLS: dict[str, type[Tool]] = {"function": ToolDefinition}
+
+T = TypeVar("T")
+
+
+def user(text: str, *, id: str = "") -> Message:
+    return Message(role="user", content=(InputText(text),), id=id)
+
+
+def assistant(text: str, *, id: str = "") -> Message:
+    return Message(role="assistant", content=(OutputText(text),), id=id)
+
+
+def encode(value: object) -> bytes:
+    """JSON of an item or of anything that holds items."""
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | str, kind: type[T]) -> T:
+    """The inverse of `encode`. Raises `msgspec.ValidationError` (a `ValueError`) that names the path at fault."""
+    return msgspec.json.decode(data, type=kind, dec_hook=from_wire)
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Like `decode`, from plain dicts and lists."""
+    return msgspec.convert(value, kind, dec_hook=from_wire)
+
+
+def to_wire(value: object) -> object:
+    """The codec's hook for encoding; `Unknown` is what it came as."""
+    if isinstance(value, Unknown):
+        return value.data
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def from_wire(kind: type[T], value: object) -> T:
+    """The codec's hook for decoding: picks the struct by `type`, keeps what it does not know."""
+    if kind is Item:
+        return cast(T, _item(value))
+    if kind is Part:
+        return cast(T, _known(PARTS, value))
+    if kind is Tool:
+        return cast(T, _known(TOOLS, value))
+    raise NotImplementedError(f"cannot decode {kind.__name__}")
+
+
+def _item(value: object) -> Item:
+    """An item as clients send it: a message may lack `type`, and its content may be a plain string."""
+    if isinstance(value, dict) and value.get("type", "message") == "message" and "role" in value:
+        value = {"type": "message", **value}
+        if isinstance(content := value.get("content"), str):
+            kind = "output_text" if value["role"] == "assistant" else "input_text"
+            value["content"] = [{"type": kind, "text": content}]
+    return _known(ITEMS, value)
+
+
+K = TypeVar("K", Item, Part, Tool)
+
+
+def _known(kinds: dict[str, type[K]], value: object) -> K:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object with a `type`, got {type(value).__name__}")
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        raise ValueError("expected an object with a `type`")
+    struct = kinds.get(kind)
+    return cast(K, Unknown(value)) if struct is None else convert(value, struct)
+
+
+def parsed_arguments(text: str) -> Json:
+    """The object that a call's arguments stand for; nothing at all means `{}`. Raises `ValueError` in words for the model."""
+    try:
+        value = msgspec.json.decode(text) if text.strip() else {}
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the arguments are not valid JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("the arguments are nested too deeply; send a flatter JSON object") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"the arguments must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def text_of(output: str | Sequence[Part]) -> str:
+    """The text of a tool output, whatever its form."""
+    if isinstance(output, str):
+        return output
+    return "".join([part.text for part in output if isinstance(part, InputText | OutputText)])
+
+
+_encoder = msgspec.json.Encoder(enc_hook=to_wire)

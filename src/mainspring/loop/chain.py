@@ -1,0 +1,56 @@
+"""A sequence that is never changed, only continued, at the cost of what is added.
+
+Continuing the newest version shares its memory; continuing an older one copies. A conversation is continued at its end almost
+always, so a long one costs no more per step than a short one, and a fork is still correct.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Generic, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class Chain(Sequence[T], Generic[T]):
+    __slots__ = ("_length", "_shared")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._shared: list[T] = list(items)
+        self._length = len(self._shared)
+
+    def extended(self, items: Iterable[T]) -> "Chain[T]":
+        """A chain with `items` behind this one's; this one stays as it is."""
+        shared = self._shared
+        if len(shared) != self._length:
+            shared = shared[: self._length]
+        shared.extend(items)
+        longer: Chain[T] = Chain.__new__(Chain)
+        longer._shared = shared
+        longer._length = len(shared)
+        return longer
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._shared, self._length)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self._shared[place] for place in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._shared[index if index >= 0 else self._length + index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chain) and len(other) == len(self) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Chain({list(self)!r})"

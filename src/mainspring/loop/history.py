@@ -1,0 +1,111 @@
+"""What came before a run, and how its input joins on: every output directly behind its calls, in call order."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring.errors import InvalidRequest
+from mainspring.ids import derived
+from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from mainspring.loop.chain import Chain
+
+Origin = Literal["input", "model", "tool", "engine"]
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """An item of the transcript, who brought it, and in which turn (0 before the first). The model never sees hidden ones."""
+
+    item: Item
+    origin: Origin
+    turn: int = 0
+    hidden: bool = False
+
+
+class History(Struct, frozen=True):
+    """The conversation before a run: all of it, and the calls in it that still wait for an answer."""
+
+    entries: Chain[Entry] = Chain()
+    waiting: tuple[FunctionCall, ...] = ()
+
+
+def history_of(entries: list[Entry]) -> History:
+    """History out of stored entries, oldest first."""
+    waiting: dict[str, FunctionCall] = {}
+    for entry in entries:
+        if isinstance(entry.item, FunctionCall) and entry.item.status == "completed":
+            waiting[entry.item.call_id] = entry.item
+        elif isinstance(entry.item, FunctionCallOutput):
+            waiting.pop(entry.item.call_id, None)
+    return History(Chain(entries), tuple(waiting.values()))
+
+
+class Paired(Struct, frozen=True):
+    """Items with every output directly behind its calls, in call order; what has no counterpart is set aside."""
+
+    items: tuple[Item, ...]
+    unanswered: tuple[FunctionCall, ...]
+    orphans: tuple[FunctionCallOutput, ...]
+
+
+def paired(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
+    """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered."""
+    given = tuple(given)
+    outputs: dict[str, deque[FunctionCallOutput]] = {}
+    for item in given:
+        if isinstance(item, FunctionCallOutput):
+            outputs.setdefault(item.call_id, deque()).append(item)
+    items: list[Item] = []
+    unanswered: list[FunctionCall] = []
+    pending = list(waiting)
+
+    def answer_pending() -> None:
+        for call in pending:
+            if found := outputs.get(call.call_id):
+                items.append(found.popleft())
+            else:
+                unanswered.append(call)
+        pending.clear()
+
+    for item in given:
+        match item:
+            case FunctionCallOutput():
+                answer_pending()
+                continue
+            case FunctionCall(status="completed"):
+                pending.append(item)
+            case Message(role="assistant") | Reasoning() | ApprovalRequest() | ApprovalResponse() | FunctionCall():
+                pass
+            case _:
+                answer_pending()
+        items.append(item)
+    answer_pending()
+    return Paired(tuple(items), tuple(unanswered), tuple([left for found in outputs.values() for left in found]))
+
+
+class Opening(Struct, frozen=True):
+    """A run's input, put in order behind its history, and the calls that an approval has freed to run."""
+
+    items: tuple[Item, ...]
+    waiting: tuple[FunctionCall, ...]
+    approvals: tuple[ApprovalResponse, ...]
+
+
+def opening(history: History, given: tuple[Item, ...]) -> Opening:
+    """The input, in order. Raises `InvalidRequest` for an output without a call, a second output, a call nobody answers,
+    and an approval that is unknown or given twice."""
+    found = paired(given, history.waiting)
+    for orphan in found.orphans:
+        raise InvalidRequest(f"No tool call found for function call output with call_id {orphan.call_id}.", param="input")
+    approvals = {item.approval_request_id: item for item in given if isinstance(item, ApprovalResponse)}
+    if len(approvals) < sum(isinstance(item, ApprovalResponse) for item in given):
+        raise InvalidRequest("An approval request is answered twice; send one mcp_approval_response each.", param="input")
+    wanted = {derived("mcpr", call.id): call for call in found.unanswered}
+    for request_id, call in wanted.items():
+        if request_id not in approvals:
+            raise InvalidRequest(f"No tool output found for function call {call.call_id}.", param="input")
+    for request_id in approvals:
+        if request_id not in wanted:
+            raise InvalidRequest(f"No approval request {request_id} is waiting here.", param="input")
+    return Opening(found.items, found.unanswered, tuple(approvals.values()))

@@ -1,0 +1,178 @@
+"""Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
+
+from asyncio import Future
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from mainspring.events import Event, ModelEvent, Reason, Recorded, Status
+from mainspring.items import Json, Part, ToolDefinition, ToolKind
+from mainspring.loop.history import Entry
+from mainspring.loop.request import ModelRequest
+from mainspring.loop.response import Response
+from mainspring.loop.run import Call, Run
+
+
+class ModelInfo(Struct, frozen=True):
+    id: str
+    owned_by: str = ""
+    created: int = 0
+
+
+class Provider(Protocol):
+    """A model backend. `stream` is the only way to ask it; whoever wants the whole answer drains it.
+
+    The stream yields `ItemStarted`, deltas and `ItemDone` for each item and ends with exactly one `TurnEnded`. It raises only
+    `ProviderError` children, and closing it early (cancel) frees the connection.
+    """
+
+    name: str
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]: ...
+
+    async def models(self) -> Sequence[ModelInfo]: ...
+
+    async def close(self) -> None: ...
+
+
+class ToolCall(Struct, frozen=True):
+    """A call as an executor sees it: `arguments` is the JSON text the model wrote, `parsed` the object it stands for."""
+
+    id: str
+    name: str
+    arguments: str
+    parsed: Json = {}
+
+
+class ToolResult(Struct, frozen=True):
+    call_id: str
+    output: str | tuple[Part, ...]
+    is_error: bool = False
+
+
+class CallContext(Struct, frozen=True):
+    """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works."""
+
+    run_id: str
+    tool: ToolDefinition
+    progress: Callable[[str], None]
+
+
+class ToolExecutor(Protocol):
+    """Performs calls of one kind. `execute` may raise anything: that becomes one error output.
+
+    It is cancelled when its time is up or the run ends; `DelegateToClient` hands the call to the client instead.
+    """
+
+    kind: ToolKind
+
+    def can_execute(self, tool: ToolDefinition) -> bool: ...
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult: ...
+
+
+class Allow(Struct, frozen=True):
+    pass
+
+
+class Deny(Struct, frozen=True):
+    """The call is not performed and the model reads why. `stop` ends the run once the turn's calls are answered."""
+
+    reason: str
+    stop: Reason | None = None
+
+
+class Ask(Struct, frozen=True):
+    """A person must agree first."""
+
+    prompt: str
+
+
+class Client(Struct, frozen=True):
+    """The client performs this call."""
+
+
+Verdict = Allow | Deny | Ask | Client
+
+
+class CallPolicy(Protocol):
+    """Answers one question about a call. Raising, or taking too long, means no."""
+
+    name: str
+
+    async def judge(self, call: Call, run: Run) -> Verdict: ...
+
+
+class StoredRun(Struct, frozen=True):
+    """A run as the store lists it. `response` is there once the run has ended."""
+
+    id: str
+    status: Status
+    created_at: float
+    parent: str | None = None
+    model: str = ""
+    background: bool = False
+    response: Response | None = None
+
+
+class Snapshot(Struct, frozen=True):
+    """What is written together with the last event: the answer, and the run's own entries for those that continue it."""
+
+    response: Response
+    entries: tuple[Entry, ...]
+
+
+class Page(Struct, frozen=True):
+    runs: tuple[StoredRun, ...]
+    has_more: bool = False
+
+
+class Store(Protocol):
+    """Keeps logs and answers, from `open` to `close`. Everything but `append` raises `StoreError` when it cannot be used."""
+
+    async def open(self) -> None:
+        """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""
+        ...
+
+    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> "Future[None]":
+        """Begins to write at once; the future is done when the records are durable.
+
+        All of it or nothing: the records continue the log (else `Superseded`), and the snapshot goes with its last event.
+        Appends of one run take effect in the order they were made. The first append creates the run.
+        """
+        ...
+
+    async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
+        """The log behind event number `after`; raises `NotFound`."""
+        ...
+
+    async def load(self, run_id: str) -> StoredRun:
+        """Raises `NotFound`."""
+        ...
+
+    async def history(self, run_id: str) -> list[Entry]:
+        """The entries of this ended run and all it continues, oldest first; raises `NotFound` if one is missing or unfinished."""
+        ...
+
+    async def list(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, status: Status | None = None
+    ) -> Page:
+        """Runs by the time they were created; `after` is the id of the last one seen."""
+        ...
+
+    async def unfinished(self) -> Sequence[str]:
+        """Ids of the runs without a `RunEnded`, oldest first."""
+        ...
+
+    async def delete(self, run_id: str) -> None:
+        """Forgets a run, its log and its answer; raises `NotFound`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Is told every event, with the run as that event left it. May be slow or fail; a run never waits for it."""
+
+    async def __call__(self, run: Run, event: Event) -> None: ...
