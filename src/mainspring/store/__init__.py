@@ -1,0 +1,1 @@
+"""Where runs are kept: `memory.MemoryStore` for as long as the process lives, `sqlite.SqliteStore` in one file."""

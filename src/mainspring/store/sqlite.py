@@ -1,0 +1,88 @@
+"""Runs kept in one SQLite file, which several processes may share.
+
+`schema` opens the file, `rows` knows its tables, and `worker` is the thread in which all of it happens. That a log has one writer
+is the file's own doing: the statement that adds a segment checks its number, whichever process it comes from.
+"""
+
+from asyncio import Future, get_running_loop
+from collections.abc import Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from mainspring.errors import Malformed, StoreError
+from mainspring.events import Recorded, Status
+from mainspring.loop.history import Entry
+from mainspring.ports import Page, Snapshot, StoredRun
+from mainspring.store import rows
+from mainspring.store.segment import Segment
+from mainspring.store.worker import Worker
+
+
+class SqliteStore:
+    """A `ports.Store` in a file. Making one has no effect; it is used between `open` and `close`, in one event loop.
+
+    Cancelling the future of an append does not take the append back.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path).absolute()  # SQLite has its own idea of some relative names, such as `:memory:`
+        self._worker: Worker | None = None
+
+    async def open(self) -> None:
+        """Opens the file; creates it, and its folder, if missing. Does nothing if it is open.
+
+        Raises `StoreError` that says what to do, and leaves the file as it is, if that cannot be used: not a database, another
+        program's, damaged, written by a newer version, a folder, no permission.
+        """
+        if self._worker is None:
+            worker = Worker(self.path)
+            await worker.start()
+            self._worker = worker
+
+    async def close(self) -> None:
+        """Finishes what has begun, then lets the file go. Whoever lets go last leaves just the one file (a checkpoint)."""
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            await worker.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> Future[None]:
+        try:
+            return self._open().append(Segment(run_id, list(records), snapshot))
+        except (Malformed, StoreError) as error:
+            refused: Future[None] = get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+
+    async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
+        return await self._open().ask(partial(rows.events, run_id=run_id, after=after))
+
+    async def load(self, run_id: str) -> StoredRun:
+        return await self._open().ask(partial(rows.load, run_id=run_id))
+
+    async def history(self, run_id: str) -> list[Entry]:
+        return await self._open().ask(partial(rows.history, run_id=run_id))
+
+    async def list(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, status: Status | None = None
+    ) -> Page:
+        return await self._open().ask(partial(rows.page, limit=limit, after=after, newest_first=newest_first, status=status))
+
+    async def unfinished(self) -> Sequence[str]:
+        return await self._open().ask(rows.unfinished)
+
+    async def delete(self, run_id: str) -> None:
+        await self._open().ask(partial(rows.delete, run_id=run_id))
+
+    def _open(self) -> Worker:
+        if self._worker is None:
+            raise StoreError(f"the store {self.path} is not open")
+        return self._worker

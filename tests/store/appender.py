@@ -1,0 +1,39 @@
+"""A process to be killed: `python -m tests.store.appender FILE` drives runs without end and prints what is durable."""
+
+import asyncio
+import sys
+from itertools import count
+
+from tests.store.logs import answer, begin, end, pieces, say
+
+from mainspring.events import Recorded
+from mainspring.ports import Snapshot
+from mainspring.store.sqlite import SqliteStore
+
+LENGTH = 24
+
+
+def log_of(id: str) -> list[Recorded]:
+    return [*begin(id), *say(1, *[f"{id} says {place} " * 20 for place in range(LENGTH - 2)]), *end(LENGTH - 1)]
+
+
+def answer_of(id: str) -> Snapshot:
+    return answer(id, f"{id} says " * 100)
+
+
+async def drive(store: SqliteStore, lane: int) -> None:
+    for number in count():
+        id = f"{lane}-{number}"
+        for segment in pieces(log_of(id), range(1, LENGTH, 2 + lane)):
+            last = segment[-1].seq
+            await store.append(id, segment, answer_of(id) if last == LENGTH - 1 else None)
+            print(id, last, flush=True)
+
+
+async def main(path: str) -> None:
+    async with SqliteStore(path) as store:
+        await asyncio.gather(*[drive(store, lane) for lane in range(4)])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,223 @@
+"""What every store promises: one test body, each store."""
+
+import pytest
+from tests.store.logs import answer, begin, end, say, spec
+
+from mainspring.errors import Malformed, NotFound, StoreError, Superseded
+from mainspring.events import Recorded, RunStarted
+from mainspring.ports import Store, StoredRun
+from mainspring.store.memory import MemoryStore
+from mainspring.store.sqlite import SqliteStore
+
+AnyStore = MemoryStore | SqliteStore
+
+
+async def ended(store: Store, id: str, *said: str, parent: str | None = None, at: float = 1.0) -> None:
+    await store.append(id, [*begin(id, parent, at), *end(1)], answer(id, *said))
+
+
+async def test_a_log_comes_back_as_it_was_appended(store: AnyStore) -> None:
+    await store.append("a", begin("a"))
+    await store.append("a", say(1, "one ", "two "))
+    await store.append("a", say(3, "three"))
+    assert await store.events("a") == [*begin("a"), *say(1, "one ", "two ", "three")]
+
+
+async def test_events_can_be_read_from_any_place_on(store: AnyStore) -> None:
+    log = [*begin("a"), *say(1, "b", "c", "d")]
+    await store.append("a", log[:3])
+    await store.append("a", log[3:])
+    for after in range(-2, 5):
+        assert await store.events("a", after) == log[max(after + 1, 0) :]
+
+
+async def test_appends_take_effect_in_order_without_waiting(store: AnyStore) -> None:
+    written = [store.append("a", begin("a")), *[store.append("a", say(seq, "x")) for seq in range(1, 50)]]
+    for append in written:
+        await append
+    assert [record.seq for record in await store.events("a")] == list(range(50))
+
+
+async def test_a_run_under_way_has_no_answer_yet(store: AnyStore) -> None:
+    await store.append("a", begin("a", parent="p", at=2.5))
+    assert await store.load("a") == StoredRun("a", "in_progress", 2.5, parent="p", model="m")
+    assert await store.unfinished() == ["a"]
+
+
+async def test_the_answer_is_stored_with_the_last_event(store: AnyStore) -> None:
+    snapshot = answer("a", "hi", status="incomplete")
+    await store.append("a", begin("a"))
+    await store.append("a", [*say(1, "hi"), *end(2, "incomplete")], snapshot)
+    assert await store.load("a") == StoredRun("a", "incomplete", 1.0, model="m", response=snapshot.response)
+    assert await store.unfinished() == []
+    assert len(await store.events("a")) == 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 4, 99])
+async def test_an_append_that_does_not_continue_the_log_is_refused(store: AnyStore, first: int) -> None:
+    log = [*begin("a"), *say(1, "b", "c")]
+    await store.append("a", log)
+    why = "another driver has taken it over" if first < 3 else "what comes before was not written"
+    with pytest.raises(Superseded, match=f"goes on with event 3, not {first}; {why}"):
+        await store.append("a", begin("a") if first == 0 else say(first, "x"))
+    assert await store.events("a") == log
+
+
+async def test_nothing_follows_the_end(store: AnyStore) -> None:
+    await ended(store, "a", "hi")
+    with pytest.raises(Superseded, match="has ended"):
+        await store.append("a", say(2, "more"))
+    assert len(await store.events("a")) == 2
+
+
+async def test_a_run_begins_with_its_first_event(store: AnyStore) -> None:
+    with pytest.raises(Superseded, match="is not stored"):
+        await store.append("a", say(1, "x"))
+    with pytest.raises(NotFound, match="`a`"):
+        await store.load("a")
+
+
+async def test_after_one_refusal_the_appends_behind_it_are_refused_too(store: AnyStore) -> None:
+    await store.append("a", begin("a"))
+    lost, behind, other = store.append("a", say(2, "x")), store.append("a", say(3, "y")), store.append("b", begin("b"))
+    with pytest.raises(Superseded):
+        await lost
+    with pytest.raises(Superseded):
+        await behind
+    await other
+    await store.append("a", say(1, "z"))
+    assert await store.events("a") == [*begin("a"), *say(1, "z")]
+
+
+async def test_what_is_no_log_is_refused(store: AnyStore) -> None:
+    for records, snapshot in [
+        ([], None),
+        (say(0, "x"), None),
+        ([*begin("a"), *say(2, "x")], None),
+        ([*begin("a"), *end(1)], None),
+        (begin("a"), answer("a")),
+    ]:
+        with pytest.raises(Malformed):
+            await store.append("a", records, snapshot)
+    assert await store.unfinished() == []
+
+
+async def test_the_caller_may_reuse_its_list(store: AnyStore) -> None:
+    records = begin("a")
+    written = store.append("a", records)
+    records.clear()
+    await written
+    assert await store.events("a") == begin("a")
+
+
+async def test_history_is_the_chain_oldest_first(store: AnyStore) -> None:
+    await ended(store, "a", "1")
+    await ended(store, "b", "2", parent="a")
+    await ended(store, "c", "3", parent="b")
+    await ended(store, "fork", "4", parent="a")
+    entries = [list(answer(id, said).entries) for id, said in [("a", "1"), ("b", "2"), ("c", "3"), ("fork", "4")]]
+    assert await store.history("c") == entries[0] + entries[1] + entries[2]
+    assert await store.history("fork") == entries[0] + entries[3]
+
+
+async def test_history_names_the_link_that_is_missing(store: AnyStore) -> None:
+    await ended(store, "a")
+    await ended(store, "b", parent="a")
+    await ended(store, "c", parent="b")
+    await store.delete("a")
+    with pytest.raises(NotFound, match="`a` is not stored"):
+        await store.history("c")
+    with pytest.raises(NotFound, match="`nobody` is not stored"):
+        await store.history("nobody")
+
+
+async def test_history_names_the_link_that_has_not_ended(store: AnyStore) -> None:
+    await store.append("a", begin("a"))
+    await ended(store, "b", parent="a")
+    with pytest.raises(NotFound, match="`a` has not ended"):
+        await store.history("b")
+
+
+async def test_a_circle_has_no_history(store: AnyStore) -> None:
+    await ended(store, "a", parent="b")
+    await ended(store, "b", parent="a")
+    await ended(store, "self", parent="self")
+    for id in ("a", "b", "self"):
+        with pytest.raises(NotFound):
+            await store.history(id)
+
+
+async def page_ids(store: Store, *, limit: int, newest_first: bool) -> list[str]:
+    """All ids, page by page; fails if a page that promises more does not deliver."""
+    ids: list[str] = []
+    while True:
+        page = await store.list(limit=limit, after=ids[-1] if ids else None, newest_first=newest_first)
+        ids += [run.id for run in page.runs]
+        if not page.has_more:
+            return ids
+        assert len(page.runs) == limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9, 10])
+async def test_pages_show_every_run_once_even_those_of_one_moment(store: AnyStore, limit: int) -> None:
+    moments = {"a": 5.0, "b": 3.0, "c": 3.0, "d": 3.0, "e": 4.0, "f": 3.0, "g": 9.0, "h": 3.0, "i": 1.0}
+    for id, at in moments.items():
+        await store.append(id, begin(id, at=at))
+    oldest_first = ["i", "b", "c", "d", "f", "h", "e", "a", "g"]
+    assert await page_ids(store, limit=limit, newest_first=False) == oldest_first
+    assert await page_ids(store, limit=limit, newest_first=True) == oldest_first[::-1]
+    assert await store.unfinished() == oldest_first
+
+
+async def test_runs_can_be_listed_by_status(store: AnyStore) -> None:
+    for place in range(6):
+        id = f"r{place}"
+        await store.append(id, begin(id, at=float(place)))
+        if place % 2:
+            await store.append(id, end(1, "failed"), answer(id, status="failed"))
+    first = await store.list(status="failed", limit=2)
+    assert ([run.id for run in first.runs], first.has_more) == (["r5", "r3"], True)
+    rest = await store.list(status="failed", limit=2, after="r3")
+    assert ([run.id for run in rest.runs], rest.has_more) == (["r1"], False)
+    assert [run.id for run in (await store.list(status="in_progress")).runs] == ["r4", "r2", "r0"]
+    assert rest.runs[0] == await store.load("r1")
+
+
+async def test_a_page_after_an_unknown_run_is_not_found(store: AnyStore) -> None:
+    with pytest.raises(NotFound, match="`gone`") as caught:
+        await store.list(after="gone")
+    assert caught.value.param == "after"
+
+
+async def test_an_empty_store_lists_nothing(store: AnyStore) -> None:
+    page = await store.list()
+    assert (page.runs, page.has_more) == ((), False)
+
+
+async def test_a_deleted_run_is_gone_and_its_driver_superseded(store: AnyStore) -> None:
+    await store.append("a", begin("a"))
+    await store.delete("a")
+    with pytest.raises(Superseded, match="deleted"):
+        await store.append("a", say(1, "x"))
+    for gone in (store.events("a"), store.load("a"), store.history("a"), store.delete("a")):
+        with pytest.raises(NotFound, match="`a`"):
+            await gone
+    assert (await store.list()).runs == ()
+    await store.append("a", begin("a"))
+    assert await store.events("a") == begin("a")
+
+
+async def test_a_background_run_says_so(store: AnyStore) -> None:
+    await store.append("a", [Recorded(0, 1.0, RunStarted(spec("a", background=True)))])
+    assert (await store.load("a")).background is True
+
+
+async def test_a_closed_store_cannot_be_used(store: AnyStore) -> None:
+    await store.append("a", begin("a"))
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.append("a", say(1, "x"))
+    for question in (store.events("a"), store.load("a"), store.history("a"), store.list(), store.unfinished(), store.delete("a")):
+        with pytest.raises(StoreError, match="not open"):
+            await question
