@@ -1,0 +1,420 @@
+"""Python functions as tools.
+
+    @tool(effects=("network",), timeout=10)
+    async def weather(city: str, unit: Literal["c", "f"] = "c") -> str:
+        \"\"\"Tells the weather of today.
+
+        Args:
+            city: Where, as one would say it.
+        \"\"\"
+
+The hints make the schema, the docstring the descriptions; both are read once, when the function is declared, and what cannot
+become a tool is refused there. `Functions` then runs them: coroutines in the event loop, everything else in worker threads.
+"""
+
+import inspect
+import operator
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module, invalidate_caches
+from itertools import takewhile
+from textwrap import dedent
+from types import ModuleType
+from typing import TypeVar, Union, get_type_hints, overload
+
+import msgspec
+from anyio import to_thread
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.items import Effect, Json, Part, ToolDefinition, ToolKind, Unknown, decode, encode
+from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.tools.schema import REF, inlined
+
+Function = Callable[..., object]
+F = TypeVar("F", bound=Function)
+
+MARK = "__mainspring_tool__"
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    repeatable: bool = False,
+    effects: Sequence[Effect] = (),
+    timeout: float | None = None,
+) -> Callable[[F], F]: ...
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    repeatable: bool = False,
+    effects: Sequence[Effect] = (),
+    timeout: float | None = None,
+) -> F | Callable[[F], F]:
+    """Declares a function to be a tool; it stays the function it is.
+
+    `repeatable` promises that doing it twice does no harm, `effects` says what it does to the world, `timeout` is in seconds.
+    Raises `TypeError` naming the parameter that no model could fill in, or `ValueError` for a name or an option that is none.
+    """
+
+    def declare(function: F) -> F:
+        declared = _declared(function, name, description)
+        options = replace(declared.definition, repeatable=repeatable, effects=tuple(effects), timeout=timeout)
+        try:
+            setattr(function, MARK, replace(declared, definition=_checked(options)))
+        except AttributeError as error:
+            kind = type(function).__name__
+            raise TypeError(f"tool `{options.name}`: a {kind} cannot be marked; mark its function, or a partial of it") from error
+        return function
+
+    return declare if function is None else declare(function)
+
+
+class Functions:
+    """Runs functions as tools. Plain functions are taken as if they were declared by `@tool`.
+
+    The arguments arrive as the hinted types. What a function returns becomes text: a string as it is, None as nothing, anything
+    else as JSON; content parts and a `ToolResult` stay what they are. What it raises is the engine's to tell the model. A
+    function in a thread that is cancelled runs on unheard.
+    """
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self, functions: Iterable[Function]) -> None:
+        self._functions: dict[str, _Bound] = {}
+        for function in functions:
+            declared: _Declared = getattr(function, MARK, None) or _declared(function)
+            name = declared.definition.name
+            if name in self._functions:
+                raise ValueError(f"two functions are called `{name}`; give one of them another name: @tool(name=...)")
+            self._functions[name] = _Bound(function, declared)
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        return tuple([bound.declared.definition for bound in self._functions.values()])
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind and tool.name in self._functions
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        if (bound := self._functions.get(call.name)) is None:
+            raise NotFound(f"there is no function `{call.name}`; known: {_listed(self._functions)}")
+        function, arguments = bound.function, bound.declared.arguments(call.parsed, context)
+        if inspect.iscoroutinefunction(_underlying(function)):
+            value = function(**arguments)
+        else:
+            value = await to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
+        return _result(call, await value if inspect.isawaitable(value) else value)
+
+
+def load(reference: str) -> tuple[Function, ...]:
+    """The function that `module:function` names, or with `module` alone every `@tool` of it.
+
+    The current directory counts as a place for modules. Raises `InvalidRequest` that says what is wrong with the reference.
+    """
+    module_name, colon, path = reference.partition(":")
+    if not module_name or (colon and not path):
+        raise InvalidRequest(f"`{reference}` names no tool; write `module:function`, or `module` for all tools in it")
+    module = _imported(module_name)
+    if not colon:
+        found = {id(value): value for value in vars(module).values() if callable(value) and hasattr(value, MARK)}
+        if not found:
+            raise InvalidRequest(
+                f"module `{module_name}` has no function marked with @tool; mark one, or name it: `{module_name}:function`"
+            )
+        return tuple(found.values())
+    function = _attribute(module, path)
+    if not callable(function):
+        raise InvalidRequest(f"`{reference}` is {type(function).__name__}, not a function; name a function")
+    if not hasattr(function, MARK):
+        try:
+            _declared(function)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"`{reference}` cannot be a tool: {error}") from error
+    return (function,)
+
+
+class _Declared(Struct, frozen=True):
+    """A function read as a tool: `fields` has a field for each argument, `context` names the parameter that takes the context."""
+
+    definition: ToolDefinition
+    fields: type[Struct]
+    context: str | None
+
+    def arguments(self, parsed: Json, context: CallContext) -> dict[str, object]:
+        """What to call the function with. Raises `ValueError` naming the argument that does not fit."""
+        given = msgspec.convert(_with_integers(parsed), self.fields, str_keys=True)
+        named = {name: getattr(given, name) for name in self.fields.__struct_fields__}
+        arguments = {name: value for name, value in named.items() if value is not UNSET}
+        return arguments if self.context is None else {**arguments, self.context: context}
+
+
+class _Bound(Struct, frozen=True):
+    function: Function
+    declared: _Declared
+
+
+def _declared(function: Function, name: str | None = None, description: str | None = None) -> _Declared:
+    label = getattr(function, "__qualname__", repr(function))
+    name = name if name is not None else getattr(function, "__name__", "")
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"`{label}` cannot be called `{name}` as a tool; name it with letters, digits, `_` and `-`: tool(name=...)"
+        )
+    source = _underlying(function)
+    if inspect.isgeneratorfunction(source) or inspect.isasyncgenfunction(source):
+        raise TypeError(f"tool `{label}` yields; return a list, and use `CallContext.progress` to report on the way")
+    parameters = _parameters(function, label)
+    context = next((each.name for each in parameters if each.annotation is CallContext), None)
+    parameters = [each for each in parameters if each.annotation is not CallContext]
+    fields = _fields(parameters)
+    doc = read_docstring(inspect.getdoc(source) or "")
+    definition = ToolDefinition(
+        name=name,
+        description=doc.summary if description is None else description,
+        parameters=_schema(fields, parameters, doc.parameters),
+        kind="builtin",
+    )
+    return _Declared(_checked(definition), fields, context)
+
+
+def _checked(definition: ToolDefinition) -> ToolDefinition:
+    """The definition, if it can be stored and read again."""
+    if definition.timeout is not None and definition.timeout <= 0:
+        raise ValueError(f"tool `{definition.name}`: timeout must be above 0, not {definition.timeout}; leave it out for none")
+    try:
+        return decode(encode(definition), ToolDefinition)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"tool `{definition.name}`: {error}") from error
+
+
+def _parameters(function: Function, label: str) -> list[inspect.Parameter]:
+    """The parameters that can be passed by name, with their hints resolved."""
+    try:
+        hints = get_type_hints(_underlying(function), include_extras=True)
+    except NameError as error:
+        raise TypeError(f"tool `{label}`: a hint cannot be resolved: {error}; import it where the function is defined") from error
+    found = list(inspect.signature(function).parameters.values())
+    # The object of a method: it is bound before the tool is called.
+    if found and found[0].name in ("self", "cls") and found[0].name not in hints:
+        found = found[1:]
+    return [_resolved(parameter, hints, label) for parameter in found]
+
+
+def _resolved(parameter: inspect.Parameter, hints: Mapping[str, object], label: str) -> inspect.Parameter:
+    where = f"tool `{label}`, parameter `{parameter}`"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TypeError(f"{where}: a model can only fill in named parameters; name each one")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise TypeError(f"{where}: a model passes every argument by name; remove the `/` from the signature")
+    if parameter.name.startswith("__"):
+        raise TypeError(f"{where}: a name cannot begin with two underscores; rename it")
+    if parameter.name not in hints:
+        raise TypeError(f"{where}: has no type hint; add one, such as `{parameter.name}: str`")
+    hint = hints[parameter.name]
+    if hint is not CallContext:
+        try:
+            msgspec.json.schema(hint)
+        except (TypeError, NameError) as error:
+            why = str(error).splitlines()[-1]
+            raise TypeError(f"{where}: JSON has no form for it ({why}); use str, int, list, a dataclass or the like") from error
+    return parameter.replace(annotation=hint)
+
+
+def _fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
+    """A struct with a field for each parameter. One that is not given stays unset, so that the function's own default holds."""
+    declared: list[tuple[str, type] | tuple[str, type, object]] = []
+    for parameter in parameters:
+        if parameter.default is parameter.empty:
+            declared.append((parameter.name, parameter.annotation))
+        else:
+            optional: type = operator.getitem(Union, (parameter.annotation, UnsetType))  # type: ignore[assignment]
+            declared.append((parameter.name, optional, UNSET))
+    return msgspec.defstruct("Arguments", declared, kw_only=True, forbid_unknown_fields=True)
+
+
+def _schema(fields: type[Struct], parameters: Iterable[inspect.Parameter], descriptions: Mapping[str, str]) -> Json:
+    (root,), components = msgspec.json.schema_components([fields], ref_template=REF + "{name}")
+    annotated = components[root["$ref"].removeprefix(REF)]["properties"]
+    schema = inlined(root, components)
+    for parameter in parameters:
+        described = schema["properties"][parameter.name]
+        # What a hint says about this parameter counts before its docstring, and both before what they say of the type.
+        if parameter.name in descriptions and "description" not in annotated[parameter.name]:
+            described["description"] = descriptions[parameter.name]
+        if parameter.default is not parameter.empty:
+            with suppress(TypeError, ValueError):
+                described["default"] = msgspec.json.decode(msgspec.json.encode(parameter.default))
+    return schema
+
+
+def _underlying(function: Function) -> Function:
+    """The function whose hints, docstring and nature count: that of a partial, or the `__call__` of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _with_integers(value: object) -> object:
+    """JSON knows one kind of number: 3.0 is 3, and some backends write it so."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, dict):
+        return {key: _with_integers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(inner) for inner in value]
+    return value
+
+
+def _result(call: ToolCall, value: object) -> ToolResult:
+    match value:
+        case ToolResult():
+            return replace(value, call_id=call.id)
+        case None:
+            return ToolResult(call.id, "")
+        case str():
+            return ToolResult(call.id, str.__str__(value))
+        case Part():
+            return ToolResult(call.id, (value,))
+        case list() | tuple() if parts := [part for part in value if isinstance(part, Part)]:
+            return ToolResult(call.id, tuple(parts) if len(parts) == len(value) else _json(call.name, value))
+        case _:
+            return ToolResult(call.id, _json(call.name, value))
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = type(value).__name__
+        raise TypeError(
+            f"`{name}` returned {kind}, which cannot be sent to the model: {error}; return text, or plain data"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    """What stands for a value that the JSON encoder does not know."""
+    if isinstance(value, Unknown):
+        return value.data
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence | Set) and not isinstance(value, tuple | frozenset):
+        return list(value)
+    if isinstance(value, Iterator | AsyncIterator):
+        raise TypeError(f"a {type(value).__name__} can be read only once; return a list of it")
+    # Tuples and frozen sets come here only as keys; as values the encoder knows them.
+    raise TypeError(f"{type(value).__name__} has no form in JSON{' as a key' if isinstance(value, tuple | frozenset) else ''}")
+
+
+def _imported(name: str) -> ModuleType:
+    if "" not in sys.path and (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    invalidate_caches()
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InvalidRequest(f"module `{name}` cannot be imported: {error}; install what it needs") from error
+        is_file = name.endswith(".py") or os.sep in name
+        advice = "name the module as in an import, not its file" if is_file else f"looked in {os.getcwd()} and in sys.path"
+        raise InvalidRequest(f"there is no module `{name}`; {advice}") from error
+    # Importing runs the code of others: whatever it raises is the answer to this reference.
+    except Exception as error:
+        raise InvalidRequest(f"module `{name}` fails when it is imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: ModuleType, path: str) -> object:
+    found: object = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            public = [known for known in dir(found) if not known.startswith("_")]
+            close = get_close_matches(name, public, 1)
+            advice = f"did you mean `{close[0]}`?" if close else f"it has: {_listed(public)}"
+            raise InvalidRequest(f"module `{module.__name__}` has no `{path}`; {advice}")
+        found = getattr(found, name)
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join([f"`{name}`" for name in names]) or "nothing"
+
+
+class Docstring(Struct, frozen=True):
+    """What a docstring says: its first paragraph, and a description for each parameter it names."""
+
+    summary: str
+    parameters: dict[str, str]
+
+
+def read_docstring(text: str) -> Docstring:
+    """Reads Google, NumPy and Sphinx style; `text` as `inspect.getdoc` gives it."""
+    lines = text.strip().splitlines()
+    summary: list[str] = []
+    for number, line in enumerate(lines):
+        if not line.strip() or _GOOGLE.fullmatch(line) or _FIELD.match(line) or _is_numpy_heading(lines, number):
+            break
+        summary.append(line.strip())
+    described: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        if _GOOGLE.fullmatch(line):
+            described |= _entries(_indented(lines[number + 1 :]), _GOOGLE_ENTRY)
+        elif _is_numpy_heading(lines, number) and _NUMPY.fullmatch(line):
+            described |= _entries(_section(lines, number + 2), _NUMPY_ENTRY)
+    return Docstring(" ".join(summary), described | _entries(lines, _SPHINX_ENTRY))
+
+
+_GOOGLE = re.compile(r"(?:Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*")
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(?P<names>\w+)\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:\s*(?P<text>.*)")
+_NUMPY = re.compile(r"(?:Other )?Parameters\s*")
+_NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?(?P<text>)")
+_FIELD = re.compile(r":\w+[^:]*:")
+_SPHINX_ENTRY = re.compile(
+    r":(?:param(?:eter)?|arg(?:ument)?|key(?:word)?)\s+(?:[^:]*\s)?\*{0,2}(?P<names>\w+)\s*:\s*(?P<text>.*)"
+)
+
+
+def _entries(lines: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Entries of the form `pattern` at the left margin, each with the lines indented below it."""
+    found: dict[str, list[str]] = {}
+    words: list[str] = []
+    for line in dedent("\n".join(lines)).splitlines():
+        if entry := pattern.fullmatch(line):
+            words = [entry["text"]]
+            found |= {name.strip(" *"): words for name in entry["names"].split(",")}
+        elif line[:1].isspace():
+            words.append(line.strip())
+        elif line:
+            words = []
+    return {name: " ".join(words).strip() for name, words in found.items()}
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return list(takewhile(lambda line: not line or line[0].isspace(), lines))
+
+
+def _section(lines: Sequence[str], start: int) -> list[str]:
+    """The lines up to the next heading."""
+    end = next((number for number in range(start, len(lines)) if _is_numpy_heading(lines, number)), len(lines))
+    return list(lines[start:end])
+
+
+def _is_numpy_heading(lines: Sequence[str], number: int) -> bool:
+    return number + 1 < len(lines) and bool(re.fullmatch(r"-{3,}\s*", lines[number + 1]))

@@ -1,0 +1,152 @@
+"""The JSON Schema of a tool: `inlined` makes one complete in itself, `Validator` holds arguments against it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.errors import InvalidRequest
+from mainspring.items import Json, ToolDefinition, encode
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError
+
+MOST_COMPILED = 1024
+LONGEST_MESSAGE = 300
+REF = "#/$defs/"
+
+_VALUES = frozenset({"default", "examples", "enum", "const"})
+
+
+class Validator:
+    """What a tool demands of its arguments. Making one raises `InvalidRequest` if the tool's schema is none.
+
+    A schema may come from a stranger: what it refers to outside itself is never fetched.
+    """
+
+    def __init__(self, tool: ToolDefinition) -> None:
+        # The library takes longer to import than most commands need to start.
+        from jsonschema_rs import validator_for
+
+        try:
+            self._schema = validator_for(tool.parameters or {}, retriever=_not_fetched)
+        except ValueError as error:
+            problem = getattr(error, "message", str(error))
+            place = _path(getattr(error, "instance_path", []), "the schema")
+            told = f"tool `{tool.name}`: its parameters are not a JSON Schema: {place}: {_shortened(problem)}; correct the tool"
+            raise InvalidRequest(told, param="tools") from error
+
+    def errors(self, parsed: Json) -> list[str]:
+        """Everything wrong with the arguments, each as `path: message`; empty if they fit."""
+        try:
+            return [f"{_path(error.instance_path, 'arguments')}: {_message(error)}" for error in self._schema.iter_errors(parsed)]
+        except ValueError as error:
+            return [f"arguments: {error}"]
+
+
+class Validators:
+    """The validators of many tools, each compiled when it is first needed and then kept."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[tuple[str, bytes], Validator] = {}
+
+    def errors(self, tool: ToolDefinition, parsed: Json) -> list[str]:
+        """Like `Validator.errors`; raises `InvalidRequest` if the tool's schema is none."""
+        key = (tool.name, encode(tool.parameters))
+        if (validator := self._compiled.get(key)) is None:
+            validator = Validator(tool)
+            # Tools come with requests, so there is no end to them: the oldest goes first.
+            if len(self._compiled) >= MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[key] = validator
+        return validator.errors(parsed)
+
+
+def inlined(schema: Json, components: Mapping[str, Json]) -> Json:
+    """The schema with each `$ref` to a component replaced by it, and closed: objects take the properties they name, no others.
+
+    Only a component that contains itself stays a reference, with its definition in `$defs`.
+    """
+    graph = {name: set(_references(component)) for name, component in components.items()}
+    endless = {name for name in graph if name in _reached(graph[name], graph)}
+    inliner = _Inliner(components, endless)
+    whole = inliner.node(schema)
+    if needed := sorted(endless & _reached(set(_references(schema)), graph)):
+        whole["$defs"] = {name: inliner.component(name) for name in needed}
+    return whole
+
+
+class _Inliner:
+    def __init__(self, components: Mapping[str, Json], endless: set[str]) -> None:
+        self._components = components
+        self._endless = endless
+
+    def node(self, schema: Json) -> Json:
+        # A discriminator speaks of references that are no longer there; the tag of each variant says the same.
+        own = {key: self._value(key, value) for key, value in schema.items() if key not in ("$ref", "discriminator")}
+        if (target := schema.get("$ref")) is None:
+            return own
+        name = target.removeprefix(REF)
+        return {"$ref": target, **own} if name in self._endless else {**self.component(name), **own}
+
+    def component(self, name: str) -> Json:
+        whole = self.node({key: value for key, value in self._components[name].items() if key != "title"})
+        if "properties" in whole:
+            whole.setdefault("additionalProperties", False)
+        return whole
+
+    def _value(self, key: str, value: object) -> object:
+        if key in _VALUES:
+            return value
+        if key == "properties" and isinstance(value, dict):
+            return {name: self.node(inner) for name, inner in value.items()}
+        if isinstance(value, dict):
+            return self.node(value)
+        if isinstance(value, list):
+            return [self.node(inner) if isinstance(inner, dict) else inner for inner in value]
+        return value
+
+
+def _references(node: object) -> Iterator[str]:
+    """The names of the components that a piece of schema refers to."""
+    if isinstance(node, list):
+        for inner in node:
+            yield from _references(inner)
+    elif isinstance(node, dict):
+        if "$ref" in node:
+            yield node["$ref"].removeprefix(REF)
+        for key, value in node.items():
+            if key not in _VALUES:
+                yield from _references(list(value.values()) if key == "properties" else value)
+
+
+def _reached(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = set(start)
+    while ahead:
+        found |= ahead
+        ahead = set().union(*[graph[name] for name in ahead]) - found
+    return found
+
+
+def _message(error: "ValidationError") -> str:
+    """What is wrong, with the reasons of each alternative where there are several."""
+    variants = getattr(error.kind, "context", None) or []
+    reasons = dict.fromkeys([_shortened(inner.message) for variant in variants for inner in variant[:1]])
+    return ", or ".join(reasons) if reasons else _shortened(error.message)
+
+
+def _path(steps: Sequence[str | int], root: str) -> str:
+    """`city`, `stops[2].name`, or the root's name for the value as a whole."""
+    path = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps])
+    return path.removeprefix(".") or root
+
+
+def _shortened(message: str) -> str:
+    """A message quotes the value at fault, whatever its size, and gives the reason last."""
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    half = LONGEST_MESSAGE // 2
+    return f"{message[:half]} ... {message[-half:]}"
+
+
+def _not_fetched(uri: str) -> Json:
+    raise ValueError(f"`{uri}` is outside the schema and is not fetched")
