@@ -1,0 +1,132 @@
+"""The composition root: names and options in, a running engine out. The only module that knows every adapter."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from anyio import CancelScope
+
+from mainspring.engine.engine import Engine as CoreEngine
+from mainspring.engine.engine import Handle
+from mainspring.errors import InvalidRequest
+from mainspring.events import TextDelta
+from mainspring.ids import NewId, random_id
+from mainspring.items import Item, Json, Tool, ToolDefinition, user
+from mainspring.loop.run import Run
+from mainspring.policies.limits import WithinLimits
+from mainspring.policies.tools import AllowedTools, HandOff, KnownTool, ValidArguments
+from mainspring.ports import CallPolicy, Provider, Sink, Store, ToolExecutor
+from mainspring.providers.scripted import Scripted
+from mainspring.spec import PresetName, RunSpec, spec_for
+from mainspring.store.memory import MemoryStore
+from mainspring.store.sqlite import SqliteStore
+from mainspring.tools.functions import Functions
+from mainspring.tools.schema import Validators
+
+
+class Engine(CoreEngine):
+    """An engine from plain names: a model, Python functions as tools, and a file to remember in.
+
+    `model` is `scripted:FILE`, or a model name for an OpenAI-compatible backend at `base_url` (default: the environment's
+    `OPENAI_BASE_URL`); it may also be a `Provider`. `database` is a file; without one, runs live in memory. `policies` are
+    asked after the built-in ones and before a call is handed to the client.
+    """
+
+    def __init__(
+        self,
+        model: str | Provider,
+        *,
+        tools: Sequence[Callable[..., object]] = (),
+        instructions: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        database: str | Path | None = None,
+        store: Store | None = None,
+        preset: PresetName = "responses",
+        executors: Sequence[ToolExecutor] = (),
+        policies: Sequence[CallPolicy] = (),
+        sinks: Sequence[Sink] = (),
+        new_id: NewId = random_id,
+    ) -> None:
+        functions = Functions(tools)
+        performers = (functions, *executors)
+        super().__init__(
+            provider_for(model, base_url, api_key) if isinstance(model, str) else model,
+            store if store is not None else store_for(database),
+            executors=performers,
+            policies=standard_policies(performers, policies),
+            sinks=sinks,
+        )
+        self._owned = store is None
+        self.model = model if isinstance(model, str) else model.name
+        self.preset = preset
+        self.instructions = instructions
+        self.definitions: tuple[ToolDefinition, ...] = functions.definitions
+        self.new_id = new_id
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        return await super().__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        finally:
+            with CancelScope(shield=True):
+                await self.provider.close()
+                if self._owned:
+                    await self.store.close()
+
+    def spec(
+        self, prompt: str | Sequence[Item], *, previous: str | None = None, tools: Sequence[Tool] = (), **options: Any
+    ) -> RunSpec:
+        """The order for a run: the engine's own tools and manners, with `options` as in `spec_for`."""
+        given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
+        fields: Json = {"instructions": self.instructions, "tools": (*self.definitions, *tools), "parent": previous, **options}
+        return spec_for(self.preset, id=self.new_id("resp"), model=self.model, input=given, **fields)
+
+    async def ask(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Handle:
+        """Starts a run and returns at once."""
+        return await self.start(self.spec(prompt, previous=previous, **options))
+
+    async def run(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Run:
+        """Starts a run and waits for its end; `.text` is the answer, `.status` and `.reason` say how it ended."""
+        return await (await self.ask(prompt, previous=previous, **options)).wait()
+
+    async def stream(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> AsyncIterator[str]:
+        """The answer's text as it is said."""
+        handle = await self.ask(prompt, previous=previous, **options)
+        async for record in handle.events():
+            if isinstance(record.event, TextDelta):
+                yield record.event.delta
+
+
+def standard_policies(executors: Sequence[ToolExecutor], more: Sequence[CallPolicy] = ()) -> tuple[CallPolicy, ...]:
+    """Every question a call must pass, in order."""
+    validators = Validators()
+    return (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validators.errors), *more, HandOff(executors))
+
+
+def provider_for(model: str, base_url: str | None = None, api_key: str | None = None) -> Provider:
+    """The provider that a model name stands for."""
+    kind, _, rest = model.partition(":")
+    if kind == "scripted":
+        return Scripted.from_file(Path(rest))
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
+    api_key = api_key or os.environ.get("OPENAI_API_KEY")
+    if base_url is None and api_key is None:
+        raise InvalidRequest(
+            f"model `{model}` needs a backend: pass its address as base_url (for example http://127.0.0.1:11434/v1), "
+            "or set OPENAI_API_KEY for OpenAI, or use `scripted:FILE`",
+            param="model",
+        )
+    # aiohttp is heavy; only those who talk to a network backend pay for it.
+    from mainspring.providers.chat import Chat
+
+    return Chat(base_url or "https://api.openai.com/v1", api_key=api_key)
+
+
+def store_for(database: str | Path | None) -> Store:
+    return MemoryStore() if database is None else SqliteStore(Path(database))

@@ -1,0 +1,1 @@
+"""Effects: the only place that awaits models and tools."""

@@ -1,0 +1,310 @@
+"""The engine: starts, resumes, cancels and shows runs. Runs belong to it, not to whoever asked for them.
+
+Every run is driven by one task of the engine's task group, whatever its readers do. Leaving the engine stops the drivers where
+they are; what they recorded is stored, and the next engine on the same store takes the runs up again with `resume`.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from logging import DEBUG, ERROR, getLogger
+from types import TracebackType
+from typing import Self
+
+from anyio import CancelScope, create_task_group, current_time
+from anyio import Event as Flag
+from anyio.abc import TaskGroup
+
+from mainspring.engine.drive import drive
+from mainspring.engine.gate import Gate
+from mainspring.engine.journal import Clock, Journal, Watcher
+from mainspring.engine.toolbox import Toolbox
+from mainspring.errors import Interrupted, InvalidRequest, MainspringError, NotFound, StoreError, Superseded
+from mainspring.events import ErrorInfo, Reason, Recorded, RunStarted
+from mainspring.loop.actions import Finish
+from mainspring.loop.decide import closing, recovery
+from mainspring.loop.history import History, history_of
+from mainspring.loop.response import Response, response
+from mainspring.loop.run import Run, fold, history_after, open_run
+from mainspring.ports import CallPolicy, Provider, Sink, Store, ToolExecutor
+from mainspring.spec import RunSpec, check
+
+log = getLogger(__name__)
+
+REMEMBERED = 256
+
+
+class Handle:
+    """A run as its readers see it: live while it is driven here, else as the store has it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._scope = CancelScope()
+        self._ended = Flag()
+        self._is_cancelled = False
+        self._is_interrupted = False
+
+    @property
+    def id(self) -> str:
+        return self._journal.run.spec.id
+
+    @property
+    def run(self) -> Run:
+        """The run as it stands now."""
+        return self._journal.run
+
+    @property
+    def response(self) -> Response:
+        return response(self._journal.run)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
+        self._journal.watch(watcher)
+
+    def published(self, after: int = -1) -> AsyncIterator[int]:
+        """How many events may be seen by now, each time that grows; raises as `batches` does."""
+        return self._journal.published(after)
+
+    def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
+        """The events behind number `after`, as many at a time as there are. Ends with the run.
+
+        Raises `Interrupted` if the engine stops first, `Superseded` if another driver has taken over.
+        """
+        return self._journal.batches(after)
+
+    async def events(self, after: int = -1) -> AsyncIterator[Recorded]:
+        """Like `batches`, one by one."""
+        async for batch in self._journal.batches(after):
+            for record in batch:
+                yield record
+
+    async def wait(self) -> Run:
+        """The run at its end; raises as `batches` does."""
+        await self._ended.wait()
+        if (failure := self._journal.failure) is not None:
+            raise failure
+        return self._journal.run
+
+    async def cancel(self) -> Run:
+        """Ends the run `cancelled`, unless it has ended already, and waits for that."""
+        self.request_cancel()
+        return await self.wait()
+
+    def request_cancel(self) -> None:
+        """Asks for a cancel without waiting for it."""
+        self._is_cancelled = True
+        self._scope.cancel()
+
+    def _interrupt(self) -> None:
+        self._is_interrupted = True
+        self._scope.cancel()
+
+
+class Engine:
+    """Runs specs with one provider, some executors, and policies in order. Use as `async with`.
+
+    `sinks` are told every event; a slow or failing one never holds a run up. Provider and store belong to whoever made them: the
+    engine closes neither.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        store: Store,
+        *,
+        executors: Sequence[ToolExecutor] = (),
+        policies: Sequence[CallPolicy] = (),
+        sinks: Sequence[Sink] = (),
+        clock: Clock = time.time,
+    ) -> None:
+        self.provider = provider
+        self.store = store
+        self._gate = Gate(policies)
+        self._toolbox = Toolbox(executors)
+        self._sinks = tuple(sinks)
+        self._clock = clock
+        self._live: dict[str, Handle] = {}
+        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._stack = AsyncExitStack()
+        self._drivers: TaskGroup | None = None
+        self._tellers: TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tellers = await self._stack.enter_async_context(create_task_group())
+        self._drivers = await self._stack.enter_async_context(create_task_group())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for handle in self._live.values():
+            handle._interrupt()
+        try:
+            await self._stack.__aexit__(None, None, None)
+        finally:
+            self._drivers = self._tellers = None
+
+    async def start(self, spec: RunSpec) -> Handle:
+        """A new run. Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns."""
+        self._group()
+        check(spec)
+        if spec.id in self._live:
+            raise InvalidRequest(f"run `{spec.id}` is under way already", param="id")
+        history = await self._history(spec.parent)
+        journal = Journal.begin(RunStarted(spec), history, self.store, self._clock)
+        if spec.background:
+            await journal.flush()
+        return self._drive(journal)
+
+    async def resume(self, run_id: str) -> Handle:
+        """Takes up a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
+        handle = await self.attach(run_id)
+        if run_id in self._live or handle.run.has_ended:
+            return handle
+        journal = handle._journal
+        found = journal.run
+        journal.reopen()
+        for event in recovery(found):
+            journal.record(event)
+        await journal.flush()
+        return self._drive(journal, found)
+
+    async def resume_all(self) -> list[Handle]:
+        """Takes up every unfinished run of the store; one that cannot be is logged and left."""
+        handles = []
+        for run_id in await self.store.unfinished():
+            try:
+                handles.append(await self.resume(run_id))
+            except MainspringError as error:
+                log.warning("run %s was not resumed: %s", run_id, error)
+        return handles
+
+    async def attach(self, run_id: str) -> Handle:
+        """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
+        self._group()
+        if (live := self._live.get(run_id)) is not None:
+            return live
+        records = await self.store.events(run_id)
+        assert isinstance(records[0].event, RunStarted)
+        history = await self._history(records[0].event.spec.parent)
+        journal = Journal(records, history, self.store, self._clock)
+        hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
+        journal.close(None if journal.run.has_ended else Interrupted(hint))
+        handle = Handle(journal)
+        handle._ended.set()
+        return handle
+
+    async def cancel(self, run_id: str) -> Run:
+        """Ends a run `cancelled`, also one that nobody drives at the moment. Raises `NotFound`; an ended run stays as it is."""
+        handle = await self.attach(run_id)
+        if run_id in self._live:
+            return await handle.cancel()
+        journal = handle._journal
+        if not journal.run.has_ended:
+            journal.reopen()
+            for event in recovery(journal.run):
+                journal.record(event)
+            for event in closing(journal.run, Finish("cancelled", Reason.CANCELLED)):
+                journal.record(event)
+            await journal.flush()
+            journal.close()
+        return journal.run
+
+    async def forget(self, run_id: str) -> None:
+        """Deletes a run that has ended, or that nobody drives, from the store. Raises `NotFound`."""
+        await self.store.delete(run_id)
+        self._histories.pop(run_id, None)
+
+    def _group(self) -> TaskGroup:
+        if self._drivers is None:
+            raise Interrupted("the engine is not running; use it as `async with`")
+        return self._drivers
+
+    def _drive(self, journal: Journal, found: Run | None = None) -> Handle:
+        group = self._group()
+        handle = Handle(journal)
+        self._live[handle.id] = handle
+        journal.on_failure = handle._scope.cancel
+        if self._tellers is not None:
+            for sink in self._sinks:
+                self._tellers.start_soon(_tell, sink, journal, found)
+        group.start_soon(self._drive_to_end, handle)
+        return handle
+
+    async def _drive_to_end(self, handle: Handle) -> None:
+        """Drives a run until it has ended, was cancelled, ran out of time, or the engine stops."""
+        journal = handle._journal
+        limit = journal.run.spec.limits.max_seconds
+        if limit is not None:
+            handle._scope.deadline = current_time() + max(limit - journal.run.elapsed, 0)
+        finish: Finish | None = None
+        try:
+            with handle._scope:
+                await drive(journal, self.provider, self._gate, self._toolbox)
+            if not journal.run.has_ended and not handle._is_interrupted:
+                cancelled = handle._is_cancelled
+                finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
+        except (StoreError, Superseded):
+            pass
+        except Exception as error:
+            log.exception("run %s failed inside the engine", handle.id)
+            finish = Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo("server_error", f"internal error: {error}"))
+        finally:
+            with CancelScope(shield=True):
+                await self._settle(handle, finish)
+
+    async def _settle(self, handle: Handle, finish: Finish | None) -> None:
+        """Records the end, or leaves the run for another driver, and lets the readers go."""
+        journal = handle._journal
+        failure: Interrupted | Superseded | None = None
+        try:
+            if finish is not None and journal.failure is None:
+                for event in closing(journal.run, finish):
+                    journal.record(event)
+            await journal.flush()
+            if not journal.run.has_ended:
+                failure = Interrupted(f"the engine stopped before run `{handle.id}` ended; it can be resumed")
+        except Superseded as error:
+            failure = error
+        except MainspringError as error:
+            log.error("run %s could not be recorded: %s", handle.id, error)
+            await journal.break_off()
+        if failure is None and journal.is_stored:
+            self._remember(handle.id, history_after(journal.run))
+        del self._live[handle.id]
+        journal.close(failure)
+        handle._ended.set()
+
+    async def _history(self, run_id: str | None) -> History:
+        if run_id is None:
+            return History()
+        if (known := self._histories.get(run_id)) is not None:
+            self._histories.move_to_end(run_id)
+            return known
+        try:
+            history = history_of(await self.store.history(run_id))
+        except NotFound as error:
+            raise InvalidRequest(error.message, param="previous_response_id") from None
+        self._remember(run_id, history)
+        return history
+
+    def _remember(self, run_id: str, history: History) -> None:
+        self._histories[run_id] = history
+        while len(self._histories) > REMEMBERED:
+            self._histories.popitem(last=False)
+
+
+async def _tell(sink: Sink, journal: Journal, found: Run | None) -> None:
+    """Tells a sink what happens from now on, with the run as each event left it. Its failures are logged, once per run."""
+    run = found
+    has_failed = False
+    try:
+        async for batch in journal.batches(-1 if found is None else found.seq - 1):
+            for record in batch:
+                run = open_run(record, journal.history) if run is None else fold(run, record)
+                try:
+                    await sink(run, record.event)
+                except Exception:
+                    log.log(DEBUG if has_failed else ERROR, "sink %s failed in run %s", sink, run.spec.id, exc_info=True)
+                    has_failed = True
+    except MainspringError as error:
+        log.debug("the events of a run ended early for sink %s: %s", sink, error)

@@ -1,0 +1,242 @@
+"""The journal: an event happens here and nowhere else.
+
+Theory of operation. `record` stamps an event, folds it into the run, keeps it for readers and sees that the store gets it. It
+never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments: facts with the next
+turn of the event loop, deltas with the next fact or after `DELAY`. `flush` waits until everything so far is durable; the
+engine does so before a tool runs and at the end.
+
+Readers follow the same list at their own pace. They are shown an event at once, with two exceptions: everything of a background
+run, and the end of any run, is durable before it is shown. If the store fails, the run fails: what readers have not seen is
+dropped, and a failed end takes its place.
+"""
+
+from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop, wait
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from mainspring.errors import MainspringError, OurError, StoreError
+from mainspring.events import (
+    ArgumentsDelta,
+    ErrorInfo,
+    Event,
+    Reason,
+    ReasoningDelta,
+    Recorded,
+    RefusalDelta,
+    RunEnded,
+    TextDelta,
+    ToolProgress,
+)  # fmt: skip
+from mainspring.loop.actions import Finish
+from mainspring.loop.decide import closing
+from mainspring.loop.history import History
+from mainspring.loop.response import response
+from mainspring.loop.run import Run, fold, open_run, replay
+from mainspring.ports import Snapshot, Store
+
+Clock = Callable[[], float]
+
+DELAY = 0.03
+_CAN_WAIT = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
+
+
+class Watcher(Protocol):
+    """Makes something of the log as it grows, without ever waiting: `add` is called on the token path."""
+
+    def reset(self) -> None:
+        """All that was told is void; it is told again from the first event."""
+
+    def add(self, record: Recorded, run: Run) -> None:
+        """An event, and the run as it left it. Recorded does not mean shown: see `Journal.published`."""
+
+
+class Journal:
+    """The log of one run, its fold, and its readers. `on_failure` is called once if the store fails under a running driver."""
+
+    def __init__(self, log: list[Recorded], history: History, store: Store | None, clock: Clock) -> None:
+        self.run: Run = replay(log, history)
+        self.log = log
+        self.on_failure: Callable[[], None] | None = None
+        self.history = history
+        self._store = store if self.run.spec.store else None
+        self._clock = clock
+        self._loop: AbstractEventLoop = get_running_loop()
+        self._handed = self._durable = self._public = len(log)
+        self._pending: Future[None] | None = None
+        self._timer: TimerHandle | None = None
+        self._is_soon = False
+        self._failure: MainspringError | None = None
+        self._is_closed = False
+        self._readers: list[Future[None]] = []
+        self._watchers: list[Watcher] = []
+
+    @classmethod
+    def begin(cls, first: Event, history: History, store: Store | None, clock: Clock) -> "Journal":
+        """A new log. Raises what `open_run` raises, before anything is stored."""
+        record = Recorded(0, clock(), first)
+        journal = cls([record], history, store, clock)
+        journal._handed = journal._durable = journal._public = 0
+        journal._after_recording(record)
+        return journal
+
+    def record(self, event: Event) -> None:
+        """The event happens. Raises `Malformed` if it cannot follow, and the store's error once the store has failed."""
+        if self._failure is not None:
+            raise self._failure
+        run = self.run
+        now = self._clock()
+        record = Recorded(run.seq, now if now > run.clock else run.clock, event)
+        self.run = fold(run, record)
+        self.log.append(record)
+        for watcher in self._watchers:
+            watcher.add(record, self.run)
+        self._after_recording(record)
+
+    def watch(self, watcher: Watcher) -> None:
+        """From now on the watcher is told every event in the moment it is recorded; what came before it is told at once."""
+        self._retell(watcher)
+        self._watchers.append(watcher)
+
+    def _retell(self, watcher: Watcher) -> None:
+        watcher.reset()
+        run = open_run(self.log[0], self.history)
+        watcher.add(self.log[0], run)
+        for record in self.log[1:]:
+            run = fold(run, record)
+            watcher.add(record, run)
+
+    def _after_recording(self, record: Recorded) -> None:
+        kind = type(record.event)
+        if self._store is None:
+            self._show(len(self.log))
+            return
+        if not self.run.spec.background and kind is not RunEnded:
+            self._show(len(self.log))
+        if kind in _CAN_WAIT:
+            if self._timer is None and not self._is_soon:
+                self._timer = self._loop.call_later(DELAY, self._hand_over)
+        elif not self._is_soon:
+            self._is_soon = True
+            self._loop.call_soon(self._hand_over)
+
+    async def flush(self) -> None:
+        """Waits until everything recorded is durable; raises the store's error if it cannot be."""
+        self._hand_over()
+        await self._written()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _written(self) -> None:
+        """Waits for the last append. Several may wait for it, and one that is cancelled must not cancel it for the others."""
+        if self._pending is not None and not self._pending.done():
+            await wait([self._pending])
+
+    def _hand_over(self) -> None:
+        """Gives the store what it does not have yet, as one segment."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_soon = False
+        if self._store is None or self._failure is not None or self._handed == len(self.log):
+            return
+        segment = self.log[self._handed :]
+        self._handed = upto = len(self.log)
+        snapshot = Snapshot(response(self.run), self.run.own_entries) if self.run.has_ended else None
+        pending = self._store.append(self.run.spec.id, segment, snapshot)
+        self._pending = done = self._loop.create_future()
+
+        def stored(written: "Future[None]") -> None:
+            error = None if written.cancelled() else written.exception()
+            if error is None:
+                self._durable = upto
+                self._show(upto)
+            else:
+                self._fail(error)
+            done.set_result(None)
+
+        if pending.done():
+            stored(pending)
+        else:
+            pending.add_done_callback(stored)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error if isinstance(error, MainspringError) else StoreError(f"the store failed: {error}")
+        if self.on_failure is not None:
+            self.on_failure()
+
+    @property
+    def failure(self) -> MainspringError | None:
+        return self._failure
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has all of it."""
+        return self._store is not None and self._durable == len(self.log)
+
+    async def break_off(self) -> None:
+        """After a store failure: the run ends failed for its readers, and for the store too if it takes that now.
+
+        If it does not, the run stays unfinished there and can be resumed.
+        """
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        del self.log[max(self._public, 1) :]
+        self.run = replay(self.log, self.history)
+        for event in closing(self.run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
+            record = Recorded(self.run.seq, self.run.clock, event)
+            self.run = fold(self.run, record)
+            self.log.append(record)
+        for watcher in self._watchers:
+            self._retell(watcher)
+        self._handed = self._durable
+        self._hand_over()
+        await self._written()
+        self._failure = None
+        self._show(len(self.log))
+
+    def close(self, failure: OurError | None = None) -> None:
+        """No more events will come; readers end, with `failure` if the run did not."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_closed = True
+        self._failure = failure
+        self._show(self._public)
+
+    def reopen(self) -> None:
+        """A closed journal of an unfinished run takes events again."""
+        self._is_closed = False
+        self._failure = None
+
+    def _show(self, upto: int) -> None:
+        if upto > self._public:
+            self._public = upto
+        if self._readers:
+            readers, self._readers = self._readers, []
+            for reader in readers:
+                if not reader.done():
+                    reader.set_result(None)
+
+    async def published(self, after: int = -1) -> AsyncIterator[int]:
+        """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""
+        position = after + 1
+        while True:
+            if position < self._public:
+                position = self._public
+                yield position
+            elif self._is_closed:
+                if self._failure is not None:
+                    raise self._failure
+                return
+            else:
+                reader = self._loop.create_future()
+                self._readers.append(reader)
+                await reader
+
+    async def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
+        """Everything behind event number `after`, live: each batch is what has come since the last. Ends with the run."""
+        position = after + 1
+        async for upto in self.published(after):
+            yield self.log[position:upto]
+            position = upto

@@ -1,0 +1,15 @@
+"""What all tests share: the async back end, and how much hypothesis tries."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Derandomised: the same examples in every run, so a failure is a failure for everybody. `thorough` looks further.
+settings.register_profile("steady", max_examples=100, derandomize=True, deadline=None, database=None)
+settings.register_profile("mutants", settings.get_profile("steady"), max_examples=15, suppress_health_check=list(HealthCheck))
+settings.register_profile("thorough", max_examples=2000, deadline=None, database=None)
+settings.load_profile("steady")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

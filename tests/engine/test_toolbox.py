@@ -1,0 +1,341 @@
+"""Whatever a tool does, its call gets exactly one output, and nobody else is harmed."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from mainspring.app import standard_policies
+from mainspring.engine import toolbox
+from mainspring.engine.engine import Engine
+from mainspring.engine.redact import REDACTED, presentable, shortened, without_secrets
+from mainspring.errors import DelegateToClient
+from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
+from mainspring.items import FunctionCallOutput, InputImage, InputText, ToolDefinition, ToolKind, user
+from mainspring.loop.run import Run
+from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.providers.scripted import Scripted, call, calls, say
+from mainspring.spec import RunSpec, spec_for
+from mainspring.store.memory import MemoryStore
+
+Doing = Callable[[ToolCall, CallContext], Awaitable[ToolResult]]
+
+
+class Hands:
+    """Performs any server tool in the way it was given."""
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self, doing: Doing) -> None:
+        self._doing = doing
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == "builtin"
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        return await self._doing(call, context)
+
+
+def order(**options: object) -> RunSpec:
+    options.setdefault("tools", (ToolDefinition("work", kind="builtin"),))
+    return spec_for("responses", id="resp_1", model="scripted", input=(user("Go."),), **options)
+
+
+async def played(script: Scripted, doing: Doing, **options: object) -> tuple[Run, list[Event]]:
+    hands = Hands(doing)
+    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+        handle = await engine.start(order(**options))
+        with anyio.fail_after(10):
+            log = [record.event async for record in handle.events()]
+        return await handle.wait(), log
+
+
+async def output_of(doing: Doing, **options: object) -> FunctionCallOutput:
+    run, _ = await played(Scripted(call("work"), say("Ok.")), doing, **options)
+    assert run.text == "Ok.", "the model goes on after any tool"
+    [output] = [item for item in run.output if isinstance(item, FunctionCallOutput)]
+    return output
+
+
+async def raises(call: ToolCall, context: CallContext) -> ToolResult:
+    raise ValueError("no such file")
+
+
+async def exits(call: ToolCall, context: CallContext) -> ToolResult:
+    raise SystemExit(3)
+
+
+async def interrupts(call: ToolCall, context: CallContext) -> ToolResult:
+    raise KeyboardInterrupt
+
+
+async def cancels_itself(call: ToolCall, context: CallContext) -> ToolResult:
+    raise asyncio.CancelledError
+
+
+async def leaves(call: ToolCall, context: CallContext) -> ToolResult:
+    raise GeneratorExit
+
+
+async def returns_text(call: ToolCall, context: CallContext) -> ToolResult:
+    return "just text"  # type: ignore[return-value]
+
+
+async def answers_another(call: ToolCall, context: CallContext) -> ToolResult:
+    return ToolResult("call_other", "hello")
+
+
+async def returns_bytes(call: ToolCall, context: CallContext) -> ToolResult:
+    return ToolResult(call.id, b"\x00")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("doing", "told"),
+    [
+        (raises, "The tool `work` failed: ValueError: no such file"),
+        (exits, "The tool `work` failed: SystemExit: 3"),
+        (interrupts, "The tool `work` failed: KeyboardInterrupt"),
+        (cancels_itself, "The tool `work` cancelled itself"),
+        (leaves, "The tool `work` failed: GeneratorExit"),
+        (returns_text, "The tool `work` returned str instead of a result"),
+        (answers_another, "The tool `work` returned ToolResult instead of a result"),
+        (returns_bytes, "The tool `work` returned ToolResult instead of a result"),
+    ],
+)
+async def test_whatever_goes_wrong_in_a_tool_becomes_one_error_output(doing: Doing, told: str) -> None:
+    output = await output_of(doing)
+    assert (output.output, output.is_error) == (told, True)
+
+
+@pytest.mark.requirement("A38", "C44")
+async def test_a_tool_that_takes_too_long_is_really_stopped() -> None:
+    stopped = asyncio.Event()
+
+    async def dawdles(call: ToolCall, context: CallContext) -> ToolResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return ToolResult(call.id, "never")
+
+    output = await output_of(dawdles, tool_seconds=0.02)
+    assert output.output == "The tool `work` was stopped: it took longer than 0.02 s."
+    assert stopped.is_set()
+
+
+async def test_a_tools_own_timeout_wins_over_the_runs() -> None:
+    async def dawdles(call: ToolCall, context: CallContext) -> ToolResult:
+        await anyio.sleep_forever()
+        return ToolResult(call.id, "never")
+
+    tool = ToolDefinition("work", kind="builtin", timeout=0.01)
+    assert "longer than 0.01 s" in str((await output_of(dawdles, tools=(tool,), tool_seconds=50.0)).output)
+
+
+async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolbox, "GRACE", 0.02)
+    release = asyncio.Event()
+
+    async def deaf(call: ToolCall, context: CallContext) -> ToolResult:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return ToolResult(call.id, "late")
+
+    output = await output_of(deaf, tool_seconds=0.01)
+    release.set()
+    assert "was stopped" in str(output.output)
+
+
+async def test_cancelling_a_run_stops_its_tools_and_says_their_outcome_is_unknown() -> None:
+    stopped, begun = asyncio.Event(), asyncio.Event()
+
+    async def dawdles(call: ToolCall, context: CallContext) -> ToolResult:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return ToolResult(call.id, "never")
+
+    hands = Hands(dawdles)
+    async with Engine(Scripted(call("work")), MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+        handle = await engine.start(order())
+        await begun.wait()
+        run = await handle.cancel()
+    assert stopped.is_set()
+    assert run.status == "cancelled"
+    [output] = [item for item in run.output if isinstance(item, FunctionCallOutput)]
+    assert "outcome is unknown" in str(output.output)
+
+
+async def test_the_deadline_of_a_run_stops_its_tools() -> None:
+    stopped = asyncio.Event()
+
+    async def dawdles(call: ToolCall, context: CallContext) -> ToolResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return ToolResult(call.id, "never")
+
+    run, _ = await played(Scripted(call("work")), dawdles, max_seconds=0.03)
+    assert (run.status, run.reason) == ("incomplete", "deadline")
+    assert stopped.is_set()
+
+
+@pytest.mark.requirement("A12")
+async def test_the_tools_of_a_turn_run_at_once_and_their_outputs_stand_in_call_order() -> None:
+    second_is_running, first_may_end = asyncio.Event(), asyncio.Event()
+
+    async def meet(call: ToolCall, context: CallContext) -> ToolResult:
+        if call.parsed["n"] == 1:
+            await second_is_running.wait()
+            await first_may_end.wait()
+        else:
+            second_is_running.set()
+        return ToolResult(call.id, f"result {call.parsed['n']}")
+
+    script = Scripted(calls(call("work", n=1), call("work", n=2)), say("Ok."))
+    hands = Hands(meet)
+    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+        handle = await engine.start(order())
+        ended = []
+        async for record in handle.events():
+            if isinstance(record.event, ToolEnded):
+                ended.append(record.event.output)
+                first_may_end.set()
+        run = await handle.wait()
+    assert ended == ["result 2", "result 1"], "each end is recorded as it comes"
+    assert [item.output for item in run.output if isinstance(item, FunctionCallOutput)] == ["result 1", "result 2"]
+    assert [item.output for item in script.requests[1].items if isinstance(item, FunctionCallOutput)] == ["result 1", "result 2"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"parallel_tool_calls": False}, {"concurrency": 1}, {"concurrency": 2}, {"concurrency": None}], ids=str
+)
+async def test_no_more_tools_run_at_once_than_allowed(options: dict[str, object]) -> None:
+    running, most = 0, 0
+
+    async def counts(call: ToolCall, context: CallContext) -> ToolResult:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running -= 1
+        return ToolResult(call.id, "ok")
+
+    _, log = await played(Scripted(calls(*[call("work", n=n) for n in range(4)]), say("Ok.")), counts, **options)
+    assert most == (4 if options.get("concurrency", 1) is None else options.get("concurrency", 1))
+    assert sum(isinstance(event, ToolStarted) for event in log) == 4
+
+
+async def test_progress_is_shown_while_the_tool_works_from_any_thread_and_never_after() -> None:
+    kept: list[Callable[[str], None]] = []
+
+    async def tells(call: ToolCall, context: CallContext) -> ToolResult:
+        kept.append(context.progress)
+        context.progress("half way")
+        await asyncio.to_thread(context.progress, "nearly")
+        await asyncio.sleep(0)
+        return ToolResult(call.id, f"done in {threading.current_thread().name}")
+
+    run, log = await played(Scripted(call("work"), say("Ok.")), tells)
+    kept[0]("too late")
+    await asyncio.sleep(0)
+    assert [event.text for event in log if isinstance(event, ToolProgress)] == ["half way", "nearly"]
+    assert run.status == "completed"
+
+
+@pytest.mark.requirement("S3")
+async def test_an_executor_may_hand_its_call_to_the_client_while_running() -> None:
+    async def declines(call: ToolCall, context: CallContext) -> ToolResult:
+        raise DelegateToClient("only the client has the key")
+
+    run, log = await played(Scripted(call("work")), declines)
+    assert (run.status, run.reason) == ("requires_action", "client_action")
+    [_, handed] = [event for event in log if isinstance(event, CallJudged)]
+    assert (handed.verdict, handed.policy, handed.reason) == ("client", "executor", "only the client has the key")
+
+
+async def test_long_outputs_keep_head_and_tail_and_secrets_are_redacted() -> None:
+    async def tells_all(call: ToolCall, context: CallContext) -> ToolResult:
+        return ToolResult(call.id, "API_KEY=sk-abcdefghijklmnopqrstuvwx " + "x" * 500 + " the end")
+
+    text = str((await output_of(tells_all, tool_output_chars=100)).output)
+    assert text.startswith(f"API_KEY={REDACTED} xxx")
+    assert text.endswith(" the end")
+    assert "characters left out" in text
+    assert "sk-abc" not in text
+
+
+def test_shortening_keeps_as_many_characters_as_allowed() -> None:
+    assert shortened("abc", 3) == "abc"
+    assert shortened("abc", None) == "abc"
+    assert shortened("abcdefghij", 5) == "abc\n[... 5 characters left out ...]\nij"
+    assert shortened("abcdefghij", 1) == "a\n[... 9 characters left out ...]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("export OPENAI_API_KEY=sk-proj-abcdefghijklmnopqrstuv", "sk-proj-abcdefghijklmnopqrstuv"),
+        ("key sk-" + "ant-api03-" + "a1" * 20, "a1a1a1a1"),
+        ("token ghp_abcdefghijklmnopqrstuvwxyz0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"),
+        ("AKIAIOSFODNN7EXAMPLE is the id", "AKIAIOSFODNN7EXAMPLE"),
+        ("AIza" + "SyA1234567890abcdefghijklmnopqrstuv", "SyA1234567890abcdefghijklmnopqrstuv"),
+        ("xoxb-123456789012-abcdefghijkl", "xoxb-123456789012-abcdefghijkl"),
+        ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJzdWIiOiIxIn0"),
+        ("Authorization: Bearer abc.def-ghi", "abc.def-ghi"),
+        ('{"password": "hunter22"}', "hunter22"),
+        ("postgres://admin:s3cr3t@db/prod", "s3cr3t"),
+        ("db_password = 'correct horse'", "correct"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----", "MIIE"),
+        ("client_secret: abcdef123456", "abcdef123456"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", "wJalrXUtnFEMI/K7MDENG"),
+    ],
+)
+def test_secrets_do_not_reach_the_model(text: str, secret: str) -> None:
+    shown = without_secrets(text)
+    assert secret not in shown
+    assert REDACTED in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The password must be 8 characters long.",
+        "token budget: 4096 tokens used",
+        "see https://example.com/a:b and mailto:a@b.c",
+        "total_tokens: 12, max_tokens: 5",
+        "sk-short",
+        "secret = [1, 2]",
+    ],
+)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_text_that_is_no_unicode_is_made_so() -> None:
+    assert presentable("a\udcff b \ud83d\ude00", None) == "a\ufffd b \U0001f600"
+
+
+def test_parts_are_redacted_and_shortened_one_by_one() -> None:
+    image = InputImage(image_url="data:image/png;base64,AAAA")
+    shown = presentable((InputText("password=hunter22 " + "y" * 50), image), 40)
+    assert isinstance(shown, tuple)
+    assert REDACTED in str(shown[0])
+    assert "left out" in str(shown[0])
+    assert shown[1] == image
+    assert replace(image) == image
+
+
+def test_redacting_a_large_output_is_linear() -> None:
+    awkward = "a" * 200_000 + " password" * 20_000 + " ://" * 20_000 + "-----BEGIN " * 5_000 + "eyJ" * 50_000
+    assert isinstance(presentable(awkward * 3, 1000), str)
