@@ -1,0 +1,22 @@
+"""The command line: `mainspring run`, `resume`, `runs`, `show` and `demo`.
+
+Start-up is a feature: a command imports what it needs when it is called.
+"""
+
+import sys
+
+import mainspring
+
+
+def main() -> None:
+    """Runs the command that the process was started with, and ends the process with its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        # The question asked most often; the answer needs no parser.
+        print(f"mainspring {mainspring.__version__}")
+        return
+    try:
+        from mainspring.cli.process import run_process
+
+        run_process()
+    except KeyboardInterrupt:
+        sys.exit(130)

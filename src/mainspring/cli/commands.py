@@ -1,0 +1,177 @@
+"""The commands and their options. Each imports what does its work only when it is called: start-up is a feature."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import mainspring
+
+HELP = """
+An agent engine you host yourself: any model, your tools, every step recorded.
+
+**See it work**, without a key or a network:
+
+    mainspring demo
+
+**Ask a model** of an OpenAI-compatible backend:
+
+    export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 MAINSPRING_MODEL=qwen3
+    mainspring run "Why is the sky blue?"
+
+**Give it tools**: Python functions, here all of `mytools.py` that are marked with `@tool`:
+
+    mainspring run "Tidy up notes.txt" --tool mytools
+
+**Keep runs** in a file, look at them, and go on from one:
+
+    mainspring run "Plan a trip" --database runs.db
+    mainspring runs --database runs.db
+    mainspring run "Cheaper!" --database runs.db --previous resp_...
+"""
+EXIT_CODES = """
+Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomplete or cancelled, or something else went wrong;
+2 the command or its options are not right; 130, 143 it was stopped by Ctrl-C or SIGTERM; 141 nobody read the output any more.
+MAINSPRING_DEBUG=1 shows tracebacks and the log.
+"""
+RUN = """
+Runs an agent and shows it live.
+
+Examples:
+
+    mainspring run "How long is a day on Mars?" --model qwen3 --base-url http://127.0.0.1:11434/v1
+    mainspring run "Tidy up notes.txt" --tool mytools --preset iterative
+    git diff | mainspring run - --instructions "Review this change."
+    mainspring run "Hello" --json | jq -c .event
+
+Ctrl-C cancels the run and keeps what it has done; a second Ctrl-C ends at once.
+"""
+RESUME = """
+Takes up runs again whose process ended before they did.
+
+A model turn that was under way is asked again. A tool call that was under way is not repeated, unless its tool is declared
+repeatable: the model is told that its outcome is unknown. Pass the same `--tool` as to `run`. A run that another process is
+still working on is taken away from it.
+"""
+SHOW = """
+Shows a run of the database as it was shown live.
+"""
+
+app = typer.Typer(name="mainspring", help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode="markdown")
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MAINSPRING_MODEL", metavar="NAME", help="A model of the backend, or `scripted:FILE` for a script that plays one."
+    ),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(envvar="OPENAI_BASE_URL", metavar="URL", help="An OpenAI-compatible backend. Default: OpenAI."),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OPENAI_API_KEY", metavar="KEY", help="Its key. Others on the machine can see options: better export it."
+    ),
+]
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool", metavar="MODULE:FUNCTION", help="A Python function to call, or MODULE for every `@tool` in it. Repeatable."
+    ),
+]
+Preset = Annotated[
+    Literal["responses", "iterative", "decision"],
+    typer.Option(
+        metavar="NAME",
+        help="`responses` answers; `iterative` works until the task is done, and is asked once whether it is; "
+        "`decision` takes few, deterministic turns.",
+    ),
+]
+Database = Annotated[Path, typer.Option(metavar="FILE", help="The file that holds the runs.", show_default=False)]
+Events = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, as it is recorded.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"mainspring {mainspring.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(help=RUN)
+def run(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from standard input.")],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    tool: Tools = None,
+    instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
+    preset: Preset = "responses",
+    max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: any.")] = None,
+    database: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to keep the run. Default: in memory.")] = None,
+    previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run of the database.")] = None,
+    json: Events = False,
+) -> int:
+    from mainspring.cli.run import Order, Setup, run
+
+    setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions)
+    return run(Order(prompt, previous, max_turns, max_seconds), setup, database, as_json=json)
+
+
+@app.command(help=RESUME)
+def resume(
+    database: Database,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="The run.", show_default=False)] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every unfinished run, one after the other.")] = False,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="As for `run`. Default: the run's own.")] = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    tool: Tools = None,
+    json: Events = False,
+) -> int:
+    from mainspring.cli.run import Setup, resume
+
+    if (run_id is None) is not all:
+        raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
+    return resume(run_id, Setup(model, base_url, api_key, tuple(tool or ())), database, as_json=json)
+
+
+@app.command()
+def runs(
+    database: Database,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print every run as a line of JSON.")] = False,
+) -> int:
+    """Lists the runs of a database, newest first."""
+    from mainspring.cli.show import runs
+
+    return runs(database, limit, as_json=json)
+
+
+@app.command(help=SHOW)
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")],
+    database: Database,
+    json: Annotated[bool, typer.Option("--json", help="Print the Response object instead.")] = False,
+) -> int:
+    from mainspring.cli.show import show
+
+    return show(run_id, database, as_json=json)
+
+
+@app.command()
+def demo(
+    json: Events = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not pause to be read.")] = False,
+) -> int:
+    """Shows an agent at work: a scripted model with real tools, no key, no network."""
+    from mainspring.cli.demo import demo
+
+    return demo(as_json=json, fast=fast)

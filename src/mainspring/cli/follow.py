@@ -1,0 +1,136 @@
+"""Showing a run while it happens, until it ends or somebody stops it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from anyio import to_thread
+
+from mainspring.cli.endings import explanation
+from mainspring.cli.plain import is_debug, say, silence
+from mainspring.engine.engine import Handle
+from mainspring.events import Recorded
+from mainspring.loop.run import Run
+
+BROKEN_PIPE = 128 + signal.SIGPIPE
+TICK = 0.1
+
+
+class View(Protocol):
+    """What a run is drawn with: its events as they come, a tick now and then between them, and its end."""
+
+    def draw(self, records: Sequence[Recorded]) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def end(self, run: Run) -> None: ...
+
+
+def launch(work: Coroutine[object, object, int]) -> int:
+    """Runs the work of a command. The engine's log is for servers: here the screen says what it says, so it stays silent."""
+    if is_debug():
+        logging.basicConfig(level=logging.INFO)
+        logging.getLogger("mainspring").setLevel(logging.DEBUG)
+    else:
+        logging.getLogger("mainspring").addHandler(logging.NullHandler())
+        logging.getLogger("mainspring").propagate = False
+    return asyncio.run(work)
+
+
+async def follow(handle: Handle, view: View, database: Path | None) -> int:
+    """Draws a run to its end and returns the exit code that tells how it ended; anything but `completed` is explained in words.
+
+    The first Ctrl-C, SIGTERM, or a reader that goes away cancels the run; it is stored before this returns. Raises what
+    `Handle.batches` raises.
+    """
+    with Stop() as stop:
+        try:
+            async with beside(_cancel_when(stop, handle)):
+                await draw(handle, view)
+        except OSError as error:
+            silence()
+            await handle.cancel()
+            if isinstance(error, BrokenPipeError):
+                return BROKEN_PIPE
+            say(f"the output cannot be written ({error.strerror}), so the run was stopped. Write it elsewhere, or make room")
+            return 1
+    run = handle.run
+    if (why := explanation(run, database)) is not None:
+        say(why)
+    if stop.number is not None and run.status == "cancelled":
+        return 128 + stop.number
+    return 0 if run.status in ("completed", "requires_action") else 1
+
+
+async def draw(handle: Handle, view: View) -> None:
+    """Draws a run to its end. Raises `BrokenPipeError` when nobody reads any more, and what `Handle.batches` raises."""
+    # In a thread: a pipe that nobody empties must not hold up the run, nor the signal that ends it.
+    one_at_a_time = asyncio.Lock()
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            async with one_at_a_time:
+                await to_thread.run_sync(view.tick)
+
+    async with beside(tick()):
+        async for batch in handle.batches():
+            async with one_at_a_time:
+                await to_thread.run_sync(view.draw, batch)
+    await to_thread.run_sync(view.end, handle.run)
+
+
+async def _cancel_when(stop: "Stop", handle: Handle) -> None:
+    await stop.wanted.wait()
+    await handle.cancel()
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Does this work next to the body, and stops it with the body."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class Stop:
+    """Ctrl-C and SIGTERM inside a `with`: the first one sets `wanted`, the next ends the process, whatever it is doing."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.wanted = asyncio.Event()
+        self.number: int | None = None
+
+    def __enter__(self) -> Self:
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.number is None:
+            self._let_go()
+
+    def _stop(self, number: int) -> None:
+        self.number = number
+        self._let_go()
+        for each in self.SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        if sys.stderr.isatty():
+            # Whatever line is being written, and the terminal's own ^C, stay above.
+            print(file=sys.stderr)
+        say("stopping the run; stop again to end at once")
+        self.wanted.set()
+
+    def _let_go(self) -> None:
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)

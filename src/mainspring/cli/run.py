@@ -1,0 +1,134 @@
+"""`mainspring run` and `mainspring resume`: from options to an engine, and the run on the screen."""
+
+import os
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+
+from mainspring.app import Engine
+from mainspring.cli.follow import View, follow, launch
+from mainspring.cli.lines import Lines
+from mainspring.cli.plain import say
+from mainspring.cli.reading import found, how_to_list, reader
+from mainspring.cli.screen import Screen
+from mainspring.errors import CallerError, InvalidRequest, MainspringError
+from mainspring.items import ToolDefinition
+from mainspring.loop.run import Run
+from mainspring.spec import PresetName
+from mainspring.tools.functions import load
+
+
+class Setup(Struct, frozen=True):
+    """Who answers, how, and with which tools."""
+
+    model: str | None
+    base_url: str | None
+    api_key: str | None
+    tools: tuple[str, ...]
+    preset: PresetName = "responses"
+    instructions: str | None = None
+
+    def engine(self, database: Path | None, model: str | None = None) -> Engine:
+        """An engine set up like this, with `model` if none is named. Raises `InvalidRequest` for what cannot be had."""
+        name = self.model or model
+        if not name:
+            raise InvalidRequest(
+                "no model is named; pass --model NAME (with --base-url URL, unless it is OpenAI's) or set MAINSPRING_MODEL; "
+                "`mainspring demo` needs none"
+            )
+        functions = dict.fromkeys([function for reference in self.tools for function in load(reference)])
+        try:
+            return Engine(
+                name,
+                tools=tuple(functions),
+                instructions=self.instructions,
+                base_url=self.base_url,
+                api_key=self.api_key,
+                database=database,
+                preset=self.preset,
+            )
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from error
+
+
+class Order(Struct, frozen=True):
+    """What to do, going on from where, and within which limits; None leaves a limit to the preset."""
+
+    prompt: str
+    previous: str | None
+    max_turns: int | None
+    max_seconds: float | None
+
+
+def run(order: Order, setup: Setup, database: Path | None, *, as_json: bool) -> int:
+    """Runs the order, shows it, and returns the exit code."""
+    if order.previous is not None and database is None:
+        raise InvalidRequest("--previous names a run of a database; say which with --database FILE")
+    engine = setup.engine(database)
+    prompt = _prompt(order.prompt)
+    limits = {name: value for name in ("max_turns", "max_seconds") if (value := getattr(order, name)) is not None}
+
+    async def live() -> int:
+        async with engine:
+            try:
+                handle = await engine.ask(prompt, previous=order.previous, **limits)
+            except InvalidRequest as error:
+                if database is None or error.param != "previous_response_id":
+                    raise
+                raise InvalidRequest(f"{error.message}; {how_to_list(database)}", param=error.param) from error
+            return await follow(handle, view_for(as_json), database)
+
+    return launch(live())
+
+
+def resume(run_id: str | None, setup: Setup, database: Path, *, as_json: bool) -> int:
+    """Takes up one run, or every unfinished one, and returns the highest exit code."""
+
+    async def one(run_id: str) -> int:
+        async with reader(database) as reading:
+            left = (await found(reading, run_id, database)).run
+        engine = setup.engine(database, model=left.spec.model)
+        _check_tools(engine, left)
+        async with engine:
+            return await follow(await engine.resume(run_id), view_for(as_json), database)
+
+    async def every() -> int:
+        async with reader(database) as reading:
+            unfinished = await reading.store.unfinished()
+        if not unfinished:
+            say(f"all runs in {database} have ended")
+        code = 0
+        for run_id in unfinished:
+            try:
+                code = max(code, await one(run_id))
+            except MainspringError as error:
+                say(f"run `{run_id}` was not resumed: {error.message}")
+                code = max(code, 2 if isinstance(error, CallerError) else 1)
+            if code >= 128:
+                break
+        return code
+
+    return launch(every() if run_id is None else one(run_id))
+
+
+def view_for(as_json: bool) -> View:
+    return Lines() if as_json else Screen()
+
+
+def _check_tools(engine: Engine, run: Run) -> None:
+    """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
+    known = {tool.name for tool in engine.definitions}
+    needed = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
+    if missing := [name for name in needed if name not in known]:
+        names = ", ".join([f"`{name}`" for name in missing])
+        raise InvalidRequest(f"run `{run.spec.id}` uses the tools {names}; pass them with --tool MODULE:FUNCTION, as to `run`")
+
+
+def _prompt(given: str) -> str:
+    """The prompt, from standard input if it is `-`. Bytes that are no text become replacement characters."""
+    data = sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
+    text = data.decode("utf-8", "replace").strip()
+    if not text:
+        raise InvalidRequest("the prompt is empty; say what to do, or pass `-` and write it to standard input")
+    return text

@@ -1,0 +1,81 @@
+"""`mainspring show` and `mainspring runs`: what a database holds, shown as it was."""
+
+import msgspec
+from tests.cli.command import Shell
+
+from mainspring.items import Json, encode
+from mainspring.loop.history import History
+from mainspring.loop.response import response
+from mainspring.loop.run import replay
+
+STORY: tuple[Json, ...] = (
+    {"think": "Both at once.", "calls": [{"name": "add", "arguments": {"a": n, "b": 2}} for n in (1, 5)]},
+    {"say": "Three and seven."},
+)
+KEEP = ("--tool", "mytools", "--database", "runs.db")
+
+
+async def test_a_run_is_shown_exactly_as_it_was_live(shell: Shell) -> None:
+    live = shell.run("run", "Add.", "--model", shell.script(*STORY), *KEEP)
+    [run] = await shell.stored()
+    assert shell.run("show", run.id, "--database", "runs.db") == live
+
+
+async def test_a_run_that_failed_is_shown_with_its_explanation(shell: Shell) -> None:
+    fail = {"say": "Well", "cut": 2, "fail": {"code": "rate_limit_exceeded", "message": "Too many questions."}}
+    live = shell.run("run", "Hi", "--model", shell.script(fail), *KEEP)
+    [run] = await shell.stored()
+    shown = shell.run("show", run.id, "--database", "runs.db")
+    assert (live.code, shown.code) == (1, 0)
+    assert (shown.out, shown.err) == (live.out, live.err)
+    assert "✗ the model failed: Too many questions." in shown.out
+
+
+async def test_the_response_of_a_run_is_shown_as_json(shell: Shell) -> None:
+    shell.run("run", "Add.", "--model", shell.script(*STORY), *KEEP)
+    [run] = await shell.stored()
+    shown = shell.run("show", run.id, "--database", "runs.db", "--json")
+    assert shown.out.encode() == encode(response(replay(await shell.log(run.id), History()))) + b"\n"
+
+
+async def test_a_run_that_has_not_ended_is_shown_as_far_as_it_went(shell: Shell) -> None:
+    with shell.started("run", "Go", "--model", shell.script({"calls": [{"name": "hang"}]}), *KEEP) as live:
+        live.wait_for("hang: hanging")
+        live.process.kill()
+    [run] = await shell.stored()
+    shown = shell.run("show", run.id, "--database", "runs.db")
+    assert shown.code == 0
+    assert shown.out.endswith("→ hang()\n") or shown.out.endswith("hang: hanging\n")
+    assert (
+        shown.err == f"mainspring: run `{run.id}` has not ended; take it up with: mainspring resume {run.id} --database runs.db\n"
+    )
+
+
+async def test_runs_are_listed_newest_first(shell: Shell) -> None:
+    shell.run("run", "First\nof all [b]", "--model", shell.script(STORY[1]), *KEEP)
+    shell.run("run", "Second", "--model", shell.script({"fail": {"code": "provider_unavailable"}}), *KEEP)
+    first, second = await shell.stored()
+    listed = shell.run("runs", "--database", "runs.db")
+    titles, *rows = [line.split() for line in listed.out.splitlines()]
+    assert titles == ["run", "status", "started", "model", "prompt"]
+    assert [(row[0], row[1], row[5], row[6:]) for row in rows] == [
+        (second.id, "failed", "scripted:script.json", ["Second"]),
+        (first.id, "completed", "scripted:script.json", ["First", "of", "all", "[b]"]),
+    ]
+
+
+async def test_runs_are_listed_as_lines_of_json(shell: Shell) -> None:
+    for prompt in ("First", "Second"):
+        shell.run("run", prompt, "--model", shell.script(STORY[1]), *KEEP)
+    _, newest = await shell.stored()
+    listed = shell.run("runs", "--database", "runs.db", "--json", "--limit", "1")
+    assert [msgspec.json.decode(line) for line in listed.out.splitlines()] == [
+        {
+            "id": newest.id,
+            "status": "completed",
+            "created_at": newest.created_at,
+            "model": "scripted:script.json",
+            "prompt": "Second",
+            "previous": None,
+        }
+    ]

@@ -1,0 +1,178 @@
+"""What goes wrong is told in one line that says what to do next, without a traceback."""
+
+import sqlite3
+
+import pytest
+from inline_snapshot import snapshot
+from tests.cli.command import Shell
+
+from mainspring.items import Json
+
+HELLO: Json = {"say": "Hello."}
+
+
+def complaint(shell: Shell, *arguments: str, code: int = 2) -> str:
+    """The one line on standard error, standard output being empty."""
+    result = shell.run(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("mainspring: ")
+    assert result.err.count("\n") == 1
+    return result.err.removeprefix("mainspring: ").rstrip("\n").replace(str(shell.folder), "FOLDER")
+
+
+def test_an_unknown_command(shell: Shell) -> None:
+    told = complaint(shell, "rin")
+    assert "'rin'" in told
+    assert told.endswith(" See `mainspring --help`")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        ((), "PROMPT"),
+        (("Hi", "--modle", "x"), "--model"),
+        (("Hi", "--max-turns", "many"), "--max-turns"),
+        (("Hi", "--max-turns", "0"), "--max-turns"),
+        (("Hi", "--preset", "lazy"), "'iterative'"),
+    ],
+)
+def test_arguments_that_are_not_right(shell: Shell, arguments: tuple[str, ...], about: str) -> None:
+    told = complaint(shell, "run", *arguments)
+    assert about in told
+    assert told.endswith(" See `mainspring run --help`")
+
+
+def test_an_empty_prompt(shell: Shell) -> None:
+    assert complaint(shell, "run", " ", "--model", shell.script(HELLO)) == snapshot(
+        "the prompt is empty; say what to do, or pass `-` and write it to standard input"
+    )
+
+
+def test_no_model(shell: Shell) -> None:
+    told = complaint(shell, "run", "Hi")
+    assert told.startswith("no model is named; pass --model NAME")
+    assert "`mainspring demo` needs none" in told
+
+
+def test_a_model_without_a_backend(shell: Shell) -> None:
+    assert "needs a backend" in complaint(shell, "run", "Hi", "--model", "qwen3")
+
+
+def test_a_script_that_is_not_there(shell: Shell) -> None:
+    assert complaint(shell, "run", "Hi", "--model", "scripted:none.json") == snapshot(
+        "cannot read the script `none.json`: No such file or directory; check the path"
+    )
+
+
+def test_a_script_that_is_no_json(shell: Shell) -> None:
+    (shell.folder / "bad.json").write_text('{"turns": [')
+    assert complaint(shell, "run", "Hi", "--model", "scripted:bad.json") == snapshot(
+        "the script `bad.json` is not JSON: Expecting value at line 1, column 12; correct it there"
+    )
+
+
+def test_a_tool_module_that_is_not_there(shell: Shell) -> None:
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--tool", "nowhere:add") == snapshot(
+        "there is no module `nowhere`; looked in FOLDER and in sys.path"
+    )
+
+
+def test_a_tool_function_that_is_not_there(shell: Shell) -> None:
+    assert "has no `subtract`" in complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--tool", "mytools:subtract")
+
+
+def test_two_tools_of_the_same_name(shell: Shell) -> None:
+    (shell.folder / "more.py").write_text("def add(a: int) -> int:\n    return a\n")
+    tools = ("--tool", "mytools:add", "--tool", "more:add")
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), *tools) == snapshot(
+        "two functions are called `add`; give one of them another name: @tool(name=...)"
+    )
+
+
+def test_a_previous_run_without_a_database(shell: Shell) -> None:
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--previous", "resp_1") == snapshot(
+        "--previous names a run of a database; say which with --database FILE"
+    )
+
+
+def test_a_previous_run_that_is_not_stored(shell: Shell) -> None:
+    options = ("--previous", "resp_1", "--database", "runs.db")
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), *options) == snapshot(
+        "run `resp_1` is not stored; it may have been deleted; list the runs with: mainspring runs --database runs.db"
+    )
+
+
+def test_a_database_that_is_none(shell: Shell) -> None:
+    (shell.folder / "runs.db").write_text("Dear diary, today I was mistaken for a database.\n" * 100)
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--database", "runs.db", code=1) == snapshot(
+        "FOLDER/runs.db is not a database; choose another file with --database"
+    )
+
+
+def test_a_database_that_is_damaged(shell: Shell) -> None:
+    assert shell.run("run", "Hi", "--model", shell.script(HELLO), "--database", "runs.db").code == 0
+    file = shell.folder / "runs.db"
+    data = file.read_bytes()
+    file.write_bytes(data[:100] + b"\xff" * (len(data) - 100))
+    told = complaint(shell, "runs", "--database", "runs.db", code=1)
+    assert told.startswith("FOLDER/runs.db is damaged")
+    assert "restore it from a backup" in told
+
+
+def test_a_database_of_a_newer_version(shell: Shell) -> None:
+    assert shell.run("run", "Hi", "--model", shell.script(HELLO), "--database", "runs.db").code == 0
+    with sqlite3.connect(shell.folder / "runs.db") as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    told = complaint(shell, "show", "resp_1", "--database", "runs.db", code=1)
+    assert told.startswith("FOLDER/runs.db was written by a newer Mainspring (schema 999, this one knows ")
+    assert told.endswith("); upgrade Mainspring or choose another file with --database")
+
+
+@pytest.mark.parametrize("arguments", [("runs",), ("show", "resp_1"), ("resume", "resp_1"), ("resume", "--all")])
+def test_a_database_that_is_not_there_is_not_made_by_reading_it(shell: Shell, arguments: tuple[str, ...]) -> None:
+    assert complaint(shell, *arguments, "--database", "none.db") == snapshot(
+        "there is no database `none.db`; check --database, or make one with `mainspring run --database`"
+    )
+    assert not (shell.folder / "none.db").exists()
+
+
+def test_a_run_that_is_not_stored(shell: Shell) -> None:
+    assert shell.run("run", "Hi", "--model", shell.script(HELLO), "--database", "runs.db").code == 0
+    assert complaint(shell, "show", "resp_1", "--database", "runs.db") == snapshot(
+        "run `resp_1` is not stored; it may have been deleted; list the runs with: mainspring runs --database runs.db"
+    )
+
+
+def test_resuming_nothing_in_particular(shell: Shell) -> None:
+    assert "name one run, or pass --all" in complaint(shell, "resume", "--database", "runs.db")
+
+
+def test_a_backend_that_does_not_answer_fails_the_run_and_says_what_to_do(shell: Shell) -> None:
+    result = shell.run("run", "Hi", "--model", "qwen3", "--base-url", "http://127.0.0.1:9/v1")
+    assert result.code == 1
+    assert "failed (provider_error) · 1 turn" in result.out
+    assert result.err.startswith("mainspring: failed: no server answers at http://127.0.0.1:9/v1")
+    assert result.err.endswith(" Start the backend or correct --base-url, then run it again\n")
+
+
+def test_a_script_that_does_not_fit_fails_the_run_in_one_line(shell: Shell) -> None:
+    result = shell.run("run", "Hi", "--model", shell.script({"say": "Bonjour.", "expect": "Salut"}))
+    assert result.code == 1
+    assert result.err == (
+        "mainspring: failed: provider `scripted` failed: ScriptError: turn 1 (say 'Bonjour.') expects 'Salut'; the prompt was. "
+        "Correct the script, or what it is asked\n"
+    )
+
+
+def test_debugging_shows_the_traceback(shell: Shell) -> None:
+    result = shell.run("run", "Hi", "--model", "scripted:none.json", env={"MAINSPRING_DEBUG": "1"})
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.endswith("check the path\n")
+
+
+def test_a_key_is_never_shown(shell: Shell) -> None:
+    env = {"OPENAI_API_KEY": "sk-very-secret", "MAINSPRING_DEBUG": "1"}
+    failed = shell.run("run", "Hi", "--model", "qwen3", "--base-url", "http://127.0.0.1:9/v1", "--json", env=env)
+    helped = shell.run("run", "--help", env=env)
+    assert "sk-very-secret" not in failed.out + failed.err + helped.out + helped.err

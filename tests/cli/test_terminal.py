@@ -1,0 +1,67 @@
+"""On a terminal there are colours and lines that fit; in a pipe there is plain text."""
+
+import re
+
+from inline_snapshot import snapshot
+from tests.cli.command import ESCAPES, Shell, plain
+from tests.cli.test_run import SUM, masked
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
+FAILING = {"calls": [{"name": "add", "arguments": {"a": "x", "b": 1}}]}
+
+
+def test_a_terminal_shows_colours_and_a_pipe_none(shell: Shell) -> None:
+    arguments = ("run", "Add.", "--model", shell.script(SUM, FAILING, {"say": "Done."}), "--tool", "mytools")
+    shown = shell.run_on_terminal(*arguments, env={"COLUMNS": "120"})
+    assert shown.code == 0
+    assert "\x1b[1;32mcompleted\x1b[0m" in shown.out
+    assert "\x1b[2;3m┊ A" in shown.out
+    assert "\x1b[1;31m✗ \x1b[0m\x1b[31madd: Invalid arguments" in shown.out
+    piped = shell.run(*arguments)
+    assert not ESCAPES.search(piped.out)
+    assert masked(plain(shown.out)) == masked(piped.out)
+
+
+def test_no_colours_are_shown_to_those_who_want_none(shell: Shell) -> None:
+    arguments = ("run", "Add.", "--model", shell.script(SUM, FAILING, {"say": "Done."}), "--tool", "mytools")
+    assert not COLOURS.search(shell.run_on_terminal(*arguments, env={"NO_COLOR": "1"}).out)
+    assert not ESCAPES.search(shell.run_on_terminal(*arguments, env={"TERM": "dumb"}).out)
+
+
+def test_long_lines_break_between_words_on_a_terminal_only(shell: Shell) -> None:
+    text = "The quick brown fox jumps over the lazy dog. " * 3
+    model = shell.script({"say": text, "think": "A line, " * 9})
+    shown = plain(shell.run_on_terminal("run", "Hi", "--model", model, env={"COLUMNS": "40"}).out)
+    assert masked(shown) == snapshot("""\
+» Hi
+
+── turn 1 ─────────────────────────────
+┊ A line, A line, A line, A line, A
+┊ line, A line, A line, A line, A line,
+  The quick brown fox jumps over the
+  lazy dog. The quick brown fox jumps
+  over the lazy dog. The quick brown
+  fox jumps over the lazy dog.
+
+completed (final_answer) · 1 turn · 0
+tool calls · 47 tokens · N ms ·
+resp_ID
+""")
+    assert f"  {text.rstrip()}\n" in shell.run("run", "Hi", "--model", model).out
+
+
+def test_escape_sequences_of_the_model_do_not_reach_the_terminal(shell: Shell) -> None:
+    nasty = "\x1b]0;owned\x07\x1b[2J\x9b31mHello"
+    shown = shell.run_on_terminal("run", nasty, "--model", shell.script({"say": nasty}))
+    assert "\x1b]" not in shown.out
+    assert "\x1b[2J" not in shown.out
+    assert "\x9b" not in shown.out
+
+
+def test_a_terminal_shows_what_is_under_way_until_it_is_stopped(shell: Shell) -> None:
+    model = shell.script({"say": "Hello.", "calls": [{"name": "hang"}]})
+    shown = shell.run_on_terminal("run", "Hi", "--model", model, "--tool", "mytools", stop_at="running hang")
+    assert shown.code == 130
+    assert "\nmainspring: stopping the run; stop again to end at once\n" in shown.out
+    assert plain(shown.out).count("running hang") == 1, "the line on which it was stopped stays, the others are wiped"
+    assert "\ncancelled · 1 turn" in plain(shown.out)
