@@ -1,0 +1,84 @@
+"""The route table of the server, and what surrounds every request: ids, errors, health."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from logging import getLogger
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+from starlette.routing import Route
+
+from mainspring.app import Engine
+from mainspring.errors import MainspringError
+from mainspring.server.faults import Fault, fault_response, json_response
+from mainspring.server.responses import Responses
+from mainspring.server.wire import Dialect
+
+log = getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[HttpResponse]]
+
+
+def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
+    """The application: an engine behind its routes. The engine runs as long as the application does."""
+    responses = Responses(engine, dialect or Dialect())
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with engine:
+            resumed = await engine.resume_all()
+            if resumed:
+                log.info("took up %d unfinished runs", len(resumed))
+            yield
+
+    async def models(request: Request) -> HttpResponse:
+        found = await engine.provider.models()
+        data = [{"id": model.id, "object": "model", "created": model.created, "owned_by": model.owned_by} for model in found]
+        return json_response({"object": "list", "data": data})
+
+    async def health(request: Request) -> HttpResponse:
+        return json_response({"status": "ok"})
+
+    async def ready(request: Request) -> HttpResponse:
+        await engine.store.list(limit=1)
+        return json_response({"status": "ready"})
+
+    return Starlette(
+        routes=[
+            Route("/v1/responses", responses.create, methods=["POST"]),
+            Route("/v1/responses", responses.list, methods=["GET"]),
+            Route("/v1/responses/{response_id}", responses.retrieve, methods=["GET"]),
+            Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
+            Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
+            Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
+            Route("/v1/models", models, methods=["GET"]),
+            Route("/healthz", health, methods=["GET"]),
+            Route("/readyz", ready, methods=["GET"]),
+        ],
+        exception_handlers={
+            MainspringError: _engine_fault,
+            Fault: _engine_fault,
+            HTTPException: _http_fault,
+            Exception: _our_fault,
+        },
+        lifespan=lifespan,
+    )
+
+
+async def _engine_fault(request: Request, error: Exception) -> HttpResponse:
+    assert isinstance(error, Fault | MainspringError)
+    return fault_response(error)
+
+
+async def _http_fault(request: Request, error: Exception) -> HttpResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return fault_response(Fault(405, "method_not_allowed", f"{request.method} is not possible at {request.url.path}"))
+    return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
+
+
+async def _our_fault(request: Request, error: Exception) -> HttpResponse:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return fault_response(Fault(500, "server_error", "the server failed; its log says why"))

@@ -1,0 +1,36 @@
+"""Errors as clients of the OpenAI API know them: a status, and an object with message, type, param and code."""
+
+from collections.abc import Mapping
+
+from starlette.responses import Response as HttpResponse
+
+from mainspring.errors import CallerError, MainspringError, RateLimited
+from mainspring.items import encode
+
+
+class Fault(Exception):
+    """An HTTP error that is none of the engine's: a wrong method, too large a body, a missing key."""
+
+    def __init__(self, status: int, code: str, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+
+
+def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return HttpResponse(encode(body), status, headers, media_type="application/json")
+
+
+def fault_response(error: Fault | MainspringError) -> HttpResponse:
+    kind = "invalid_request_error" if error.status < 500 and error.status != 429 else "server_error"
+    if error.status == 429:
+        kind = "too_many_requests"
+    headers = {}
+    if error.status >= 500 or error.status == 409:
+        # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
+        headers["x-should-retry"] = "false"
+    if isinstance(error, RateLimited) and error.retry_after is not None:
+        headers["retry-after"] = f"{error.retry_after:g}"
+    code = None if isinstance(error, CallerError) and error.code == "invalid_request_error" else error.code
+    return json_response(
+        {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}, error.status, headers
+    )

@@ -1,0 +1,238 @@
+"""What clients send: a create body, checked and turned into the order for a run.
+
+Real clients leave out what they may, add what we never heard of, and spell input in several ways; all of that is accepted. What
+cannot be honoured is refused with the name of the field at fault.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.errors import InvalidRequest
+from mainspring.ids import NewId
+from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
+from mainspring.spec import RunSpec, ToolChoice, spec_for
+
+MOST_INPUT_CHARS = 10_485_760
+MOST_ITEMS = 1_000
+MOST_TOOLS = 128
+
+
+class CreateResponse(Struct):
+    """The body of `POST /v1/responses`, as far as it is understood; unknown fields are ignored."""
+
+    model: str | None = None
+    input: str | tuple[Item, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | Json | None = None
+    tools: tuple[Json, ...] | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_logprobs: int | None = None
+    text: Json | None = None
+    reasoning: Json | None = None
+    truncation: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: Json | None = None
+    service_tier: str | None = None
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    include: tuple[str, ...] | None = None
+
+
+def parse(body: bytes) -> CreateResponse:
+    """The body, checked. Raises `InvalidRequest` naming the field at fault."""
+    try:
+        request = decode(body, CreateResponse)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    _check(request)
+    return request
+
+
+def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
+    message, _, path = str(error).partition(" - at `")
+    field = path.rstrip("`").removeprefix("$.").removeprefix("$")
+    return InvalidRequest(f"{field or 'the body'}: {message}", param=field or None)
+
+
+_RANGES: tuple[tuple[str, int, int | None], ...] = (
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
+    ("top_logprobs", 0, 20),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("max_tool_calls", 1, None),
+    ("max_output_tokens", 16, None),
+)
+
+
+def _check(request: CreateResponse) -> None:
+    for field, low, high in _RANGES:
+        value = getattr(request, field)
+        if value is not None and (value < low or (high is not None and value > high)):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise InvalidRequest(f"{field} must be {bounds}, not {value}", param=field)
+    if request.truncation not in (None, "auto", "disabled"):
+        raise InvalidRequest(f"truncation must be `auto` or `disabled`, not `{request.truncation}`", param="truncation")
+    if isinstance(request.input, str) and len(request.input) > MOST_INPUT_CHARS:
+        raise InvalidRequest(f"input has {len(request.input)} characters; at most {MOST_INPUT_CHARS} are taken", param="input")
+    if isinstance(request.input, tuple) and len(request.input) > MOST_ITEMS:
+        raise InvalidRequest(f"input has {len(request.input)} items; at most {MOST_ITEMS} are taken", param="input")
+    if request.tools is not None and len(request.tools) > MOST_TOOLS:
+        raise InvalidRequest(f"{len(request.tools)} tools are declared; at most {MOST_TOOLS} are taken", param="tools")
+    if request.previous_response_id is not None and request.conversation is not None:
+        message = "previous_response_id and conversation exclude each other; send one of them"
+        raise InvalidRequest(message, param="previous_response_id")
+    _check_metadata(request.metadata or {})
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    if len(metadata) > 16:
+        raise InvalidRequest(f"metadata has {len(metadata)} pairs; at most 16 are taken", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
+            message = "metadata keys have at most 64 characters, and values are strings of at most 512"
+            raise InvalidRequest(f"{message}; `{key[:64]}` does not fit", param="metadata")
+
+
+def order(request: CreateResponse, *, new_id: NewId, default_model: str, server_tools: Sequence[ToolDefinition] = ()) -> RunSpec:
+    """The order that a request stands for. Raises `InvalidRequest`."""
+    given = _input(request.input, new_id)
+    tools = tuple([_tool(number, tool) for number, tool in enumerate(request.tools or ())])
+    named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
+    limits: Json = {}
+    if request.max_tool_calls is not None:
+        limits["max_tool_calls"] = request.max_tool_calls
+    if request.max_output_tokens is not None:
+        limits["max_output_tokens"] = request.max_output_tokens
+    return spec_for(
+        "responses",
+        id=new_id("resp"),
+        model=request.model or default_model,
+        input=given,
+        instructions=request.instructions,
+        tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
+        tool_choice=_choice(request.tool_choice),
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        parent=request.previous_response_id,
+        store=request.store is not False,
+        background=request.background is True,
+        metadata=request.metadata or {},
+        echo=_echo(request),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        text=_text(request.text),
+        reasoning=request.reasoning,
+        **limits,
+    )
+
+
+def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (user(given, id=new_id("msg")),)
+    return tuple([_identified(item, new_id) for item in given])
+
+
+_PREFIXES = {"Message": "msg", "FunctionCall": "fc", "FunctionCallOutput": "fco", "Reasoning": "rs"}
+
+
+def _identified(item: Item, new_id: NewId) -> Item:
+    """Clients may leave ids out; stored items have one."""
+    prefix = _PREFIXES.get(type(item).__name__)
+    return replace(item, id=new_id(prefix)) if prefix is not None and not getattr(item, "id", None) else item  # type: ignore[type-var]
+
+
+def _tool(number: int, tool: Json) -> Tool:
+    if tool.get("type") != "function":
+        return Unknown(tool)
+    try:
+        # Client functions run at the client, whatever else their declaration says.
+        known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
+        definition = convert(known, ToolDefinition)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
+    if not 0 < len(definition.name) <= 64 or not all(char.isalnum() or char in "_-" for char in definition.name):
+        message = f"tools[{number}].name must be 1 to 64 letters, digits, `_` or `-`, not `{definition.name[:80]}`"
+        raise InvalidRequest(message, param=f"tools[{number}].name")
+    return definition
+
+
+def _choice(choice: str | Json | None) -> ToolChoice:
+    match choice:
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            return ToolChoice("required")
+        case {"type": "function", "name": str(name)}:
+            return ToolChoice("required", name=name)
+        case {"type": "allowed_tools", "tools": [*tools], **rest}:
+            mode = rest.get("mode", "auto")
+            names = tuple([str(tool["name"]) for tool in tools if isinstance(tool, dict) and "name" in tool])
+            if mode in ("auto", "required", "none") and names:
+                return ToolChoice(mode, allowed=names)
+        case _:
+            pass
+    message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'
+    raise InvalidRequest(message, param="tool_choice")
+
+
+def _text(text: Json | None) -> Json | None:
+    form = (text or {}).get("format")
+    if form is None:
+        return text
+    if not isinstance(form, dict) or form.get("type") not in ("text", "json_object", "json_schema"):
+        raise InvalidRequest("text.format.type must be `text`, `json_object` or `json_schema`", param="text.format")
+    if form["type"] == "json_schema" and not (isinstance(form.get("name"), str) and isinstance(form.get("schema"), dict)):
+        raise InvalidRequest("text.format of type `json_schema` needs `name` and `schema`", param="text.format")
+    return text
+
+
+def _echo(request: CreateResponse) -> Json:
+    """The fields that come back in the Response as they were sent."""
+    echo: Json = {"tools": tuple([_echoed_tool(tool) for tool in request.tools or ()])}
+    for field in (
+        "presence_penalty", "frequency_penalty", "top_logprobs", "truncation", "safety_identifier", "prompt_cache_key", "user",
+    ):  # fmt: skip
+        if (value := getattr(request, field)) is not None:
+            echo[field] = value
+    if request.tool_choice is not None:
+        echo["tool_choice"] = request.tool_choice
+        if isinstance(request.tool_choice, dict) and request.tool_choice.get("type") == "allowed_tools":
+            echo["tool_choice"] = {"mode": "auto", **request.tool_choice}
+    if request.reasoning is not None:
+        echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
+    if request.text is not None:
+        echo["text"] = {"format": {"type": "text"}, **request.text}
+    if request.service_tier not in (None, "auto"):
+        echo["service_tier"] = request.service_tier
+    return echo
+
+
+def _echoed_tool(tool: Json) -> Json:
+    """Function tools come back with every field; of other kinds, no secret does."""
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": True, **tool}
+    return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}

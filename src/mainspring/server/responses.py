@@ -1,0 +1,163 @@
+"""The Responses API: requests become runs, runs become answers."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app import Engine
+from mainspring.engine.engine import Handle
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.events import Status
+from mainspring.items import Item
+from mainspring.loop.drafts import item_id
+from mainspring.loop.response import Response
+from mainspring.server.faults import Fault, json_response
+from mainspring.server.requests import order, parse
+from mainspring.server.streams import EventStream, Wires, frames
+from mainspring.server.wire import Dialect, shown
+
+MOST_BODY_BYTES = 32 * 1024 * 1024
+
+
+class Page(Struct, frozen=True):
+    data: Sequence[object]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
+class Responses:
+    """Every endpoint under `/v1/responses`."""
+
+    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+        self._engine = engine
+        self._dialect = dialect
+        self._wires = Wires()
+
+    async def create(self, request: Request) -> HttpResponse:
+        body = parse(await body_of(request))
+        spec = order(body, new_id=self._engine.new_id, default_model=self._engine.model, server_tools=self._engine.definitions)
+        handle = await self._engine.start(spec)
+        if body.stream:
+            return self._stream(handle, request, -1, is_owner=not spec.background)
+        if not spec.background:
+            await self._wait(handle, request)
+        return json_response(shown(handle.response, self._told(request)))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        handle = await self._find(request)
+        if _flag(request, "stream"):
+            return self._stream(handle, request, _number(request, "starting_after", -1), is_owner=False)
+        return json_response(shown(handle.response, self._told(request)))
+
+    async def delete(self, request: Request) -> HttpResponse:
+        handle = await self._find(request)
+        if not handle.run.has_ended:
+            await self._engine.cancel(handle.id)
+        await self._engine.forget(handle.id)
+        return json_response({"id": handle.id, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> HttpResponse:
+        handle = await self._find(request)
+        if not handle.run.spec.background:
+            raise InvalidRequest("Only responses created with background=true can be cancelled.", param="response_id")
+        if handle.run.has_ended and handle.run.status != "cancelled":
+            raise InvalidRequest(f"Cannot cancel a {handle.run.status} response.", param="response_id")
+        await self._engine.cancel(handle.id)
+        return json_response(shown((await self._find(request)).response, self._told(request)))
+
+    async def list(self, request: Request) -> HttpResponse:
+        limit, newest_first, after = page_of(request)
+        status: Status | None = request.query_params.get("status")  # type: ignore[assignment]
+        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, status=status)
+        told: list[Response] = []
+        for run in page.runs:
+            answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
+            told.append(shown(answer, self._told(request)))
+        return json_response(_page(told, [answer.id for answer in told], page.has_more))
+
+    async def input_items(self, request: Request) -> HttpResponse:
+        limit, newest_first, after = page_of(request)
+        handle = await self._find(request)
+        items = list(handle.run.spec.input)
+        return json_response(paged(items[::-1] if newest_first else items, limit, after))
+
+    async def _find(self, request: Request) -> Handle:
+        run_id = str(request.path_params["response_id"])
+        try:
+            return await self._engine.attach(run_id)
+        except NotFound:
+            raise NotFound(f"Response with id '{run_id}' not found.", param="response_id") from None
+
+    def _stream(self, handle: Handle, request: Request, after: int, *, is_owner: bool) -> HttpResponse:
+        wire = self._wires.of(handle, self._told(request))
+
+        def left() -> None:
+            if is_owner:
+                handle.request_cancel()
+
+        return EventStream(frames(handle, wire, after), {}, left)
+
+    async def _wait(self, handle: Handle, request: Request) -> None:
+        await handle.wait()
+
+    def _told(self, request: Request) -> Dialect:
+        return self._dialect
+
+
+def page_of(request: Request) -> tuple[int, bool, str | None]:
+    """`limit`, whether the newest come first, and `after`, as list endpoints take them."""
+    limit = _number(request, "limit", 20)
+    if not 1 <= limit <= 100:
+        raise InvalidRequest(f"limit must be between 1 and 100, not {limit}", param="limit")
+    sequence = request.query_params.get("order", "desc")
+    if sequence not in ("asc", "desc"):
+        raise InvalidRequest(f"order must be `asc` or `desc`, not `{sequence}`", param="order")
+    return limit, sequence == "desc", request.query_params.get("after")
+
+
+def paged(items: Sequence[Item], limit: int, after: str | None) -> Page:
+    """A page of items that are all at hand."""
+    ids = [item_id(item) for item in items]
+    start = 0
+    if after is not None:
+        if after not in ids:
+            raise NotFound(f"No item with id '{after}'.", param="after")
+        start = ids.index(after) + 1
+    return _page(items[start : start + limit], ids[start : start + limit], start + limit < len(items))
+
+
+def _page(data: Sequence[object], ids: Sequence[str], has_more: bool) -> Page:
+    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequest(f"{name} must be a whole number, not `{text[:40]}`", param=name) from None
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "false").lower() in ("true", "1")
+
+
+async def body_of(request: Request) -> bytes:
+    """The JSON body. Raises for another content type, and for a body beyond the limit before all of it is read."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Fault(415, "unsupported_media_type", f"send the body as application/json, not as `{kind or 'nothing'}`")
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > MOST_BODY_BYTES:
+            raise Fault(413, "request_too_large", f"the body has more than {MOST_BODY_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,143 @@
+"""The wire laws: well-formed streams that rebuild the Response, the same bytes for every reader."""
+
+import json
+
+import anyio
+import anyio.lowlevel
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.engine.worlds import World, engine_for, worlds
+from tests.server.linter import events_of, linted
+
+from mainspring.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
+from mainspring.ids import counting
+from mainspring.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
+from mainspring.loop.response import response
+from mainspring.providers.scripted import raw, say
+from mainspring.server.streams import Wires, frames
+from mainspring.server.wire import DONE, Dialect, Wire, data_of, shown
+from mainspring.store.memory import MemoryStore
+
+PLAIN = Dialect()
+
+
+async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[str, object], list[bytes]]:
+    """A world played with a viewer: the bytes it read, the Response that GET would show, and the frames made again."""
+    store, new_id = MemoryStore(), counting()
+    wires = Wires()
+    async with engine_for(world, store, new_id=new_id) as engine:
+        handle = await engine.start(world.spec(new_id))
+        wire = wires.of(handle, dialect)
+        with anyio.fail_after(20):
+            read = [b"".join(batch) async for batch in frames(handle, wire)]
+        told = json.loads(encode(shown(response(handle.run), dialect)))
+        again = Wire(dialect)
+        (await engine.attach(handle.id)).watch(again)
+    return b"".join(read) + DONE, told, again.frames
+
+
+@given(worlds)
+async def test_law_10_11_12_a_stream_is_well_formed_and_rebuilds_the_response(world: World) -> None:
+    stream, told, _ = await streamed(world)
+    assert linted(events_of(stream)) == told
+
+
+@given(worlds, st.sampled_from([PLAIN, Dialect("reasoning", True, True, False), Dialect(extensions=True)]))
+async def test_law_16_a_stream_made_again_from_the_log_is_the_same_to_the_byte(world: World, dialect: Dialect) -> None:
+    stream, told, again = await streamed(world, dialect)
+    assert b"".join(again) + DONE == stream
+    assert linted(events_of(stream)) == told
+
+
+@given(worlds, st.booleans())
+async def test_a_stream_cut_after_any_event_and_resumed_is_the_uncut_one(world: World, background: bool) -> None:
+    store, new_id, wires = MemoryStore(), counting(), Wires()
+    world = replace(world, options={**world.options, "background": background})
+    async with engine_for(world, store, new_id=new_id) as engine:
+        handle = await engine.start(world.spec(new_id))
+        whole = [frame async for batch in frames(handle, wires.of(handle, PLAIN)) for frame in batch]
+        later = await engine.attach(handle.id)
+        wire = wires.of(later, PLAIN)
+        for cut in range(len(whole)):
+            rest = [frame async for batch in frames(later, wire, after=cut) for frame in batch]
+            assert whole[: cut + 1] + rest == whole
+
+
+async def test_two_hundred_viewers_of_one_run_see_the_same_bytes() -> None:
+    world = World((say("A rather long answer, told to very many."),), {"max_turns": 1})
+    store, new_id, wires = MemoryStore(), counting(), Wires()
+    seen: list[bytes] = []
+    async with engine_for(world, store, new_id=new_id) as engine:
+        handle = await engine.start(world.spec(new_id))
+
+        async def view(delay: int) -> None:
+            for _ in range(delay):
+                await anyio.lowlevel.checkpoint()
+            seen.append(b"".join([frame async for batch in frames(handle, wires.of(handle, PLAIN)) for frame in batch]))
+
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(view, number % 40)
+    assert len(seen) == 200
+    assert len(set(seen)) == 1
+
+
+CITED = OutputText("See this.", annotations=({"type": "url_citation", "url": "u", "title": "t"},))
+PARTS = Message("assistant", (CITED, OutputText("And"), Refusal("No.")), id="msg_1")
+THOUGHT = Reasoning("rs_1", summary=(SummaryText("short"), SummaryText("er")), content=(ReasoningText("long"),))
+SEARCH = Unknown({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}})
+
+
+async def test_many_parts_annotations_summaries_and_unknown_items_are_streamed_in_order() -> None:
+    script = raw(
+        [
+            ItemStarted(replace(THOUGHT, summary=(), content=())),
+            ReasoningDelta("rs_1", "sh", 0, summary=True),
+            ReasoningDelta("rs_1", "ort", 0, summary=True),
+            ReasoningDelta("rs_1", "er", 1, summary=True),
+            ReasoningDelta("rs_1", "long"),
+            ItemDone(THOUGHT),
+            ItemStarted(SEARCH),
+            ItemDone(SEARCH),
+            ItemStarted(replace(PARTS, content=())),
+            TextDelta("msg_1", "See "),
+            Annotated("msg_1", {"type": "url_citation", "url": "u", "title": "t"}),
+            TextDelta("msg_1", "this."),
+            TextDelta("msg_1", "And", 1),
+            RefusalDelta("msg_1", "No.", 2),
+            ItemDone(PARTS),
+            TurnEnded(),
+        ]
+    )
+    stream, told, _ = await streamed(World((script,), {"max_turns": 1}))
+    events = events_of(stream)
+    assert linted(events) == told
+    assert [event["type"].removeprefix("response.") for event in events[2:-1]] == [
+        "output_item.added",
+        "reasoning_summary_part.added", "reasoning_summary_text.delta", "reasoning_summary_text.delta",
+        "reasoning_summary_text.done", "reasoning_summary_part.done",
+        "reasoning_summary_part.added", "reasoning_summary_text.delta", "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+        "output_item.done",
+        "output_item.added", "output_item.done",
+        "output_item.added",
+        "content_part.added", "output_text.delta", "output_text.annotation.added", "output_text.delta", "output_text.done",
+        "content_part.done",
+        "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "content_part.added", "refusal.delta", "refusal.done", "content_part.done",
+        "output_item.done",
+    ]  # fmt: skip
+
+
+async def test_items_that_come_without_deltas_are_told_whole() -> None:
+    script = raw([ItemStarted(replace(PARTS, content=())), ItemDone(PARTS), TurnEnded()])
+    events = events_of((await streamed(World((script,), {"max_turns": 1})))[0])
+    linted(events)
+    assert [event["delta"] for event in events if event["type"].endswith(".delta")] == ["See this.", "And", "No."]
+
+
+async def test_a_websocket_carries_the_data_of_the_same_event() -> None:
+    stream, _, again = await streamed(World((say("Hi."),), {"max_turns": 1}))
+    assert [json.loads(data_of(frame)) for frame in again] == events_of(stream)
