@@ -264,7 +264,13 @@ def _known(kinds: dict[str, type[K]], value: object) -> K:
     if not isinstance(kind, str):
         raise ValueError("expected an object with a `type`")
     struct = kinds.get(kind)
-    return cast(K, Unknown(value)) if struct is None else convert(value, struct)
+    if struct is None:
+        return cast(K, Unknown(value))
+    try:
+        return convert(value, struct)
+    except msgspec.ValidationError as error:
+        # As a plain ValueError it is told again by whoever decodes the whole, with the path to here.
+        raise ValueError(str(error)) from None
 
 
 def parsed_arguments(text: str) -> Json:

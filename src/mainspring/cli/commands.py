@@ -34,6 +34,19 @@ Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomple
 2 the command or its options are not right; 130, 143 it was stopped by Ctrl-C or SIGTERM; 141 nobody read the output any more.
 MAINSPRING_DEBUG=1 shows tracebacks and the log.
 """
+SERVE = """
+Serves the OpenAI Responses API, with the tool loop behind it.
+
+Examples:
+
+    mainspring serve --base-url http://127.0.0.1:11434/v1
+    mainspring serve --model scripted:script.json --port 0
+    mainspring serve --base-url https://example.com/v1 --tool mytools --database /var/lib/mainspring.db
+
+Without a model it answers with a scripted stand-in. Settings come from mainspring.toml, the environment (MAINSPRING_PORT
+and so on) and these options, the later ones winning. Ctrl-C stops it: runs may finish for a while, and the next start takes
+up the rest.
+"""
 RUN = """
 Runs an agent and shows it live.
 
@@ -102,6 +115,26 @@ def root(
         print(f"mainspring {mainspring.__version__}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
+
+
+@app.command(help=SERVE)
+def serve(
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Where to listen. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Default: 8080; 0 picks one.")] = None,
+    database: Annotated[str | None, typer.Option(metavar="FILE", help="What keeps it all. Default: mainspring.db.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="For requests that name none, or `scripted:FILE`.")] = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    tool: Tools = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings. Default: mainspring.toml, if there is one.")
+    ] = None,
+) -> int:
+    from mainspring.config import load
+    from mainspring.server.serve import serve
+
+    given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "api_key": api_key}
+    return serve(load({**given, "tools": tuple(tool) if tool else None}, file=config))
 
 
 @app.command(help=RUN)

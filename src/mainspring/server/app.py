@@ -9,9 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.app import Engine
 from mainspring.errors import MainspringError
+from mainspring.ids import random_id
 from mainspring.server.faults import Fault, fault_response, json_response
 from mainspring.server.responses import Responses
 from mainspring.server.wire import Dialect
@@ -45,7 +47,7 @@ def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
         await engine.store.list(limit=1)
         return json_response({"status": "ready"})
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/responses", responses.create, methods=["POST"]),
             Route("/v1/responses", responses.list, methods=["GET"]),
@@ -65,6 +67,29 @@ def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
         },
         lifespan=lifespan,
     )
+    app.add_middleware(RequestIds)
+    return app
+
+
+class RequestIds:
+    """Answers every request with an `x-request-id`: the client's own if it sent a sensible one, else a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        request_id = given if 0 < len(given) <= 128 and given.isascii() and given.isalnum() else random_id("req").encode()
+
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+            await send(message)
+
+        await self._app(scope, receive, labelled)
 
 
 async def _engine_fault(request: Request, error: Exception) -> HttpResponse:

@@ -19,6 +19,7 @@ from mainspring.spec import RunSpec, ToolChoice, spec_for
 MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
 MOST_TOOLS = 128
+MOST_NUMBER = 2**31 - 1
 
 
 class CreateResponse(Struct):
@@ -69,27 +70,27 @@ def parse(body: bytes) -> CreateResponse:
 
 
 def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
-    message, _, path = str(error).partition(" - at `")
-    field = path.rstrip("`").removeprefix("$.").removeprefix("$")
+    message, *paths = str(error).split(" - at `")
+    field = "".join([path.rstrip("`").removeprefix("$") for path in reversed(paths)]).removeprefix(".")
     return InvalidRequest(f"{field or 'the body'}: {message}", param=field or None)
 
 
-_RANGES: tuple[tuple[str, int, int | None], ...] = (
+_RANGES: tuple[tuple[str, int, int], ...] = (
     ("temperature", 0, 2),
     ("top_p", 0, 1),
     ("top_logprobs", 0, 20),
     ("presence_penalty", -2, 2),
     ("frequency_penalty", -2, 2),
-    ("max_tool_calls", 1, None),
-    ("max_output_tokens", 16, None),
+    ("max_tool_calls", 1, MOST_NUMBER),
+    ("max_output_tokens", 16, MOST_NUMBER),
 )
 
 
 def _check(request: CreateResponse) -> None:
     for field, low, high in _RANGES:
         value = getattr(request, field)
-        if value is not None and (value < low or (high is not None and value > high)):
-            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        if value is not None and not low <= value <= high:
+            bounds = f"at least {low}" if value < low and high == MOST_NUMBER else f"between {low} and {high}"
             raise InvalidRequest(f"{field} must be {bounds}, not {value}", param=field)
     if request.truncation not in (None, "auto", "disabled"):
         raise InvalidRequest(f"truncation must be `auto` or `disabled`, not `{request.truncation}`", param="truncation")

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from anyio import create_task_group
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -44,7 +46,7 @@ class Responses:
         if body.stream:
             return self._stream(handle, request, -1, is_owner=not spec.background)
         if not spec.background:
-            await self._wait(handle, request)
+            await _ended(handle, request)
         return json_response(shown(handle.response, self._told(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -96,16 +98,42 @@ class Responses:
         wire = self._wires.of(handle, self._told(request))
 
         def left() -> None:
-            if is_owner:
+            if is_owner and not _goes_on(request):
                 handle.request_cancel()
 
         return EventStream(frames(handle, wire, after), {}, left)
 
-    async def _wait(self, handle: Handle, request: Request) -> None:
-        await handle.wait()
-
     def _told(self, request: Request) -> Dialect:
-        return self._dialect
+        """The server's dialect, as this request's headers change it."""
+        headers, dialect = request.headers, self._dialect
+        if "openresponses-version" in headers:
+            dialect = replace(dialect, reasoning="reasoning")
+        if (status := headers.get("mainspring-status")) is not None:
+            dialect = replace(dialect, requires_action=status == "requires_action")
+        if (extensions := headers.get("mainspring-extensions")) is not None:
+            dialect = replace(dialect, extensions=extensions == "on")
+        if (announced := headers.get("mainspring-error-event")) is not None:
+            dialect = replace(dialect, error_event=announced != "off")
+        return dialect
+
+
+async def _ended(handle: Handle, request: Request) -> None:
+    """Waits for the end; a client that leaves first cancels the run, unless it asked for the contrary."""
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        handle.request_cancel()
+
+    async with create_task_group() as group:
+        if not _goes_on(request):
+            group.start_soon(leave)
+        await handle.wait()
+        group.cancel_scope.cancel()
+
+
+def _goes_on(request: Request) -> bool:
+    return request.headers.get("mainspring-on-disconnect") == "continue"
 
 
 def page_of(request: Request) -> tuple[int, bool, str | None]:

@@ -1,0 +1,108 @@
+"""Settings of the server: defaults, then `mainspring.toml`, then the environment, then the command line.
+
+Every option is a field below; its comment is its documentation. Unknown keys are errors, and all errors are told at once.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
+
+from mainspring.errors import InvalidRequest
+
+FILE = "mainspring.toml"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a server needs to know. In the environment a field is `MAINSPRING_` and its name in capitals."""
+
+    host: str = "127.0.0.1"
+    """The address to listen at. Anything but loopback needs an API key."""
+    port: int = 8080
+    """The port to listen at; 0 picks a free one."""
+    database: str = "mainspring.db"
+    """The file that keeps everything."""
+    model: str | None = None
+    """The model for requests that name none, or `scripted:FILE`."""
+    base_url: str | None = None
+    """An OpenAI-compatible backend that serves every model name."""
+    api_key: str | None = None
+    """The backend's key."""
+    tools: tuple[str, ...] = ()
+    """Python functions to offer to every request: `module:function`, or `module` for all `@tool` in it."""
+    drain_seconds: float = 10.0
+    """How long a stopping server lets runs finish before it leaves them to be resumed."""
+    requires_action: bool = False
+    """Show the status `requires_action` instead of `completed` when a run waits for its client."""
+    reasoning_events: str = "reasoning_text"
+    """`reasoning_text` as OpenAI names the events of raw reasoning, or `reasoning` as Open Responses does."""
+    extension_events: bool = False
+    """Send events of our own, such as tool progress, to every client; some refuse unknown events."""
+    error_event: bool = True
+    """Announce a failure by an `error` event before `response.failed`."""
+
+
+def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in force; `given` are those of the command line, None meaning not given. Raises `InvalidRequest`."""
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    path = file or Path(FILE)
+    if file is not None or path.exists():
+        values |= _from_file(path, problems)
+    values |= _from_environment(environment, problems)
+    values |= {name: value for name, value in given.items() if value is not None}
+    settings = Settings()
+    try:
+        settings = msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        problems.append(str(error).replace("`$.", "`"))
+    if not 0 <= settings.port <= 65535:
+        problems.append(f"port must be between 0 and 65535, not {settings.port}")
+    if settings.reasoning_events not in ("reasoning_text", "reasoning"):
+        problems.append(f"reasoning_events must be `reasoning_text` or `reasoning`, not `{settings.reasoning_events}`")
+    if problems:
+        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
+    return settings
+
+
+def _from_file(path: Path, problems: list[str]) -> dict[str, object]:
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problems.append(f"{path} cannot be read: {error}")
+        return {}
+    return {name: value for name, value in table.items() if _is_known(name, str(path), problems)}
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for field in fields(Settings):
+        text = environment.get(f"MAINSPRING_{field.name.upper()}")
+        if text is not None:
+            values[field.name] = _parsed(field, text, problems)
+    return values
+
+
+def _parsed(field: FieldInfo, text: str, problems: list[str]) -> object:
+    if field.type == tuple[str, ...]:
+        return tuple(text.split())
+    try:
+        return msgspec.convert(text, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        problems.append(f"MAINSPRING_{field.name.upper()}: {error}")
+        return field.default
+
+
+def _is_known(name: str, where: str, problems: list[str]) -> bool:
+    known = [field.name for field in fields(Settings)]
+    if name in known:
+        return True
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
+    problems.append(f"{where} has an unknown key `{name}`; {hint}")
+    return False

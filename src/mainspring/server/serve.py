@@ -1,0 +1,99 @@
+"""`mainspring serve`: an engine behind uvicorn, from its settings."""
+
+import asyncio
+import sys
+from pathlib import Path
+from socket import socket
+
+from uvicorn import Config, Server
+
+import mainspring
+from mainspring.app import Engine, provider_for
+from mainspring.config import Settings
+from mainspring.ports import Provider, Store
+from mainspring.providers.scripted import Scripted, say
+from mainspring.server.app import server
+from mainspring.server.wire import Dialect
+from mainspring.tools.functions import load
+
+WELCOME = (
+    "Hello! I am only a scripted stand-in, because this server has no model yet. Start it with `mainspring serve --base-url "
+    "http://127.0.0.1:11434/v1 --model NAME`, and a real one will answer you here."
+)
+
+
+class Announcing(Server):
+    """Says where it listens once it does, so that port 0 and scripts work."""
+
+    def __init__(self, config: Config, settings: Settings) -> None:
+        super().__init__(config)
+        self._settings = settings
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.servers:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            print(announcement(self._settings, f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"), flush=True)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # Stopping when told to is a success; uvicorn would raise the signal once more.
+        self._captured_signals.clear()
+
+
+def announcement(settings: Settings, url: str) -> str:
+    model = settings.model or ("every model of " + settings.base_url if settings.base_url else "a scripted stand-in")
+    example = settings.model or "NAME"
+    return (
+        f"Mainspring {mainspring.__version__} listens at {url}\n"
+        f"  model     {model}\n"
+        f"  database  {settings.database}\n"
+        f"  try       curl {url}/responses -H 'content-type: application/json' "
+        f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
+        f'  or        OpenAI(base_url="{url}", api_key="unused").responses.create(model="{example}", input="Hello")'
+    )
+
+
+def engine_for(settings: Settings) -> Engine:
+    """The engine that the settings describe. Raises `InvalidRequest` for what is missing or wrong."""
+    tools = [function for reference in settings.tools for function in load(reference)]
+    provider: Provider
+    if settings.model is None and settings.base_url is None and settings.api_key is None:
+        provider = Scripted(say(WELCOME), repeat=True, chunk=4)
+    else:
+        provider = provider_for(settings.model or "", settings.base_url, settings.api_key)
+    engine = Engine(provider, tools=tools, database=Path(settings.database))
+    engine.model = settings.model or (provider.name if isinstance(provider, Scripted) else "")
+    return engine
+
+
+def serve(settings: Settings) -> int:
+    """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start."""
+    dialect = Dialect(
+        "reasoning" if settings.reasoning_events == "reasoning" else "reasoning_text",
+        settings.requires_action,
+        settings.extension_events,
+        settings.error_event,
+    )
+    engine = engine_for(settings)
+    asyncio.run(_try_out(engine.store))
+    config = Config(
+        server(engine, dialect),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+    running = Announcing(config, settings)
+    running.run()
+    return 0 if running.started else 1
+
+
+async def _try_out(store: Store) -> None:
+    """A file that cannot be used is told in one line, before anything is started."""
+    await store.open()
+    await store.close()

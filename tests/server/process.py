@@ -1,0 +1,52 @@
+"""A real server process for tests: `mainspring serve` on a free port, with a scripted model from a file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Script = list[dict[str, object]]
+
+
+class Served:
+    """A running server. `url` ends in `/v1`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self.process = process
+        self.url = url
+
+    def kill(self) -> None:
+        """No goodbye, as in a crash."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> int:
+        """A polite stop; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@contextmanager
+def serving(folder: Path, turns: Script, *options: str, env: dict[str, str] | None = None) -> Iterator[Served]:
+    script = folder / "script.json"
+    script.write_text(json.dumps({"turns": turns}))
+    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
+    command += ["--database", str(folder / "served.db"), *options]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        if " listens at " not in first:
+            process.kill()
+            raise AssertionError(f"the server did not start: {first}{process.stdout.read()}")
+        try:
+            yield Served(process, first.rpartition(" ")[2].strip())
+        finally:
+            if process.poll() is None:
+                process.kill()
