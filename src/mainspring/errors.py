@@ -3,6 +3,8 @@
     MainspringError
     ├── CallerError                 the request is at fault; repeating it will not help
     │   ├── InvalidRequest          400
+    │   │   ├── PreviousNotFound    the run to continue is unknown
+    │   │   └── AlreadyInConversation   an item is to be added twice
     │   └── NotFound                404
     ├── PeerError                   something we called is at fault
     │   ├── ProviderError           a model backend
@@ -12,6 +14,7 @@
     │   │   ├── Unauthorized        the backend did not accept our key
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
+    │   ├── RunFailed               a run whose text was being read ended `failed`
     │   └── DelegateToClient        an executor hands its call to the client
     └── OurError                    Mainspring or its machine is at fault
         ├── Malformed               an event that cannot follow the log it is meant for
@@ -41,6 +44,21 @@ class CallerError(MainspringError):
 
 class InvalidRequest(CallerError):
     """The request cannot be carried out as it is; `param` names the field."""
+
+
+class PreviousNotFound(InvalidRequest):
+    """The run that was to be continued is not known, or not any more."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"Previous response with id '{run_id}' not found.", param="previous_response_id")
+
+
+class AlreadyInConversation(InvalidRequest):
+    """An item cannot be added to a conversation that has it."""
+
+    code = "item_already_in_conversation"
 
 
 class NotFound(CallerError):
@@ -89,6 +107,10 @@ class Unavailable(ProviderError):
 class BadOutput(ProviderError):
     code = "provider_bad_output"
     retryable = True
+
+
+class RunFailed(PeerError):
+    code = "run_failed"
 
 
 class DelegateToClient(PeerError):

@@ -152,6 +152,14 @@ class Nudged(Struct, frozen=True, tag_field="type", tag="nudged"):
     reason: Reason | None = None
 
 
+class Compacted(Struct, frozen=True, tag_field="type", tag="compacted"):
+    """The model has summed up what came before: `item` stands for that from now on. Without one, `error` says what went wrong."""
+
+    item: Item | None = None
+    usage: Usage | None = None
+    error: ErrorInfo | None = None
+
+
 class RunEnded(Struct, frozen=True, tag_field="type", tag="run_ended"):
     status: Status
     reason: Reason
@@ -162,7 +170,7 @@ Delta = TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta
 ModelEvent = ItemStarted | Delta | Annotated | ItemDone | TurnEnded
 Event = (
     RunStarted | RunResumed | TurnStarted | ModelEvent | TurnAborted
-    | CallJudged | ToolStarted | ToolProgress | ToolEnded | Nudged | RunEnded
+    | CallJudged | ToolStarted | ToolProgress | ToolEnded | Nudged | Compacted | RunEnded
 )  # fmt: skip
 
 

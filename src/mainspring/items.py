@@ -226,6 +226,20 @@ def convert(value: object, kind: type[T]) -> T:
     return msgspec.convert(value, kind, dec_hook=from_wire)
 
 
+def flaw(value: object, kind: object) -> str | None:
+    """Why a value would not read back as it was written, None if it would. Python itself does not check types."""
+    try:
+        back = msgspec.json.decode(_encoder.encode(value), type=kind, dec_hook=from_wire)
+    except (ValueError, TypeError, NotImplementedError, RecursionError, OverflowError) as error:
+        return str(error) or type(error).__name__
+    if back == value:
+        return None
+    for field in getattr(value, "__struct_fields__", ()):
+        if getattr(back, field) != getattr(value, field):
+            return f"`{field}` cannot be kept as {getattr(value, field)!r:.100}"
+    return f"it cannot be kept as {value!r:.100}"
+
+
 def to_wire(value: object) -> object:
     """The codec's hook for encoding; `Unknown` is what it came as."""
     if isinstance(value, Unknown):

@@ -1,17 +1,18 @@
 """Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
 
 from asyncio import Future
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from mainspring.events import Event, ModelEvent, Reason, Recorded, Status
-from mainspring.items import Json, Part, ToolDefinition, ToolKind
+from mainspring.items import Item, Json, Part, ToolDefinition, ToolKind
 from mainspring.loop.history import Entry
 from mainspring.loop.request import ModelRequest
 from mainspring.loop.response import Response
 from mainspring.loop.run import Call, Run
+from mainspring.spec import Conversation
 
 
 class ModelInfo(Struct, frozen=True):
@@ -34,6 +35,13 @@ class Provider(Protocol):
     async def models(self) -> Sequence[ModelInfo]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """What a `Provider` may be besides: one that knows how many tokens a request has. Without it, `loop.tokens` estimates."""
+
+    async def count_tokens(self, request: ModelRequest) -> int: ...
 
 
 class ToolCall(Struct, frozen=True):
@@ -97,11 +105,14 @@ Verdict = Allow | Deny | Ask | Client
 
 
 class CallPolicy(Protocol):
-    """Answers one question about a call. Raising, or taking too long, means no."""
+    """Answers one question about a call. Raising, or taking too long, means no.
+
+    A class that promises `never_waits = True` is asked in place, which is cheaper; others are asked under guard.
+    """
 
     name: str
 
-    async def judge(self, call: Call, run: Run) -> Verdict: ...
+    def judge(self, call: Call, run: Run) -> Coroutine[Any, Any, Verdict]: ...
 
 
 class StoredRun(Struct, frozen=True):
@@ -114,13 +125,34 @@ class StoredRun(Struct, frozen=True):
     model: str = ""
     background: bool = False
     response: Response | None = None
+    tenant: str = ""
+    conversation: Conversation | None = None
+
+
+class Document(Struct, frozen=True):
+    """A small JSON body that is kept beside the runs, found again by its kind and id, within one tenant and one parent.
+
+    `parent` is the id of the document it belongs to, empty if there is none. `number` is the store's: it grows from document to
+    document, is never used twice, and stays when the body is replaced.
+    """
+
+    kind: str
+    id: str
+    body: bytes
+    tenant: str = ""
+    parent: str = ""
+    number: int = 0
 
 
 class Snapshot(Struct, frozen=True):
-    """What is written together with the last event: the answer, and the run's own entries for those that continue it."""
+    """What is written together with the last event: the answer, and the run's own entries for those that continue it.
+
+    `documents` are put as `Store.put` does, but for those whose parent is gone: they are dropped.
+    """
 
     response: Response
     entries: tuple[Entry, ...]
+    documents: tuple[Document, ...] = ()
 
 
 class Page(Struct, frozen=True):
@@ -151,14 +183,28 @@ class Store(Protocol):
         """Raises `NotFound`."""
         ...
 
-    async def history(self, run_id: str) -> list[Entry]:
-        """The entries of this ended run and all it continues, oldest first; raises `NotFound` if one is missing or unfinished."""
+    async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
+        """Those of these items that an ended run of the tenant has said or heard, by id."""
+        ...
+
+    async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+        """The entries of this ended run and all it continues, oldest first; raises `NotFound` if one is missing or unfinished.
+
+        A chain that began in a conversation begins with what that held then, but for what has been removed since. A run of
+        another tenant than the one named is as good as missing; None is every tenant.
+        """
         ...
 
     async def list(
-        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, status: Status | None = None
+        self,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        newest_first: bool = True,
+        status: Status | None = None,
+        tenant: str | None = None,
     ) -> Page:
-        """Runs by the time they were created; `after` is the id of the last one seen."""
+        """Runs by the time they were created; `after` is the id of the last one seen. None is every status, every tenant."""
         ...
 
     async def unfinished(self) -> Sequence[str]:
@@ -167,6 +213,29 @@ class Store(Protocol):
 
     async def delete(self, run_id: str) -> None:
         """Forgets a run, its log and its answer; raises `NotFound`."""
+        ...
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        """Writes all of them, or none and says so: a parent is missing, or with `if_absent` one of them is there already."""
+        ...
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None: ...
+
+    async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
+        """Removes a document and those that belong to it; with `number`, only the one that has it. Says whether it was there."""
+        ...
+
+    async def documents(
+        self,
+        kind: str,
+        *,
+        tenant: str = "",
+        parent: str = "",
+        after: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Document]:
+        """By number; `after` is the number of the last one seen, whether or not there is such a document."""
         ...
 
     async def close(self) -> None: ...

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
-from mainspring.items import Item, Json, Tool, ToolDefinition
+from mainspring.items import FunctionCall, Item, Json, Tool, ToolDefinition, flaw
 
 PresetName = Literal["responses", "iterative", "decision"]
 
@@ -81,14 +81,35 @@ class Sampling(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """How much of earlier conversation the model sees. None means all of it."""
+    """How much of earlier conversation the model sees. None means all of it.
+
+    `compact_threshold` is the number of tokens beyond which what is old is replaced by a summary before a turn; `context_tokens`
+    is how many the model takes in at once, if that is known. Truncation `auto` leaves out the oldest items that do not fit, by
+    that number or because the backend said so; `disabled` fails the run instead. All tokens are estimated, see `loop.tokens`.
+    """
 
     max_messages: int | None = None
     max_chars: int | None = None
+    compact_threshold: int | None = None
+    context_tokens: int | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+
+
+class Conversation(Struct, frozen=True):
+    """The conversation that a run reads and adds to, and how far it had got when the run began.
+
+    `upto` is the number of its last item then, `waiting` are the calls that were open in it. The engine fills in both, so that
+    the run can be read again whatever becomes of the conversation.
+    """
+
+    id: str
+    upto: int = 0
+    waiting: tuple[FunctionCall, ...] = ()
 
 
 class RunSpec(Struct, frozen=True):
-    """Everything a run needs to know, fixed at its start. Earlier conversation is a link (`parent`), never a copy."""
+    """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
+    `conversation` what several runs share. `tenant` is whose run it is."""
 
     id: str
     model: str
@@ -107,6 +128,8 @@ class RunSpec(Struct, frozen=True):
     background: bool = False
     metadata: dict[str, str] = {}
     echo: Json = {}
+    tenant: str = ""
+    conversation: Conversation | None = None
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:
@@ -155,6 +178,9 @@ def check(spec: RunSpec) -> None:
     """Raises `InvalidRequest` naming the first field that cannot be honoured."""
     if not spec.model:
         raise InvalidRequest("no model is named; pass `model`", param="model")
+    if spec.parent is not None and spec.conversation is not None:
+        message = "previous_response_id and conversation exclude each other; send one of them"
+        raise InvalidRequest(message, param="previous_response_id")
     names = [tool.name for tool in spec.tools if isinstance(tool, ToolDefinition)]
     known = ", ".join(f"`{name}`" for name in names) or "none"
     for name, count in Counter(names).items():
@@ -168,7 +194,9 @@ def check(spec: RunSpec) -> None:
             )
     if choice.mode == "required" and not spec.tools:
         raise InvalidRequest("tool_choice requires a tool call but no tools are declared", param="tool_choice")
+    if (why := flaw(spec, RunSpec)) is not None:
+        raise InvalidRequest(f"an option of the run has a wrong value: {why}")
     for field in Limits.__struct_fields__:
         value = getattr(spec.limits, field)
-        if value is not None and value <= 0:
+        if value is not None and not value > 0:
             raise InvalidRequest(f"{field} must be above 0, not {value}; leave it out for no limit", param=field)

@@ -29,6 +29,12 @@ class Nudge(Struct, frozen=True):
     reason: Reason | None = None
 
 
+class Compact(Struct, frozen=True):
+    """Have the model sum up what came before; it goes on seeing that many of the last items besides."""
+
+    keeps: int
+
+
 class Finish(Struct, frozen=True):
     """End the run."""
 
@@ -37,4 +43,4 @@ class Finish(Struct, frozen=True):
     error: ErrorInfo | None = None
 
 
-Action = CallModel | Judge | Execute | Nudge | Finish
+Action = CallModel | Judge | Execute | Nudge | Compact | Finish

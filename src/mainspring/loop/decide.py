@@ -5,6 +5,7 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 
 from mainspring.events import Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
 from mainspring.loop.actions import Action, CallModel, Execute, Finish, Judge
+from mainspring.loop.context import before_turn
 from mainspring.loop.rules import first_stop, has_refused, review, tools_off
 from mainspring.loop.run import Run
 
@@ -34,7 +35,7 @@ def next_action(run: Run) -> Action:
         asked = any(call.verdict == "ask" for call in calls)
         return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
     if run.unanswered:
-        return CallModel()
+        return before_turn(run) or CallModel()
     if nudge := review(run):
         return nudge
     return Finish("completed", Reason.REFUSAL if has_refused(run) else Reason.FINAL_ANSWER)

@@ -41,6 +41,20 @@ def history_of(entries: list[Entry]) -> History:
     return History(Chain(entries), tuple(waiting.values()))
 
 
+def approval_id(call: FunctionCall) -> str:
+    """The id of the approval request for this call."""
+    return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
+
+
+def lost_history(given: tuple[Item, ...]) -> History:
+    """A stand-in for a history that is gone, so that what continued it can still be read: only the calls it must have held."""
+    orphans = paired(given).orphans
+    approved = [item.approval_request_id for item in given if isinstance(item, ApprovalResponse)]
+    waiting = [FunctionCall(output.call_id, "unknown", id=derived("fc", output.call_id)) for output in orphans]
+    waiting += [FunctionCall(id, "unknown", id=id.replace("mcpr_", "fc_", 1)) for id in approved]
+    return History(waiting=tuple(waiting))
+
+
 class Paired(Struct, frozen=True):
     """Items with every output directly behind its calls, in call order; what has no counterpart is set aside."""
 
@@ -50,38 +64,44 @@ class Paired(Struct, frozen=True):
 
 
 def paired(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
-    """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered."""
+    """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered,
+    so an output belongs to the first call before it with its id that has none."""
     given = tuple(given)
-    outputs: dict[str, deque[FunctionCallOutput]] = {}
-    for item in given:
+    outputs: dict[str, deque[tuple[int, FunctionCallOutput]]] = {}
+    for place, item in enumerate(given):
         if isinstance(item, FunctionCallOutput):
-            outputs.setdefault(item.call_id, deque()).append(item)
+            outputs.setdefault(item.call_id, deque()).append((place, item))
     items: list[Item] = []
     unanswered: list[FunctionCall] = []
-    pending = list(waiting)
+    orphans: list[FunctionCallOutput] = []
+    pending = [(-1, call) for call in waiting]
 
     def answer_pending() -> None:
-        for call in pending:
-            if found := outputs.get(call.call_id):
-                items.append(found.popleft())
+        for made, call in pending:
+            found = outputs.get(call.call_id, deque())
+            while found and found[0][0] < made:
+                orphans.append(found.popleft()[1])
+            if found:
+                items.append(found.popleft()[1])
             else:
                 unanswered.append(call)
         pending.clear()
 
-    for item in given:
+    for place, item in enumerate(given):
         match item:
             case FunctionCallOutput():
                 answer_pending()
                 continue
             case FunctionCall(status="completed"):
-                pending.append(item)
+                pending.append((place, item))
             case Message(role="assistant") | Reasoning() | ApprovalRequest() | ApprovalResponse() | FunctionCall():
                 pass
             case _:
                 answer_pending()
         items.append(item)
     answer_pending()
-    return Paired(tuple(items), tuple(unanswered), tuple([left for found in outputs.values() for left in found]))
+    left = [output for found in outputs.values() for _, output in found]
+    return Paired(tuple(items), tuple(unanswered), (*orphans, *left))
 
 
 class Opening(Struct, frozen=True):
@@ -101,9 +121,10 @@ def opening(history: History, given: tuple[Item, ...]) -> Opening:
     approvals = {item.approval_request_id: item for item in given if isinstance(item, ApprovalResponse)}
     if len(approvals) < sum(isinstance(item, ApprovalResponse) for item in given):
         raise InvalidRequest("An approval request is answered twice; send one mcp_approval_response each.", param="input")
-    wanted = {derived("mcpr", call.id): call for call in found.unanswered}
+    wanted = {approval_id(call): call for call in found.unanswered}
     for request_id, call in wanted.items():
-        if request_id not in approvals:
+        # Only a call that this conversation is known to wait for can be freed; one that comes with the input proves nothing.
+        if request_id not in approvals or call not in history.waiting:
             raise InvalidRequest(f"No tool output found for function call {call.call_id}.", param="input")
     for request_id in approvals:
         if request_id not in wanted:

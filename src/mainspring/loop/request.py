@@ -18,9 +18,12 @@ from mainspring.items import (
     Tool,
 )  # fmt: skip
 from mainspring.loop.chain import Chain
+from mainspring.loop.compaction import shown
+from mainspring.loop.fitting import fitted
 from mainspring.loop.history import Entry, paired
 from mainspring.loop.rules import tools_off
 from mainspring.loop.run import Run
+from mainspring.loop.tokens import estimate, tokens_of
 from mainspring.spec import ToolChoice, Window
 
 
@@ -35,7 +38,7 @@ class Items(Sequence[Item]):
 
     def _read(self) -> tuple[Item, ...]:
         if self._items is None:
-            self._items = paired(_seen(self._entries)).items
+            self._items = shown(paired(_seen(self._entries)).items)
         return self._items
 
     def __len__(self) -> int:
@@ -82,12 +85,11 @@ class ModelRequest(Struct, frozen=True):
 
 def request_for(run: Run) -> ModelRequest:
     """The request for the run's next turn. Every call in it is answered, every output in it has its call."""
-    spec = run.spec
-    window = spec.window
+    spec, window = run.spec, run.spec.window
     return ModelRequest(
         run_id=spec.id,
         model=spec.model,
-        items=Items(run.transcript) if window == Window() else _windowed(run, window),
+        items=_fitted(run) if window.truncation == "auto" else _shown(run),
         turn=run.answered + 1,
         instructions=spec.instructions,
         tools=spec.tools,
@@ -126,6 +128,22 @@ def _tokens_left(run: Run) -> int | None:
     return min(bounds) if bounds else None
 
 
+def _fitted(run: Run) -> Sequence[Item]:
+    """What the model sees, without the oldest items if it is known or was learned that not all of it fits."""
+    items, room = _shown(run), run.spec.window.context_tokens
+    bounds = [] if room is None else [room - estimate((), run.spec.instructions, run.spec.tools)]
+    if run.overflows:
+        bounds.append(tokens_of(items) >> run.overflows)
+    return fitted(items, min(bounds)) if bounds else items
+
+
+def _shown(run: Run) -> Sequence[Item]:
+    window = run.spec.window
+    if window.max_messages is None and window.max_chars is None:
+        return Items(run.transcript)
+    return _windowed(run, window)
+
+
 def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
     """The last items of the history, shortened, and everything since. A call and its output stay or go together, and a call
     that the history left open, with what follows it, always stays: this run is about it."""
@@ -135,7 +153,7 @@ def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
         cut = max(0, len(earlier) - window.max_messages)
         opened = next((place for place, item in enumerate(earlier) if item in waiting), cut)
         earlier = earlier[min(cut, opened) :]
-    return tuple([_shortened(item, window) for item in paired([*earlier, *recent]).items])
+    return tuple([_shortened(item, window) for item in shown(paired([*earlier, *recent]).items)])
 
 
 def _seen(entries: Iterable[Entry]) -> list[Item]:

@@ -3,10 +3,10 @@
 `status` is the internal one, `requires_action` included; what a client is shown of it is the front door's business.
 """
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from mainspring.ids import derived
 from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, Usage
+from mainspring.loop.history import approval_id
 from mainspring.loop.reasons import incomplete_reason
 from mainspring.loop.run import Run
 from mainspring.spec import ToolChoice
@@ -21,6 +21,7 @@ class Response(Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
     status: str
     background: bool = False
+    conversation: Json | UnsetType = UNSET
     error: Json | None = None
     incomplete_details: Json | None = None
     instructions: str | None = None
@@ -59,6 +60,7 @@ def response(run: Run) -> Response:
         "completed_at": int(run.clock) if run.status in ("completed", "requires_action") else None,
         "status": run.status,
         "background": spec.background,
+        "conversation": {"id": spec.conversation.id} if spec.conversation is not None else UNSET,
         "error": {"code": run.error.code, "message": run.error.message} if run.error else None,
         "incomplete_details": {"reason": why} if (why := incomplete_reason(run)) else None,
         "instructions": spec.instructions,
@@ -74,14 +76,15 @@ def response(run: Run) -> Response:
         "store": spec.store,
         "text": spec.sampling.text or {"format": {"type": "text"}},
         "tool_choice": _choice(spec.tool_choice),
-        "tools": tuple([_tool(tool) for tool in spec.tools]),
+        "tools": tuple([_tool(tool) for tool in spec.tools if not _is_servers(tool)]),
         "usage": _usage(run.usage) if run.has_ended else None,
     }
     if spec.sampling.temperature is not None:
         fields["temperature"] = spec.sampling.temperature
     if spec.sampling.top_p is not None:
         fields["top_p"] = spec.sampling.top_p
-    return Response(**{**fields, **spec.echo})
+    fields |= {name: value for name, value in spec.echo.items() if name in Response.__struct_fields__}
+    return Response(**fields)
 
 
 def _required_input(run: Run) -> tuple[Json, ...] | None:
@@ -90,7 +93,7 @@ def _required_input(run: Run) -> tuple[Json, ...] | None:
         return None
     return tuple(
         [
-            {"type": "mcp_approval_response", "approval_request_id": derived("mcpr", call.item.id)}
+            {"type": "mcp_approval_response", "approval_request_id": approval_id(call.item)}
             if call.verdict == "ask"
             else {"type": "function_call_output", "call_id": call.item.call_id, "name": call.item.name}
             for call in run.calls
@@ -103,6 +106,11 @@ def _choice(choice: ToolChoice) -> str | Json:
         tools = [{"type": "function", "name": name} for name in choice.allowed]
         return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
     return {"type": "function", "name": choice.name} if choice.name else choice.mode
+
+
+def _is_servers(tool: Tool) -> bool:
+    """The tools of a Response are those that its client declared."""
+    return isinstance(tool, ToolDefinition) and tool.kind != "function"
 
 
 def _tool(tool: Tool) -> Json:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mainspring.events import ErrorInfo, Reason
 from mainspring.items import Message, Refusal
 from mainspring.loop.actions import Finish, Nudge
-from mainspring.loop.run import Call, Run
+from mainspring.loop.run import OVERFLOW, Call, Run
 
 
 def first_stop(run: Run) -> Finish | Nudge | None:
@@ -32,6 +32,8 @@ def _after_closing_turn(run: Run) -> Finish | None:
 def _after_failed_turn(run: Run) -> Finish | None:
     if (failure := run.failure) is None or (run.spec.completion.retry_model_errors and failure.retryable):
         return None
+    if failure.code == OVERFLOW and run.spec.window.truncation == "auto" and run.overflows_in_row == 1:
+        return None  # it is asked once more, with less
     return Finish("failed", Reason.RATE_LIMITED if failure.code == "rate_limit_exceeded" else Reason.PROVIDER_ERROR, failure)
 
 

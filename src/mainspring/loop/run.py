@@ -12,11 +12,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import Malformed
+from mainspring.errors import ContextOverflow, Malformed
 from mainspring.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
+    Compacted,
     Delta,
     ErrorInfo,
     Event,
@@ -45,7 +46,7 @@ from mainspring.ids import derived
 from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Item, Message, Part, Usage, user
 from mainspring.loop.chain import Chain
 from mainspring.loop.drafts import Draft, item_id, partial, words
-from mainspring.loop.history import Entry, History, opening
+from mainspring.loop.history import Entry, History, approval_id, opening
 from mainspring.spec import RunSpec
 
 Changes = dict[str, object]
@@ -60,6 +61,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     "requires_action": frozenset(),
 }
 
+OVERFLOW = ContextOverflow.code
 CUT_OFF = "Not executed: the model's turn was cut off before it ended."
 
 
@@ -77,7 +79,8 @@ class Run(Struct, frozen=True):
     """Where a run stands after its first `seq` events.
 
     `inherited` entries of the transcript are history; the answer begins at `base`. `unanswered` claims that the model has not
-    yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well.
+    yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well,
+    `overflows` those that failed because their request was too long.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -99,6 +102,8 @@ class Run(Struct, frozen=True):
     answered: int = 0
     finish: Finish | None = None
     failure: ErrorInfo | None = None
+    overflows: int = 0
+    overflows_in_row: int = 0
     drafts: tuple[Draft, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
@@ -149,7 +154,9 @@ class Run(Struct, frozen=True):
 
     def approval(self, call: FunctionCall) -> ApprovalResponse | None:
         """What a person said about this call, if somebody did."""
-        wanted = derived("mcpr", call.id)
+        if self.turns:
+            return None  # what was approved was asked before this run; the model has spoken since
+        wanted = approval_id(call)
         return next((said for said in self.approvals if said.approval_request_id == wanted), None)
 
     @property
@@ -212,13 +219,8 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             return {"drafts": _with_item(run, item)}
         case TurnStarted():
             return _turn_started(run)
-        case TurnEnded(error=None):
-            if event.finish == "error":
-                raise Malformed("a turn that ended in an error must say which")
-            return _turn_ended(run, event)
-        case TurnEnded(error=error, usage=usage):
-            lost = _turn_lost(run)
-            return lost | {"failure": error, "errors_in_row": run.errors_in_row + 1, "usage": run.usage + (usage or Usage())}
+        case TurnEnded():
+            return _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
         case TurnAborted():
             return _turn_lost(run) | {"turns": run.turns - 1}
         case CallJudged():
@@ -235,6 +237,8 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
         case RunResumed():
             calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
             return {"idle": run.idle + at - run.clock, "calls": calls}
+        case Compacted():
+            return _compacted(run, event)
         case RunEnded(status, reason, error):
             return _run_ended(run, status, reason, error)
         case RunStarted():
@@ -299,6 +303,8 @@ def _turn_started(run: Run) -> Changes:
 
 
 def _turn_ended(run: Run, event: TurnEnded) -> Changes:
+    if event.finish == "error":
+        raise Malformed("a turn that ended in an error must say which")
     if not run.in_turn:
         raise Malformed("a turn ended that never began")
     items = [partial(draft) for draft in run.drafts]
@@ -309,6 +315,7 @@ def _turn_ended(run: Run, event: TurnEnded) -> Changes:
         "unanswered": False,
         "answered": run.answered + 1,
         "finish": event.finish,
+        "overflows_in_row": 0,
         "drafts": (),
         "transcript": run.transcript.extended(entries),
         "calls": tuple([Call(item, position) for position, item in enumerate(made)]),
@@ -337,6 +344,30 @@ def _turn_lost(run: Run) -> Changes:
     return {"in_turn": False, "drafts": (), "transcript": run.transcript.extended(entries)}
 
 
+def _failed(run: Run, error: ErrorInfo, usage: Usage | None) -> Changes:
+    changes: Changes = {
+        "failure": error, "errors_in_row": run.errors_in_row + 1, "usage": run.usage + (usage or Usage()),
+    }  # fmt: skip
+    if error.code == OVERFLOW:
+        changes |= {"overflows": run.overflows + 1, "overflows_in_row": run.overflows_in_row + 1}
+    return changes
+
+
+def _compacted(run: Run, event: Compacted) -> Changes:
+    if run.in_turn or run.calls:
+        raise Malformed("a transcript cannot be compacted within a turn or before its calls are answered")
+    if event.item is None:
+        if event.error is None:
+            raise Malformed("a compaction without an item must say what went wrong")
+        return {"status": "in_progress"} | _failed(run, event.error, event.usage)
+    return {
+        "status": "in_progress",
+        "failure": None,
+        "transcript": run.transcript.extended([Entry(event.item, "tool", run.turns)]),
+        "usage": run.usage + (event.usage or Usage()),
+    }
+
+
 def _call_judged(run: Run, event: CallJudged) -> Changes:
     call = run.call(event.call_id)
     is_handed_over = call.is_started and event.verdict == "client"
@@ -349,7 +380,7 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
             changes["calls_allowed"] = run.calls_allowed + 1
         case "ask":
             item = call.item
-            request = ApprovalRequest(derived("mcpr", item.id), item.name, item.arguments, call_id=item.call_id)
+            request = ApprovalRequest(approval_id(item), item.name, item.arguments, call_id=item.call_id)
             changes["transcript"] = run.transcript.extended([Entry(request, "tool", run.turns)])
         case "deny":
             changes |= _answered(replace(run, calls=changes["calls"]), judged, event.reason, is_error=True)

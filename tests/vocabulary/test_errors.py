@@ -1,0 +1,63 @@
+"""The exception tree: whose fault it is, what clients are told, and whether to try again."""
+
+import inspect
+
+import pytest
+
+from mainspring import errors
+from mainspring.errors import MainspringError
+
+# class, its parent, code, HTTP status, retryable
+TREE = [
+    ("MainspringError", "Exception", "server_error", 500, False),
+    ("CallerError", "MainspringError", "invalid_request_error", 400, False),
+    ("InvalidRequest", "CallerError", "invalid_request_error", 400, False),
+    ("PreviousNotFound", "InvalidRequest", "previous_response_not_found", 400, False),
+    ("AlreadyInConversation", "InvalidRequest", "item_already_in_conversation", 400, False),
+    ("NotFound", "CallerError", "not_found", 404, False),
+    ("PeerError", "MainspringError", "server_error", 502, False),
+    ("ProviderError", "PeerError", "server_error", 502, False),
+    ("RateLimited", "ProviderError", "rate_limit_exceeded", 429, True),
+    ("ContextOverflow", "ProviderError", "context_length_exceeded", 400, False),
+    ("Refused", "ProviderError", "invalid_prompt", 400, False),
+    ("Unauthorized", "ProviderError", "provider_unauthorized", 502, False),
+    ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
+    ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
+    ("RunFailed", "PeerError", "run_failed", 502, False),
+    ("DelegateToClient", "PeerError", "server_error", 502, False),
+    ("OurError", "MainspringError", "server_error", 500, False),
+    ("Malformed", "OurError", "malformed_log", 500, False),
+    ("StoreError", "OurError", "store_error", 500, False),
+    ("Superseded", "OurError", "superseded", 409, False),
+    ("Interrupted", "OurError", "interrupted", 503, True),
+]
+
+
+def exceptions() -> dict[str, type[MainspringError]]:
+    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass)]
+    return {kind.__name__: kind for kind in classes if issubclass(kind, MainspringError)}
+
+
+def test_tree_is_exactly_this() -> None:
+    found = [(name, kind.__mro__[1].__name__, kind.code, kind.status, kind.retryable) for name, kind in exceptions().items()]
+    assert sorted(found) == sorted(TREE)
+
+
+@pytest.mark.parametrize("name", [row[0] for row in TREE])
+def test_every_error_is_drawn_in_the_tree_on_top(name: str) -> None:
+    assert errors.__doc__ is not None
+    assert name in errors.__doc__
+
+
+@pytest.mark.parametrize("kind", exceptions().values(), ids=lambda kind: str(kind.__name__))
+def test_error_carries_its_message(kind: type[MainspringError]) -> None:
+    error = kind("what happened")
+    assert "what happened" in error.message
+    assert str(error) == error.message
+
+
+def test_error_may_name_the_field_at_fault_and_the_time_to_wait() -> None:
+    assert errors.InvalidRequest("no").param is None
+    assert errors.InvalidRequest("no", param="model").param == "model"
+    assert errors.RateLimited("slow down", retry_after=2.5).retry_after == 2.5
+    assert errors.RateLimited("slow down").retry_after is None
