@@ -10,7 +10,7 @@ from anyio import CancelScope
 
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle
-from mainspring.errors import InvalidRequest
+from mainspring.errors import InvalidRequest, RunFailed
 from mainspring.events import TextDelta
 from mainspring.ids import NewId, random_id
 from mainspring.items import Item, Json, Tool, ToolDefinition, user
@@ -31,7 +31,8 @@ class Engine(CoreEngine):
 
     `model` is `scripted:FILE`, or a model name for an OpenAI-compatible backend at `base_url` (default: the environment's
     `OPENAI_BASE_URL`); it may also be a `Provider`. `database` is a file; without one, runs live in memory. `policies` are
-    asked after the built-in ones and before a call is handed to the client.
+    asked after the built-in ones and before a call is handed to the client. `context_tokens` is how many tokens the model takes
+    in at once; without it, only the backend knows.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Engine(CoreEngine):
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] = (),
         sinks: Sequence[Sink] = (),
+        context_tokens: int | None = None,
         new_id: NewId = random_id,
     ) -> None:
         functions = Functions(tools)
@@ -59,11 +61,12 @@ class Engine(CoreEngine):
             policies=standard_policies(performers, policies),
             sinks=sinks,
         )
-        self._owned = store is None
+        self.owns_provider, self._owns_store = isinstance(model, str), store is None
         self.model = model if isinstance(model, str) else model.name
         self.preset = preset
         self.instructions = instructions
         self.definitions: tuple[ToolDefinition, ...] = functions.definitions
+        self.context_tokens = context_tokens
         self.new_id = new_id
 
     async def __aenter__(self) -> Self:
@@ -75,8 +78,9 @@ class Engine(CoreEngine):
             await super().__aexit__(kind, error, trace)
         finally:
             with CancelScope(shield=True):
-                await self.provider.close()
-                if self._owned:
+                if self.owns_provider:
+                    await self.provider.close()
+                if self._owns_store:
                     await self.store.close()
 
     def spec(
@@ -84,7 +88,13 @@ class Engine(CoreEngine):
     ) -> RunSpec:
         """The order for a run: the engine's own tools and manners, with `options` as in `spec_for`."""
         given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
-        fields: Json = {"instructions": self.instructions, "tools": (*self.definitions, *tools), "parent": previous, **options}
+        fields: Json = {
+            "instructions": self.instructions,
+            "tools": (*self.definitions, *tools),
+            "parent": previous,
+            "context_tokens": self.context_tokens,
+            **options,
+        }
         return spec_for(self.preset, id=self.new_id("resp"), model=self.model, input=given, **fields)
 
     async def ask(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Handle:
@@ -96,11 +106,14 @@ class Engine(CoreEngine):
         return await (await self.ask(prompt, previous=previous, **options)).wait()
 
     async def stream(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> AsyncIterator[str]:
-        """The answer's text as it is said."""
+        """The text as it is said. Raises `RunFailed` at its end if the run failed."""
         handle = await self.ask(prompt, previous=previous, **options)
         async for record in handle.events():
             if isinstance(record.event, TextDelta):
                 yield record.event.delta
+        if handle.run.status == "failed":
+            why = handle.run.error.message if handle.run.error is not None else str(handle.run.reason)
+            raise RunFailed(f"run `{handle.id}` failed: {why}")
 
 
 def standard_policies(executors: Sequence[ToolExecutor], more: Sequence[CallPolicy] = ()) -> tuple[CallPolicy, ...]:
@@ -118,8 +131,8 @@ def provider_for(model: str, base_url: str | None = None, api_key: str | None = 
     api_key = api_key or os.environ.get("OPENAI_API_KEY")
     if base_url is None and api_key is None:
         raise InvalidRequest(
-            f"model `{model}` needs a backend: pass its address as base_url (for example http://127.0.0.1:11434/v1), "
-            "or set OPENAI_API_KEY for OpenAI, or use `scripted:FILE`",
+            f"model `{model}` needs a backend: pass its address as base_url or --base-url (for example "
+            "http://127.0.0.1:11434/v1), or set OPENAI_API_KEY for OpenAI, or use `scripted:FILE`",
             param="model",
         )
     # aiohttp is heavy; only those who talk to a network backend pay for it.

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring.app import standard_policies
-from mainspring.engine import toolbox
+from mainspring.engine import guard
 from mainspring.engine.engine import Engine
 from mainspring.engine.redact import REDACTED, presentable, shortened, without_secrets
 from mainspring.errors import DelegateToClient
@@ -98,7 +98,7 @@ async def returns_bytes(call: ToolCall, context: CallContext) -> ToolResult:
         (raises, "The tool `work` failed: ValueError: no such file"),
         (exits, "The tool `work` failed: SystemExit: 3"),
         (interrupts, "The tool `work` failed: KeyboardInterrupt"),
-        (cancels_itself, "The tool `work` cancelled itself"),
+        (cancels_itself, "The tool `work` failed: CancelledError"),
         (leaves, "The tool `work` failed: GeneratorExit"),
         (returns_text, "The tool `work` returned str instead of a result"),
         (answers_another, "The tool `work` returned ToolResult instead of a result"),
@@ -136,7 +136,7 @@ async def test_a_tools_own_timeout_wins_over_the_runs() -> None:
 
 
 async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolbox, "GRACE", 0.02)
+    monkeypatch.setattr(guard, "GRACE", 0.02)
     release = asyncio.Event()
 
     async def deaf(call: ToolCall, context: CallContext) -> ToolResult:

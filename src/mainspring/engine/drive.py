@@ -1,35 +1,59 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
+from collections.abc import Callable
 from contextlib import aclosing
 from logging import getLogger
 from typing import assert_never, get_args
 
-from anyio import fail_after
+from anyio import move_on_after, sleep
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mainspring.engine.gate import Gate
+from mainspring.engine.guard import GRACE, Guard, TimedOut, described
 from mainspring.engine.journal import Journal
+from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
 from mainspring.errors import BadOutput, Malformed, ProviderError, StoreError, Superseded, Unavailable
-from mainspring.events import Annotated, Delta, ErrorInfo, ItemDone, ItemStarted, Nudged, TurnEnded, TurnStarted
-from mainspring.loop.actions import CallModel, Execute, Finish, Judge, Nudge
+from mainspring.events import (
+    Annotated,
+    Compacted,
+    Delta,
+    ErrorInfo,
+    ItemDone,
+    ItemStarted,
+    ModelEvent,
+    Nudged,
+    TurnEnded,
+    TurnStarted,
+)  # fmt: skip
+from mainspring.ids import random_id
+from mainspring.items import Message, flaw
+from mainspring.loop.actions import CallModel, Compact, Execute, Finish, Judge, Nudge
+from mainspring.loop.compaction import Summary, compaction_item
+from mainspring.loop.context import summary_request
 from mainspring.loop.decide import closing, next_action
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.ports import Provider
 
 log = getLogger(__name__)
 
-_MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded, *get_args(Delta)})
+RETRY_SECONDS = 0.01
+
+_DELTAS = frozenset(get_args(Delta))
+_MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
 
 
-async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox) -> None:
+async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, guard: Guard) -> None:
     """Performs actions until the run has ended and all of it is durable. Raises only what the store raises."""
     while not journal.run.has_ended:
         # A run whose model and tools never wait must still notice that it was cancelled.
         await checkpoint_if_cancelled()
         match next_action(journal.run):
             case CallModel():
-                await _turn(journal, provider)
+                if journal.run.failure is not None:
+                    # The last turn failed and is asked again: not at once, and less eagerly each time.
+                    await sleep(min(RETRY_SECONDS * 2**journal.run.errors_in_row, 10.0))
+                await _turn(journal, provider, guard)
             case Judge(call_ids):
                 for call_id in call_ids:
                     journal.record(await gate.judge(journal.run.call(call_id), journal.run))
@@ -37,6 +61,8 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                 await toolbox.perform(journal, [journal.run.call(call_id).item for call_id in call_ids])
             case Nudge(kind, text, reason):
                 journal.record(Nudged(kind, text, reason))
+            case Compact(keeps):
+                await _compact(journal, provider, seal, guard, keeps)
             case Finish() as finish:
                 for event in closing(journal.run, finish):
                     journal.record(event)
@@ -45,41 +71,85 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
     await journal.flush()
 
 
-async def _turn(journal: Journal, provider: Provider) -> None:
+async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     """One turn of the model. However it fails, it ends in one `TurnEnded`."""
     request = request_for(journal.run)
     journal.record(TurnStarted())
-    try:
-        with fail_after(journal.run.spec.limits.turn_seconds):
-            await _listen(journal, provider, request)
-    except (StoreError, Superseded):
-        raise
-    except ProviderError as error:
-        failure = error
-    except TimeoutError:
-        failure = Unavailable(f"the model did not finish its turn in {journal.run.spec.limits.turn_seconds:g} s")
-    except Malformed as error:
-        failure = BadOutput(f"provider `{provider.name}` broke the protocol: {error.message}")
-    except Exception as error:
-        log.exception("provider %s failed in run %s", provider.name, request.run_id)
-        failure = ProviderError(f"provider `{provider.name}` failed: {type(error).__name__}: {error}")
-    else:
-        return
-    if journal.run.in_turn:
+    failure = await _asked(request, provider, guard, journal.run.spec.limits.turn_seconds, journal.record)
+    if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", error=ErrorInfo.of(failure)))
 
 
-async def _listen(journal: Journal, provider: Provider, request: ModelRequest) -> None:
-    """Records what the provider says up to the end of the turn, then lets it put its connection away."""
-    record = journal.record
-    has_ended = False
-    async with aclosing(provider.stream(request)) as events:
-        async for event in events:
-            if has_ended:
-                return
-            if type(event) not in _MODEL_EVENTS:
-                raise BadOutput(f"provider `{provider.name}` sent {type(event).__name__}, which is not a model event")
-            record(event)
-            has_ended = type(event) is TurnEnded
-    if not has_ended:
-        raise BadOutput(f"provider `{provider.name}` ended its stream without ending the turn")
+async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
+    """Has the model sum up what came before. However it fails, it ends in one `Compacted`."""
+    said: list[str] = []
+    ends: list[TurnEnded] = []
+
+    def hear(event: ModelEvent) -> None:
+        if isinstance(event, ItemDone) and isinstance(event.item, Message):
+            said.append(event.item.text)
+        elif isinstance(event, TurnEnded):
+            ends.append(event)
+
+    seconds = journal.run.spec.limits.turn_seconds
+    failure = await _asked(summary_request(journal.run), provider, guard, seconds, hear)
+    usage = ends[0].usage if ends else None
+    if failure is None and not (text := "".join(said).strip()):
+        failure = BadOutput(f"provider `{provider.name}` gave no summary")
+    if failure is not None:
+        journal.record(Compacted(error=ErrorInfo.of(failure), usage=usage))
+        return
+    content = await seal.close(Summary(text, keeps))
+    journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
+
+
+async def _asked(
+    request: ModelRequest, provider: Provider, guard: Guard, seconds: float | None, hear: Callable[[ModelEvent], None]
+) -> ProviderError | None:
+    """Asks the provider and has everything heard that it says. Returns what went wrong, if something did."""
+    listening = _Listening(provider, hear)
+    try:
+        await guard.run(listening.listen(request), seconds)
+    except (StoreError, Superseded):
+        raise
+    except ProviderError as error:
+        return error
+    except TimedOut:
+        return Unavailable(f"the model did not finish its turn in {seconds:g} s")
+    except Malformed as error:
+        return BadOutput(f"provider `{provider.name}` broke the protocol: {error.message}")
+    except Exception as error:
+        log.exception("provider %s failed in run %s", provider.name, request.run_id)
+        return ProviderError(f"provider `{provider.name}` failed: {described(error)}")
+    finally:
+        listening.is_over = True
+    return None
+
+
+class _Listening:
+    """Listens to a provider for one turn. Once it is over, a provider that will not stop is not heard any more."""
+
+    def __init__(self, provider: Provider, hear: Callable[[ModelEvent], None]) -> None:
+        self.is_over = False
+        self._provider = provider
+        self._hear = hear
+
+    async def listen(self, request: ModelRequest) -> None:
+        hear, name = self._hear, self._provider.name
+        async with aclosing(self._provider.stream(request)) as events:
+            async for event in events:
+                if self.is_over:
+                    return
+                kind = type(event)
+                # The token path: of a delta only the text is looked at.
+                if kind not in _DELTAS or type(event.delta) is not str:  # type: ignore[union-attr]
+                    why = flaw(event, kind) if kind in _MODEL_EVENTS else "that is not a model event"
+                    if why is not None:
+                        raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
+                hear(event)
+                if kind is TurnEnded:
+                    with move_on_after(GRACE):
+                        # Let it put its connection away; whatever else it has to say is not part of the turn.
+                        await anext(events, None)
+                    return
+        raise BadOutput(f"provider `{name}` ended its stream without ending the turn")

@@ -12,27 +12,41 @@ from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Self
 
-from anyio import CancelScope, create_task_group, current_time
+from anyio import CancelScope, Lock, create_task_group, current_time
 from anyio import Event as Flag
 from anyio.abc import TaskGroup
 
+from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
+from mainspring.engine.guard import Guard, Misbehaved
 from mainspring.engine.journal import Clock, Journal, Watcher
+from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
-from mainspring.errors import Interrupted, InvalidRequest, MainspringError, NotFound, StoreError, Superseded
-from mainspring.events import ErrorInfo, Reason, Recorded, RunStarted
+from mainspring.errors import (
+    CallerError,
+    Interrupted,
+    InvalidRequest,
+    MainspringError,
+    NotFound,
+    PreviousNotFound,
+    StoreError,
+    Superseded,
+)
+from mainspring.events import ErrorInfo, Reason, Recorded, RunEnded, RunStarted
 from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing, recovery
-from mainspring.loop.history import History, history_of
+from mainspring.loop.history import History, history_of, lost_history
+from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run, fold, history_after, open_run
-from mainspring.ports import CallPolicy, Provider, Sink, Store, ToolExecutor
+from mainspring.ports import CallPolicy, Document, Provider, Sink, Store, ToolExecutor
 from mainspring.spec import RunSpec, check
 
 log = getLogger(__name__)
 
 REMEMBERED = 256
+SINK_SECONDS = 5.0
 
 
 class Handle:
@@ -57,6 +71,11 @@ class Handle:
     @property
     def response(self) -> Response:
         return response(self._journal.run)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run is driven here, and events are still to come."""
+        return not self._ended.is_set()
 
     def watch(self, watcher: Watcher) -> None:
         """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
@@ -120,12 +139,16 @@ class Engine:
     ) -> None:
         self.provider = provider
         self.store = store
-        self._gate = Gate(policies)
-        self._toolbox = Toolbox(executors)
+        self.seal = Seal(store)
+        self._guard = Guard()
+        self._gate = Gate(policies, self._guard)
+        self._toolbox = Toolbox(executors, self._guard)
         self._sinks = tuple(sinks)
         self._clock = clock
         self._live: dict[str, Handle] = {}
-        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._starting: set[str] = set()
+        self._resuming = Lock()
+        self._histories: OrderedDict[str, tuple[str, History]] = OrderedDict()
         self._stack = AsyncExitStack()
         self._drivers: TaskGroup | None = None
         self._tellers: TaskGroup | None = None
@@ -139,24 +162,67 @@ class Engine:
         for handle in self._live.values():
             handle._interrupt()
         try:
+            if self._tellers is not None:
+                # Drivers stop within moments; a sink gets this long to hear the rest.
+                self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
             await self._stack.__aexit__(None, None, None)
         finally:
             self._drivers = self._tellers = None
 
-    async def start(self, spec: RunSpec) -> Handle:
-        """A new run. Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns."""
+    async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
+        """A new run. Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns.
+
+        `history` is for a run whose parent is not stored and whose caller has kept what came before.
+        """
         self._group()
         check(spec)
-        if spec.id in self._live:
+        if spec.id in self._live or spec.id in self._starting:
             raise InvalidRequest(f"run `{spec.id}` is under way already", param="id")
-        history = await self._history(spec.parent)
+        self._starting.add(spec.id)
+        try:
+            return await self._start(spec, history)
+        finally:
+            self._starting.discard(spec.id)
+
+    async def _start(self, spec: RunSpec, history: History | None) -> Handle:
+        await self.seal.check(spec.input)
+        if spec.conversation is not None:
+            entered = await enter(self.store, spec, spec.conversation)
+            spec, history = entered.spec, entered.history
+        elif history is None:
+            history = await self._history(spec)
+        elif spec.store:
+            # A stored run is read back through the stored chain behind it, and this one has none.
+            raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
         journal = Journal.begin(RunStarted(spec), history, self.store, self._clock)
+        await self._use_approvals(journal.run)
         if spec.background:
             await journal.flush()
         return self._drive(journal)
 
+    async def _use_approvals(self, run: Run) -> None:
+        """An approval counts once: whoever sends it again, by accident or not, is told so and nothing happens."""
+        if not run.approvals:
+            return
+        tenant, used = run.spec.tenant, run.spec.id.encode()
+        taken = [Document("approval", said.approval_request_id, used, tenant) for said in run.approvals]
+        if not await self.store.put(taken, if_absent=True):
+            raise InvalidRequest("This approval has been given already; it counts once.", param="input")
+
+    async def preview(self, spec: RunSpec) -> ModelRequest:
+        """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
+        check(spec)
+        await self.seal.check(spec.input)
+        entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
+        history = await self._history(spec) if entered is None else entered.history
+        return request_for(open_run(Recorded(0, self._clock(), RunStarted(spec)), history))
+
     async def resume(self, run_id: str) -> Handle:
         """Takes up a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
+        async with self._resuming:
+            return await self._resume(run_id)
+
+    async def _resume(self, run_id: str) -> Handle:
         handle = await self.attach(run_id)
         if run_id in self._live or handle.run.has_ended:
             return handle
@@ -185,7 +251,13 @@ class Engine:
             return live
         records = await self.store.events(run_id)
         assert isinstance(records[0].event, RunStarted)
-        history = await self._history(records[0].event.spec.parent)
+        spec, has_ended = records[0].event.spec, isinstance(records[-1].event, RunEnded)
+        try:
+            history = await self._history(spec)
+        except CallerError:
+            if not has_ended:
+                raise
+            history = lost_history(spec.input)
         journal = Journal(records, history, self.store, self._clock)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
@@ -226,7 +298,7 @@ class Engine:
         journal.on_failure = handle._scope.cancel
         if self._tellers is not None:
             for sink in self._sinks:
-                self._tellers.start_soon(_tell, sink, journal, found)
+                self._tellers.start_soon(_tell, sink, journal, found, self._guard)
         group.start_soon(self._drive_to_end, handle)
         return handle
 
@@ -239,7 +311,7 @@ class Engine:
         finish: Finish | None = None
         try:
             with handle._scope:
-                await drive(journal, self.provider, self._gate, self._toolbox)
+                await drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._guard)
             if not journal.run.has_ended and not handle._is_interrupted:
                 cancelled = handle._is_cancelled
                 finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
@@ -267,37 +339,40 @@ class Engine:
             failure = error
         except MainspringError as error:
             log.error("run %s could not be recorded: %s", handle.id, error)
-            await journal.break_off()
+            await journal.break_off(error)
         if failure is None and journal.is_stored:
-            self._remember(handle.id, history_after(journal.run))
-        del self._live[handle.id]
+            self._remember(journal.run.spec.tenant, handle.id, history_after(journal.run))
+        self._live.pop(handle.id, None)
         journal.close(failure)
         handle._ended.set()
 
-    async def _history(self, run_id: str | None) -> History:
-        if run_id is None:
+    async def _history(self, spec: RunSpec) -> History:
+        if spec.conversation is not None:
+            return await reread(self.store, spec.tenant, spec.conversation)
+        if (run_id := spec.parent) is None:
             return History()
-        if (known := self._histories.get(run_id)) is not None:
+        tenant, known = self._histories.get(run_id, (spec.tenant, None))
+        if known is not None and tenant == spec.tenant:
             self._histories.move_to_end(run_id)
             return known
         try:
-            history = history_of(await self.store.history(run_id))
-        except NotFound as error:
-            raise InvalidRequest(error.message, param="previous_response_id") from None
-        self._remember(run_id, history)
+            history = history_of(await self.store.history(run_id, tenant=spec.tenant))
+        except NotFound:
+            raise PreviousNotFound(run_id) from None
+        self._remember(spec.tenant, run_id, history)
         return history
 
-    def _remember(self, run_id: str, history: History) -> None:
-        self._histories[run_id] = history
+    def _remember(self, tenant: str, run_id: str, history: History) -> None:
+        self._histories[run_id] = (tenant, history)
         while len(self._histories) > REMEMBERED:
             self._histories.popitem(last=False)
 
 
-async def _tell(sink: Sink, journal: Journal, found: Run | None) -> None:
+async def _tell(sink: Sink, journal: Journal, found: Run | None, guard: Guard) -> None:
     """Tells a sink what happens from now on, with the run as each event left it. Its failures are logged, once per run."""
-    run = found
-    has_failed = False
-    try:
+
+    async def listen() -> None:
+        run, has_failed = found, False
         async for batch in journal.batches(-1 if found is None else found.seq - 1):
             for record in batch:
                 run = open_run(record, journal.history) if run is None else fold(run, record)
@@ -306,5 +381,10 @@ async def _tell(sink: Sink, journal: Journal, found: Run | None) -> None:
                 except Exception:
                     log.log(DEBUG if has_failed else ERROR, "sink %s failed in run %s", sink, run.spec.id, exc_info=True)
                     has_failed = True
+
+    try:
+        await guard.run(listen())
     except MainspringError as error:
         log.debug("the events of a run ended early for sink %s: %s", sink, error)
+    except Misbehaved as error:
+        log.error("sink %s tried to end more than itself and is told no more of this run: %s", sink, error)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from logging import getLogger
 from typing import assert_never
 
-from anyio import fail_after
-
-from mainspring.events import CallJudged
+from mainspring.engine.guard import Guard, TimedOut
+from mainspring.events import CallJudged, Reason
 from mainspring.loop.run import Call, Run
 from mainspring.ports import Allow, Ask, CallPolicy, Client, Deny, Verdict
 
@@ -14,28 +13,30 @@ log = getLogger(__name__)
 
 
 class Gate:
-    """Judges calls by `policies`. One that raises or answers nonsense has said no, and so has whoever is asked when
-    `seconds` have passed since the first was."""
+    """Judges calls by `policies`. One that raises, answers nonsense, or takes longer than `seconds` has said no."""
 
-    def __init__(self, policies: Sequence[CallPolicy], seconds: float = 10.0) -> None:
+    def __init__(self, policies: Sequence[CallPolicy], guard: Guard, seconds: float = 10.0) -> None:
         self._policies = tuple(policies)
+        self._guard = guard
         self._seconds = seconds
 
     async def judge(self, call: Call, run: Run) -> CallJudged:
-        name = "gate"
-        try:
-            with fail_after(self._seconds):
-                for policy in self._policies:
-                    name = policy.name
-                    verdict = _reviewed(await policy.judge(call, run), call, run)
-                    if verdict is not None:
-                        return _judged(call, name, verdict)
-        except TimeoutError:
-            return _judged(call, name, Deny(f"The policy `{name}` did not answer in {self._seconds:g} s."))
-        except Exception:
-            log.exception("policy %s failed on call %s of run %s", name, call.item.call_id, run.spec.id)
-            return _judged(call, name, Deny(f"The policy `{name}` failed."))
+        for policy in self._policies:
+            verdict = _reviewed(await self._ask(policy, call, run), call, run)
+            if verdict is not None:
+                return _judged(call, str(policy.name), verdict)
         return _judged(call, "gate", Allow())
+
+    async def _ask(self, policy: CallPolicy, call: Call, run: Run) -> object:
+        try:
+            if getattr(policy, "never_waits", False):
+                return await policy.judge(call, run)
+            return await self._guard.run(policy.judge(call, run), self._seconds)
+        except TimedOut:
+            return Deny(f"The policy `{policy.name}` did not answer in {self._seconds:g} s.")
+        except Exception:
+            log.exception("policy %s failed on call %s of run %s", policy.name, call.item.call_id, run.spec.id)
+            return Deny(f"The policy `{policy.name}` failed.")
 
 
 def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
@@ -43,9 +44,9 @@ def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
     match verdict:
         case Allow():
             return None
-        case Deny() | Client():
+        case Deny(str(), None | Reason()) | Client():
             return verdict
-        case Ask():
+        case Ask(str()):
             if (said := run.approval(call.item)) is None:
                 return verdict
             why = f": {said.reason}" if said.reason else ""

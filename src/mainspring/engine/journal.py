@@ -1,19 +1,20 @@
 """The journal: an event happens here and nowhere else.
 
 Theory of operation. `record` stamps an event, folds it into the run, keeps it for readers and sees that the store gets it. It
-never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments: facts with the next
-turn of the event loop, deltas with the next fact or after `DELAY`. `flush` waits until everything so far is durable; the
-engine does so before a tool runs and at the end.
+never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments: a tool's result at
+once, other facts within milliseconds, deltas with the next fact or a little later (`DELAYS`). `flush` waits until everything
+so far is durable; the engine does so before a tool runs and at the end.
 
 Readers follow the same list at their own pace. They are shown an event at once, with two exceptions: everything of a background
 run, and the end of any run, is durable before it is shown. If the store fails, the run fails: what readers have not seen is
 dropped, and a failed end takes its place.
 """
 
-from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop, wait
+from asyncio import AbstractEventLoop, Future, Handle, get_running_loop, wait
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from mainspring.engine.conversation import documents
 from mainspring.errors import MainspringError, OurError, StoreError
 from mainspring.events import (
     ArgumentsDelta,
@@ -25,6 +26,7 @@ from mainspring.events import (
     RefusalDelta,
     RunEnded,
     TextDelta,
+    ToolEnded,
     ToolProgress,
 )  # fmt: skip
 from mainspring.loop.actions import Finish
@@ -36,8 +38,12 @@ from mainspring.ports import Snapshot, Store
 
 Clock = Callable[[], float]
 
-DELAY = 0.03
-_CAN_WAIT = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
+# Seconds until an event is on its way to the store. What a tool has returned cannot be had again; a model can be asked once more.
+DELAY = 0.005
+DELAYS: dict[type, float] = {
+    **dict.fromkeys((TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress), 0.03),
+    **dict.fromkeys((ToolEnded, RunEnded), 0.0),
+}
 
 
 class Watcher(Protocol):
@@ -58,13 +64,16 @@ class Journal:
         self.log = log
         self.on_failure: Callable[[], None] | None = None
         self.history = history
-        self._store = store if self.run.spec.store else None
+        spec = self.run.spec
+        self._store = store if spec.store else None
+        # A conversation is added to even by a run that is not stored itself.
+        self._shared = store if not spec.store and spec.conversation is not None else None
         self._clock = clock
         self._loop: AbstractEventLoop = get_running_loop()
         self._handed = self._durable = self._public = len(log)
         self._pending: Future[None] | None = None
-        self._timer: TimerHandle | None = None
-        self._is_soon = False
+        self._timer: Handle | None = None
+        self._due = 0.0
         self._failure: MainspringError | None = None
         self._is_closed = False
         self._readers: list[Future[None]] = []
@@ -108,21 +117,27 @@ class Journal:
     def _after_recording(self, record: Recorded) -> None:
         kind = type(record.event)
         if self._store is None:
-            self._show(len(self.log))
+            if kind is not RunEnded or self._shared is None:
+                self._show(len(self.log))
             return
         if not self.run.spec.background and kind is not RunEnded:
             self._show(len(self.log))
-        if kind in _CAN_WAIT:
-            if self._timer is None and not self._is_soon:
-                self._timer = self._loop.call_later(DELAY, self._hand_over)
-        elif not self._is_soon:
-            self._is_soon = True
-            self._loop.call_soon(self._hand_over)
+        self._hand_over_within(DELAYS.get(kind, DELAY))
+
+    def _hand_over_within(self, seconds: float) -> None:
+        due = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_later(seconds, self._hand_over) if seconds else self._loop.call_soon(self._hand_over)
 
     async def flush(self) -> None:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
         self._hand_over()
         await self._written()
+        await self._share()
         if self._failure is not None:
             raise self._failure
 
@@ -131,18 +146,35 @@ class Journal:
         if self._pending is not None and not self._pending.done():
             await wait([self._pending])
 
+    async def _share(self) -> None:
+        """The end of a run that is not stored: its conversation gets what it added, then readers see it."""
+        if self._shared is None or not self.run.has_ended or self._failure is not None:
+            return
+        try:
+            await self._shared.put(documents(self.run))
+        except StoreError as error:
+            self._fail(error)
+        else:
+            self._shared = None
+            self._show(len(self.log))
+
     def _hand_over(self) -> None:
         """Gives the store what it does not have yet, as one segment."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._is_soon = False
         if self._store is None or self._failure is not None or self._handed == len(self.log):
             return
         segment = self.log[self._handed :]
         self._handed = upto = len(self.log)
-        snapshot = Snapshot(response(self.run), self.run.own_entries) if self.run.has_ended else None
-        pending = self._store.append(self.run.spec.id, segment, snapshot)
+        snapshot = None
+        if self.run.has_ended:
+            snapshot = Snapshot(response(self.run), self.run.own_entries, documents(self.run))
+        try:
+            pending = self._store.append(self.run.spec.id, segment, snapshot)
+        except Exception as error:
+            self._fail(error)
+            return
         self._pending = done = self._loop.create_future()
 
         def stored(written: "Future[None]") -> None:
@@ -175,13 +207,12 @@ class Journal:
         """Whether the store has all of it."""
         return self._store is not None and self._durable == len(self.log)
 
-    async def break_off(self) -> None:
-        """After a store failure: the run ends failed for its readers, and for the store too if it takes that now.
+    async def break_off(self, failure: MainspringError) -> None:
+        """What was recorded cannot be kept: the run ends failed for its readers, and for the store too if it takes that now.
 
         If it does not, the run stays unfinished there and can be resumed.
         """
-        failure, self._failure = self._failure, None
-        assert failure is not None
+        self._failure = None
         del self.log[max(self._public, 1) :]
         self.run = replay(self.log, self.history)
         for event in closing(self.run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):

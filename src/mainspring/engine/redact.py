@@ -1,4 +1,7 @@
-"""What of a tool's output the model and the log may see: no secrets, and not too much of it."""
+"""What of a tool's output the model and the log may see: no secrets, not too much of it, and valid text.
+
+Every pattern is bounded in length and anchored at its start, so that the cost is linear in the text, whatever the text is.
+"""
 
 import re
 
@@ -7,32 +10,36 @@ from msgspec.structs import replace
 from mainspring.items import InputText, OutputText, Part
 
 REDACTED = "[redacted]"
-_SCANNED = 1_000_000
 
 _SECRETS = re.compile(
     r"""
-    -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)   # PEM keys
-    | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+                                                # JSON web tokens
-    | \b(?:sk|pk|rk)[-_](?:live|test|proj|ant|or|svcacct)?[-_]?[A-Za-z0-9_-]{20,}      # OpenAI, Anthropic, Stripe and kin
-    | \bgh[pousr]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,} | \bglpat-[\w-]{20,}         # GitHub, GitLab
-    | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \bya29\.[\w-]{20,}            # AWS, Google
-    | \bxox[abeoprs]-[\w-]{10,} | \bhf_[A-Za-z0-9]{30,} | \bnpm_[A-Za-z0-9]{30,}       # Slack, Hugging Face, npm
-    | \bpypi-[\w-]{40,} | \bSG\.[\w-]{16,}\.[\w-]{16,} | \bdop_v1_[0-9a-f]{40,}        # PyPI, SendGrid, DigitalOcean
+    -----BEGIN\ [A-Z\ ]{0,30}PRIVATE\ KEY-----.*?(?:-----END\ [A-Z\ ]{0,30}PRIVATE\ KEY-----|\Z)   # PEM keys
+    | (?<![\w-])eyJ[\w-]{8,4000}\.[\w-]{8,8000}\.[\w-]{1,2000}                     # JSON web tokens
+    | (?<![\w-])sk-(?=[\w-]{0,60}\d)[\w-]{20,300}                                  # OpenAI, Anthropic and kin
+    | (?<![\w-])[spr]k_(?:live|test)_\w{10,200}                                    # Stripe
+    | (?<!\w)gh[pousr]_\w{20,255} | (?<!\w)github_pat_\w{20,255} | (?<!\w)glpat-[\w-]{20,100}
+    | (?<!\w)(?:AKIA|ASIA)[0-9A-Z]{16}\b | (?<!\w)AIza[\w-]{30,60} | (?<!\w)ya29\.[\w-]{20,500}
+    | (?<!\w)xox[abeoprs]-[\w-]{10,200} | hooks\.slack\.com/services/[\w/]{10,200}
+    | (?<!\w)hf_\w{30,60} | (?<!\w)npm_\w{30,60} | (?<!\w)pypi-[\w-]{40,300} | (?<!\w)dop_v1_[0-9a-f]{40,80}
+    | (?<!\w)SG\.[\w-]{16,40}\.[\w-]{16,80}
     """,
     re.VERBOSE | re.DOTALL,
 )
-_NAMED = re.compile(
-    r"""
-    (?P<keep>
-        \b[a-z][a-z0-9+.-]*://[^\s:/@]*:                                               # scheme://user:
-        | \b(?:authorization|proxy-authorization)["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+
-        | (?:\b|_)(?:pass(?:word|wd|phrase)?|secret|token|(?:api|access|private)[_-]?key|client[_-]?secret|credentials?)
-          ["']?\s*[:=]\s*["']?
-    )
-    (?P<secret>(?<=:)[^\s:/@]+(?=@)|[^\s"',;&}]{6,})
-    """,
+_URLS = re.compile(r"(?P<keep>://)(?:[^\s:/@]{0,100}:[^\s/@]{1,300}|[\w-]{20,300})(?=@)")
+_HEADERS = re.compile(
+    r"""(?P<keep>(?<!\w)(?:(?:proxy-)?authorization["']?\s{0,3}[:=]\s{0,3}["']?(?:(?:bearer|basic|token)\s{1,3})?
+        |(?:set-)?cookie["']?\s{0,3}:\s{0,3}))[^\s"',][^\r\n"']{3,2000}""",
     re.VERBOSE | re.IGNORECASE,
 )
+_NAME = r"""(?:pass(?:word|wd|phrase)|pwd|secret|(?:api|access|account|private|secret|signing|encryption)[_-]?key
+    |(?:auth|access|refresh|session|id|bearer|api)[_-]?token|client[_-]?secret|credentials?)"""
+# A quoted value is a value; a bare one counts only if it looks like no word of prose or code.
+_NAMED = re.compile(
+    rf"""(?P<keep>{_NAME}(?:[_-]?key)?["']?(?:\s{{0,3}}[:=]\s{{0,3}}|(?<=[a-z])\s))
+        (?:"[^"\r\n]{{1,300}}"|'[^'\r\n]{{1,300}}'|(?=[^\s"',;&)\]}}]{{0,60}}\d)[^\s"',;&)\]}}]{{6,300}})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_VARIABLES = re.compile(r"(?P<keep>(?<!\w)[A-Z][A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PWD|KEY)=)[^\s\"';&]{4,300}")
 
 
 def without_secrets(text: str) -> str:
@@ -40,27 +47,44 @@ def without_secrets(text: str) -> str:
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = _SECRETS.sub(REDACTED, text)
-    return _NAMED.sub(lambda found: found["keep"] + REDACTED, text)
+    for pattern in (_URLS, _HEADERS, _VARIABLES, _NAMED):
+        text = pattern.sub(_kept, text)
+    return text
+
+
+def _kept(found: re.Match[str]) -> str:
+    return found["keep"] + REDACTED
 
 
 def shortened(text: str, max_chars: int | None) -> str:
     """The text's head and tail, with a note of how much is missing between them."""
     if max_chars is None or len(text) <= max_chars:
         return text
-    head = max_chars - max_chars // 2
-    tail = max_chars - head
-    note = f"\n[... {len(text) - max_chars} characters left out ...]\n"
-    return text[:head] + note + text[len(text) - tail :]
+    return _joined(text, text, max_chars, len(text))
 
 
 def presentable(output: str | tuple[Part, ...], max_chars: int | None) -> str | tuple[Part, ...]:
     """An output as it may be kept and shown to the model."""
     if isinstance(output, str):
-        return shortened(without_secrets(shortened(output, _SCANNED)), max_chars)
+        return _shown(output, max_chars)
     return tuple([_part(part, max_chars) for part in output])
 
 
 def _part(part: Part, max_chars: int | None) -> Part:
     if isinstance(part, InputText | OutputText):
-        return replace(part, text=shortened(without_secrets(part.text), max_chars))
+        return replace(part, text=_shown(part.text, max_chars))
     return part
+
+
+def _shown(text: str, max_chars: int | None) -> str:
+    """Only what can be shown is searched, with enough around it that no secret is cut in half by the search."""
+    if max_chars is None or len(text) <= 2 * max_chars:
+        return shortened(without_secrets(text), max_chars)
+    return _joined(without_secrets(text[: 2 * max_chars]), without_secrets(text[-2 * max_chars :]), max_chars, len(text))
+
+
+def _joined(head: str, tail: str, max_chars: int, length: int) -> str:
+    first = max_chars - max_chars // 2
+    last = max_chars - first
+    note = f"\n[... {length - max_chars} characters left out ...]\n"
+    return head[:first] + note + (tail[-last:] if last else "")

@@ -1,8 +1,4 @@
-"""The toolbox: performs calls, and turns whatever happens into exactly one output per call.
-
-Each call runs in a task of its own, so that a tool which raises anything, `SystemExit` included, or ignores its cancellation
-can harm nobody: what does not stop within `GRACE` seconds after it should is left behind, and its late result is dropped.
-"""
+"""The toolbox: performs calls, and turns whatever happens into exactly one output per call."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,16 +8,16 @@ from time import perf_counter
 from anyio import CancelScope
 from msgspec import Struct
 
+from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, result_of, start
 from mainspring.engine.journal import Journal
 from mainspring.engine.redact import presentable, shortened, without_secrets
 from mainspring.errors import DelegateToClient
 from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
-from mainspring.items import FunctionCall, Part, ToolDefinition, parsed_arguments
+from mainspring.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)
 
-GRACE = 1.0
 PROGRESS_CHARS = 2_000
 
 
@@ -29,7 +25,7 @@ class Running(Struct):
     """A call under way."""
 
     call: FunctionCall
-    task: "asyncio.Task[ToolResult | DelegateToClient]"
+    task: "asyncio.Task[Outcome[ToolResult]]"
     began: float
     seconds: float | None
 
@@ -37,9 +33,9 @@ class Running(Struct):
 class Toolbox:
     """Finds the executor of a tool and runs it: `perform` records a start and an end for every call it is given."""
 
-    def __init__(self, executors: Sequence[ToolExecutor]) -> None:
+    def __init__(self, executors: Sequence[ToolExecutor], guard: Guard) -> None:
         self._executors = tuple(executors)
-        self._left_behind: set[asyncio.Task[ToolResult | DelegateToClient]] = set()
+        self._guard = guard
 
     async def perform(self, journal: Journal, calls: Sequence[FunctionCall]) -> None:
         """Runs the calls at once. Their start is durable before any of them runs; each end is recorded as it comes.
@@ -54,16 +50,18 @@ class Toolbox:
             while running:
                 done, _ = await asyncio.wait(running, timeout=_next_timeout(running), return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in running if task in done]:
-                    self._end(journal, running.pop(task))
-                for late in [late for late in running.values() if _is_late(late)]:
-                    await self._stop([late.task])
+                    journal.record(_end(running.pop(task)))
+                overdue = [late for late in running.values() if _is_late(late)]
+                if overdue:
+                    await self._guard.stop([late.task for late in overdue])
+                for late in overdue:
                     del running[late.task]
                     note = f"The tool `{late.call.name}` was stopped: it took longer than {late.seconds:g} s."
                     journal.record(ToolEnded(late.call.call_id, note, is_error=True, seconds=perf_counter() - late.began))
         finally:
             if running:
                 with CancelScope(shield=True):
-                    await self._stop(list(running))
+                    await self._guard.stop(list(running))
 
     def _start(self, journal: Journal, call: FunctionCall) -> Running:
         run = journal.run
@@ -73,57 +71,47 @@ class Toolbox:
         loop = asyncio.get_running_loop()
 
         def note(text: str) -> None:
-            if any(open_call.item is call for open_call in journal.run.open_calls):
-                journal.record(ToolProgress(call.call_id, shortened(without_secrets(text), PROGRESS_CHARS)))
+            if any(open_call.item is call for open_call in journal.run.open_calls) and journal.failure is None:
+                journal.record(ToolProgress(call.call_id, text))
 
         def progress(text: str) -> None:
-            loop.call_soon_threadsafe(note, text)
+            shown = without_secrets(shortened(str(text), PROGRESS_CHARS))
+            loop.call_soon_threadsafe(note, shown)
 
         context = CallContext(run.spec.id, tool, progress)
-        return Running(call, loop.create_task(self._outcome(call, tool, context)), perf_counter(), seconds)
+        work = self._performed(call, tool, context, run.spec.limits.tool_output_chars)
+        return Running(call, start(work), perf_counter(), seconds)
 
-    async def _outcome(self, call: FunctionCall, tool: ToolDefinition, context: CallContext) -> ToolResult | DelegateToClient:
-        """Whatever the tool does, as one result. Only our own cancel passes through."""
-        try:
-            executor = next(executor for executor in self._executors if executor.can_execute(tool))
-            asked = ToolCall(call.call_id, call.name, call.arguments, parsed_arguments(call.arguments))
-            result = await executor.execute(asked, context)
-            return result if _is_sound(result, call) else _failed(call, f"returned {type(result).__name__} instead of a result")
-        except DelegateToClient as delegation:
-            return delegation
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return _failed(call, "cancelled itself")
-        except Exception as error:
-            log.debug("tool %s failed", call.name, exc_info=True)
-            return _failed(call, f"failed: {_named(error)}")
-        except BaseException as error:
-            log.warning("tool %s tried to end the process with %s", call.name, type(error).__name__)
-            return _failed(call, f"failed: {_named(error)}")
-
-    def _end(self, journal: Journal, ended: Running) -> None:
-        result = _failed(ended.call, "was cancelled") if ended.task.cancelled() else ended.task.result()
-        event: Event
-        if isinstance(result, DelegateToClient):
-            event = CallJudged(ended.call.call_id, "client", "executor", result.message)
-        else:
-            output = presentable(result.output, journal.run.spec.limits.tool_output_chars)
-            event = ToolEnded(ended.call.call_id, output, result.is_error, perf_counter() - ended.began)
-        journal.record(event)
-
-    async def _stop(self, tasks: "list[asyncio.Task[ToolResult | DelegateToClient]]") -> None:
-        for task in tasks:
-            task.cancel()
-        _, deaf = await asyncio.wait(tasks, timeout=GRACE)
-        for task in deaf:
-            log.warning("a tool ignores its cancellation and was left behind")
-            self._left_behind.add(task)
-            task.add_done_callback(self._left_behind.discard)
+    async def _performed(
+        self, call: FunctionCall, tool: ToolDefinition, context: CallContext, max_chars: int | None
+    ) -> ToolResult:
+        """The tool's result, fit to be kept. May raise anything: this runs under guard."""
+        executor = next(executor for executor in self._executors if executor.can_execute(tool))
+        asked = ToolCall(call.call_id, call.name, call.arguments, parsed_arguments(call.arguments))
+        result = await executor.execute(asked, context)
+        if not _is_result(result, call):
+            return _failed(call, f"returned {type(result).__name__} instead of a result")
+        return ToolResult(call.call_id, presentable(result.output, max_chars), result.is_error)
 
 
-def _next_timeout(running: "dict[asyncio.Task[ToolResult | DelegateToClient], Running]") -> float | None:
+def _end(ended: Running) -> Event:
+    """The event that a call's outcome makes."""
+    call, seconds = ended.call, perf_counter() - ended.began
+    try:
+        result = result_of(ended.task)
+    except DelegateToClient as delegation:
+        return CallJudged(call.call_id, "client", "executor", delegation.message)
+    except Misbehaved as error:
+        log.warning("tool %s tried to end more than itself: %s", call.name, error)
+        result = _failed(call, f"failed: {error}")
+    except Exception as error:
+        log.debug("tool %s failed", call.name, exc_info=True)
+        text = described(error)
+        result = ToolResult(call.call_id, presentable(f"The tool `{call.name}` failed: {text}", 4_000), is_error=True)
+    return ToolEnded(call.call_id, result.output, result.is_error, seconds)
+
+
+def _next_timeout(running: "dict[asyncio.Task[Outcome[ToolResult]], Running]") -> float | None:
     ends = [call.began + call.seconds for call in running.values() if call.seconds is not None]
     return max(min(ends) - perf_counter(), 0.0) if ends else None
 
@@ -132,17 +120,12 @@ def _is_late(call: Running) -> bool:
     return call.seconds is not None and perf_counter() - call.began >= call.seconds
 
 
-def _is_sound(result: object, call: FunctionCall) -> bool:
-    if not isinstance(result, ToolResult) or result.call_id != call.call_id:
+def _is_result(result: object, call: FunctionCall) -> bool:
+    if not isinstance(result, ToolResult) or result.call_id != call.call_id or not isinstance(result.is_error, bool):
         return False
     output: object = result.output
-    return isinstance(output, str) or (isinstance(output, tuple) and all(isinstance(part, Part) for part in output))
+    return isinstance(output, str) or (isinstance(output, tuple) and flaw(output, tuple[Part, ...]) is None)
 
 
 def _failed(call: FunctionCall, what: str) -> ToolResult:
     return ToolResult(call.call_id, f"The tool `{call.name}` {what}", is_error=True)
-
-
-def _named(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,6 +9,7 @@ class WithinLimits:
     """Denies calls beyond `max_tool_calls_per_turn`, `max_tool_calls` and `max_repeats`; the last two end the run."""
 
     name = "limits"
+    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         over = excess(run, call)

@@ -13,6 +13,7 @@ class KnownTool:
     """Denies calls to tools that the run does not have, naming those it has."""
 
     name = "known_tool"
+    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         if run.spec.tool(call.item.name) is not None:
@@ -25,6 +26,7 @@ class AllowedTools:
     """Denies calls outside `tool_choice`: the model sees every tool, but may call only the allowed ones."""
 
     name = "allowed_tools"
+    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         choice = run.spec.tool_choice
@@ -42,6 +44,7 @@ class ValidArguments:
     """
 
     name = "valid_arguments"
+    never_waits = True
 
     def __init__(self, validate: Validate) -> None:
         self._validate = validate
@@ -62,6 +65,7 @@ class HandOff:
     """Hands the client's tools to the client, and denies a server tool that nobody here can perform."""
 
     name = "hand_off"
+    never_waits = True
 
     def __init__(self, executors: Sequence[ToolExecutor]) -> None:
         self._executors = executors

@@ -1,0 +1,49 @@
+"""Conversations between the store and a run: read when it begins, written when it ends."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.errors import AlreadyInConversation, NotFound
+from mainspring.items import Item, decode, encode
+from mainspring.loop.conversation import CONVERSATION, ITEM, added, joined
+from mainspring.loop.drafts import item_id
+from mainspring.loop.history import History
+from mainspring.loop.run import Run
+from mainspring.ports import Document, Store
+from mainspring.spec import Conversation, RunSpec
+
+
+class Entered(Struct, frozen=True):
+    """A run's order with the place in its conversation where it begins, and what came before."""
+
+    spec: RunSpec
+    history: History
+
+
+async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Entered:
+    """Raises `NotFound` if the tenant has no such conversation, `AlreadyInConversation` if part of the input is in it."""
+    if await store.get(CONVERSATION, conversation.id, tenant=spec.tenant) is None:
+        raise NotFound(f"Conversation with id '{conversation.id}' not found.", param="conversation")
+    found = await store.documents(ITEM, tenant=spec.tenant, parent=conversation.id)
+    known = {document.id for document in found}
+    for item in spec.input:
+        if item_id(item) in known:
+            message = f"Item with id '{item_id(item)}' is in the conversation already; leave it out."
+            raise AlreadyInConversation(message, param="input")
+    history = joined([decode(document.body, Item) for document in found])
+    place = Conversation(conversation.id, found[-1].number if found else 0, history.waiting)
+    return Entered(replace(spec, conversation=place), history)
+
+
+async def reread(store: Store, tenant: str, conversation: Conversation) -> History:
+    """What a run found in its conversation when it began, but for what has been removed since."""
+    found = await store.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
+    return joined([decode(document.body, Item) for document in reversed(found)], conversation.waiting)
+
+
+def documents(run: Run) -> tuple[Document, ...]:
+    """What this run adds to its conversation, if it has one."""
+    if (conversation := run.spec.conversation) is None:
+        return ()
+    tenant = run.spec.tenant
+    return tuple([Document(ITEM, item_id(item), encode(item), tenant, conversation.id) for item in added(run)])

@@ -1,0 +1,101 @@
+"""Other people's code: a tool, a policy, a provider. It may do anything, and only its own call fails.
+
+Each call runs in a task of its own. Whatever it raises, `SystemExit` and a stray `CancelledError` included, comes back as a
+value; when its time is up or the run ends it is cancelled; and what does not stop within `GRACE` seconds after that is left
+behind, so that nobody ever waits for it again.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from logging import getLogger
+from typing import Any, Generic, TypeVar
+
+from anyio import CancelScope
+from msgspec import Struct
+
+log = getLogger(__name__)
+
+GRACE = 1.0
+
+T = TypeVar("T")
+
+
+class Misbehaved(Exception):
+    """Foreign code raised what no code should: the process's end, or a cancel that nobody asked for."""
+
+
+class TimedOut(Exception):
+    """Foreign code took longer than it may."""
+
+
+class Outcome(Struct, Generic[T]):
+    """What became of a call: a value, or the error it raised."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+
+class Guard:
+    """Runs foreign code. Keeps what was left behind, so that it is not collected before it ends."""
+
+    def __init__(self) -> None:
+        self._left_behind: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """The result of `work`. Raises its `Exception`, `Misbehaved` for anything else, and `TimedOut`."""
+        task = start(work)
+        try:
+            done, _ = await asyncio.wait([task], timeout=seconds)
+        except asyncio.CancelledError:
+            with CancelScope(shield=True):
+                await self.stop([task])
+            raise
+        if not done:
+            await self.stop([task])
+            raise TimedOut
+        return result_of(task)
+
+    async def stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
+        """Cancels the tasks and waits for their end, but not for long."""
+        for task in tasks:
+            task.cancel()
+        _, deaf = await asyncio.wait(tasks, timeout=GRACE)
+        for task in deaf:
+            log.warning("%s ignores its cancellation and was left behind", task.get_coro())
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
+
+
+def start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[Outcome[T]]":
+    return asyncio.get_running_loop().create_task(_outcome(work))
+
+
+def result_of(task: "asyncio.Task[Outcome[T]]") -> T:
+    """The result of a task that is done; raises as `Guard.run` does."""
+    outcome = Outcome[T](error=Misbehaved("it was cancelled")) if task.cancelled() else task.result()
+    if outcome.error is None:
+        return outcome.value  # type: ignore[return-value]
+    if isinstance(outcome.error, Exception):
+        raise outcome.error
+    raise Misbehaved(described(outcome.error)) from outcome.error
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
+    try:
+        return Outcome(await work)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return Outcome(error=error)
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+def described(error: BaseException) -> str:
+    """An error in words, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
