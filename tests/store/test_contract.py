@@ -1,11 +1,16 @@
 """What every store promises: one test body, each store."""
 
 import pytest
+from msgspec.structs import replace
 from tests.store.logs import answer, begin, end, say, spec
 
 from mainspring.errors import Malformed, NotFound, StoreError, Superseded
-from mainspring.events import Recorded, RunStarted
-from mainspring.ports import Store, StoredRun
+from mainspring.events import Reason, Recorded, RunEnded, RunStarted
+from mainspring.items import assistant, user
+from mainspring.loop.history import Entry
+from mainspring.loop.response import Response
+from mainspring.ports import Snapshot, Store, StoredRun
+from mainspring.spec import RunSpec
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
 
@@ -183,6 +188,29 @@ async def test_runs_can_be_listed_by_status(store: AnyStore) -> None:
     assert rest.runs[0] == await store.load("r1")
 
 
+async def test_runs_can_be_listed_by_tenant(store: AnyStore) -> None:
+    for place, tenant in enumerate(["", "acme", "", "acme", "acme", ""]):
+        order = replace(spec(f"r{place}"), tenant=tenant)
+        await store.append(f"r{place}", [Recorded(0, float(place), RunStarted(order))])
+    assert (await store.load("r1")).tenant == "acme"
+    first = await store.list(tenant="acme", limit=2)
+    assert ([run.id for run in first.runs], first.has_more) == (["r4", "r3"], True)
+    rest = await store.list(tenant="acme", limit=2, after="r3", status="in_progress")
+    assert ([run.id for run in rest.runs], rest.has_more) == (["r1"], False)
+    assert [run.id for run in (await store.list(tenant="")).runs] == ["r5", "r2", "r0"]
+    assert len((await store.list()).runs) == 6
+    with pytest.raises(NotFound, match="`r2`"):
+        await store.list(tenant="acme", after="r2")
+
+
+async def test_the_history_of_another_tenant_is_not_found(store: AnyStore) -> None:
+    order = replace(spec("a"), tenant="acme")
+    await store.append("a", [Recorded(0, 1.0, RunStarted(order)), *end(1)], answer("a", "hi"))
+    assert await store.history("a") == await store.history("a", tenant="acme") == list(answer("a", "hi").entries)
+    with pytest.raises(NotFound, match="`a` is not stored"):
+        await store.history("a", tenant="")
+
+
 async def test_a_page_after_an_unknown_run_is_not_found(store: AnyStore) -> None:
     with pytest.raises(NotFound, match="`gone`") as caught:
         await store.list(after="gone")
@@ -221,3 +249,15 @@ async def test_a_closed_store_cannot_be_used(store: AnyStore) -> None:
     for question in (store.events("a"), store.load("a"), store.history("a"), store.list(), store.unfinished(), store.delete("a")):
         with pytest.raises(StoreError, match="not open"):
             await question
+
+
+async def test_items_are_found_by_id_within_their_tenant(store: Store) -> None:
+    said = assistant("Hello.", id="msg_said")
+    entries = (Entry(user("Hi.", id="msg_heard"), "input"), Entry(said, "model", 1))
+    order = RunSpec(id="resp_1", model="m", input=(), tenant="a")
+    log = [Recorded(0, 1.0, RunStarted(order)), Recorded(1, 2.0, RunEnded("failed", Reason.CANCELLED))]
+    told = Response(id="resp_1", created_at=1, status="failed", model="m", text={})
+    await store.append("resp_1", log, Snapshot(told, entries))
+    found = await store.items(["msg_said", "msg_heard", "msg_none", "%"], tenant="a")
+    assert found == {"msg_said": said, "msg_heard": entries[0].item}
+    assert await store.items(["msg_said"], tenant="b") == {}

@@ -8,9 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.store.logs import begin, say
+from tests.store.logs import answer, begin, end, say
 
 from mainspring.errors import StoreError
+from mainspring.ports import Document, StoredRun
 from mainspring.store.schema import APPLICATION_ID, MIGRATIONS, connect
 from mainspring.store.sqlite import SqliteStore
 
@@ -207,12 +208,31 @@ async def test_an_old_file_is_migrated_once_and_keeps_its_runs(tmp_path: Path) -
             assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
 
 
+async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(Path(__file__).with_name("version_1.sql").read_text())
+    async with SqliteStore(path) as store:
+        assert await store.events("a") == [*begin("a"), *say(1, "hi"), *end(2)]
+        assert await store.load("a") == StoredRun("a", "completed", 1.0, model="m", response=answer("a", "hi").response)
+        assert await store.unfinished() == ["b"]
+        await store.append("b", end(1), answer("b", "bye"))
+        assert await store.history("b", tenant="") == [*answer("a", "hi").entries, *answer("b", "bye").entries]
+        assert [run.id for run in (await store.list(tenant="")).runs] == ["b", "a"]
+        assert await store.put([Document("note", "n", b"{}")])
+    with closing(connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await make(path)
     before = path.read_bytes()
     broken = (*MIGRATIONS, ("CREATE TABLE more (id)", "DELETE FROM runs", "INSERT INTO nowhere VALUES (1)"))
-    with pytest.raises(StoreError, match=r"stays at schema 1: the step to 2 failed \(no such table: nowhere\)"):
+    newest = len(MIGRATIONS)
+    with pytest.raises(
+        StoreError, match=rf"stays at schema {newest}: the step to {newest + 1} failed \(no such table: nowhere\)"
+    ):
         connect(path, broken)
     assert path.read_bytes() == before
     async with SqliteStore(path) as store:
@@ -223,7 +243,7 @@ async def test_the_steps_before_a_failing_migration_are_kept(tmp_path: Path) -> 
     path = tmp_path / "runs.db"
     await make(path)
     works = ("CREATE TABLE more (id)",)
-    with pytest.raises(StoreError, match="stays at schema 2"):
+    with pytest.raises(StoreError, match=f"stays at schema {len(MIGRATIONS) + 1}"):
         connect(path, (*MIGRATIONS, works, ("not SQL",)))
     with closing(connect(path, (*MIGRATIONS, works))) as connection:
         assert connection.execute("SELECT count(*) FROM more").fetchone() == (0,)

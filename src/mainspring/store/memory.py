@@ -2,16 +2,18 @@
 
 from asyncio import Future, get_running_loop
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.errors import MainspringError, StoreError
 from mainspring.events import Recorded, Status
+from mainspring.items import Item, decode
+from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
-from mainspring.ports import Page, Snapshot, StoredRun
-from mainspring.store.segment import Segment, not_ended, not_found, superseded
+from mainspring.ports import Document, Page, Snapshot, StoredRun
+from mainspring.store.segment import Segment, among, not_ended, not_found, superseded
 
 
 class _Kept(Struct):
@@ -20,11 +22,22 @@ class _Kept(Struct):
     entries: tuple[Entry, ...] | None = None
 
 
+class _Folder(NamedTuple):
+    """Where documents are kept, by their ids, in the order of their numbers: that in which a dict has got its keys."""
+
+    tenant: str
+    parent: str
+    kind: str
+
+
 class MemoryStore:
     """A `ports.Store` in memory. It is open from the start, and once closed stays so."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
+        self._documents: dict[_Folder, dict[str, Document]] = {}
+        self._kinds: set[str] = set()
+        self._number = 0
         self._is_closed = False
 
     async def open(self) -> None:
@@ -52,8 +65,14 @@ class MemoryStore:
     async def load(self, run_id: str) -> StoredRun:
         return self._kept(run_id).run
 
-    async def history(self, run_id: str) -> list[Entry]:
-        links: dict[str, tuple[Entry, ...]] = {}
+    async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
+        runs = [kept for kept in self._runs.values() if kept.run.tenant == tenant]
+        return among(ids, [kept.entries for kept in runs if kept.entries is not None])
+
+    async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+        if tenant not in (None, self._kept(run_id).run.tenant):
+            raise not_found(run_id)
+        links: dict[str, Sequence[Entry]] = {}
         wanted: str | None = run_id
         while wanted is not None:
             kept = self._kept(wanted)
@@ -61,19 +80,36 @@ class MemoryStore:
                 raise not_found(wanted)
             if kept.entries is None:
                 raise not_ended(wanted)
-            links[wanted] = kept.entries
+            links[wanted] = [*await self._said_before(kept.run), *kept.entries]
             wanted = kept.run.parent
         return [entry for entries in reversed(links.values()) for entry in entries]
 
+    async def _said_before(self, run: StoredRun) -> Sequence[Entry]:
+        """What a run found in its conversation, if it has one."""
+        if (conversation := run.conversation) is None:
+            return ()
+        items = await self.documents(ITEM, tenant=run.tenant, parent=conversation.id)
+        known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
+        return joined(known, conversation.waiting).entries
+
     async def list(
-        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, status: Status | None = None
+        self,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        newest_first: bool = True,
+        status: Status | None = None,
+        tenant: str | None = None,
     ) -> Page:
         # Sorting is stable and a dict keeps the order of creation: that order decides between runs of the same moment.
-        runs = sorted([kept.run for kept in self._open().values()], key=lambda run: run.created_at)
+        own = [kept.run for kept in self._open().values() if tenant in (None, kept.run.tenant)]
+        runs = sorted(own, key=lambda run: run.created_at)
         if newest_first:
             runs.reverse()
         if after is not None:
             seen = self._kept(after, "after").run
+            if seen not in runs:
+                raise not_found(after, "after")
             del runs[: runs.index(seen) + 1]
         found = [run for run in runs if status in (None, run.status)]
         return Page(tuple(found[:limit]), has_more=len(found) > limit)
@@ -85,6 +121,51 @@ class MemoryStore:
     async def delete(self, run_id: str) -> None:
         self._kept(run_id)
         del self._runs[run_id]
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        self._open()
+        tops = {(document.tenant, document.id) for document in documents if not document.parent}
+        for document in documents:
+            if (document.tenant, document.parent) not in tops and not self._has_parent(document):
+                return False
+            if if_absent and document.id in self._folder(document):
+                return False
+        for document in documents:
+            self._put(document)
+        return True
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        self._open()
+        return self._documents.get(_Folder(tenant, parent, kind), {}).get(id)
+
+    async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
+        self._open()
+        folder = self._documents.get(_Folder(tenant, parent, kind), {})
+        if id not in folder or number not in (None, folder[id].number):
+            return False
+        del folder[id]
+        if not parent:
+            for inner in self._kinds:
+                self._documents.pop(_Folder(tenant, id, inner), None)
+        return True
+
+    async def documents(
+        self,
+        kind: str,
+        *,
+        tenant: str = "",
+        parent: str = "",
+        after: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Document]:
+        self._open()
+        found = list(self._documents.get(_Folder(tenant, parent, kind), {}).values())
+        if newest_first:
+            found.reverse()
+        if after is not None:
+            found = [document for document in found if (document.number < after if newest_first else document.number > after)]
+        return found[:limit]
 
     async def close(self) -> None:
         self._is_closed = True
@@ -99,6 +180,21 @@ class MemoryStore:
             raise not_found(run_id, param)
         return kept
 
+    def _folder(self, document: Document) -> dict[str, Document]:
+        self._kinds.add(document.kind)
+        return self._documents.setdefault(_Folder(document.tenant, document.parent, document.kind), {})
+
+    def _has_parent(self, document: Document) -> bool:
+        """Whether the document it belongs to is there, if it belongs to one."""
+        tops = [self._documents.get(_Folder(document.tenant, "", kind), {}) for kind in self._kinds]
+        return not document.parent or any(document.parent in folder for folder in tops)
+
+    def _put(self, document: Document) -> None:
+        folder = self._folder(document)
+        if (found := folder.get(document.id)) is None:
+            self._number += 1
+        folder[document.id] = replace(document, number=self._number if found is None else found.number)
+
     def _write(self, segment: Segment) -> None:
         kept = self._open().get(segment.run_id)
         length = len(kept.log) if kept else 0
@@ -111,3 +207,6 @@ class MemoryStore:
         if ending := segment.ending:
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
+            for document in ending.snapshot.documents:
+                if self._has_parent(document):
+                    self._put(document)

@@ -1,17 +1,23 @@
 """What the tables hold, as functions over a connection. Each reads or writes rows; transactions are the caller's."""
 
 import sqlite3
+from collections.abc import Sequence
+
+from msgspec.structs import asdict
 
 from mainspring.errors import Superseded
 from mainspring.events import Recorded, Status, decode_log, encode_log
-from mainspring.items import decode, encode
+from mainspring.items import Item, decode, encode
+from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
 from mainspring.loop.response import Response
-from mainspring.ports import Page, StoredRun
-from mainspring.store.segment import Segment, not_ended, not_found, superseded
+from mainspring.ports import Document, Page, StoredRun
+from mainspring.spec import Conversation
+from mainspring.store.segment import Segment, among, not_ended, not_found, superseded
 
 OPEN_RUN = """
-    INSERT INTO runs (id, status, created_at, parent, model, background) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+    INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO NOTHING
 """
 # One statement both checks and writes: whoever else writes to the file, a number of a log is given out once.
 ADD_SEGMENT = """
@@ -28,22 +34,32 @@ EVENTS = """
     SELECT body FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?) AND last > ? ORDER BY first
 """
 # UNION, not UNION ALL: a link that has been followed is not followed again.
+HOLDING = "SELECT entries FROM runs WHERE tenant = ? AND instr(entries, ?) > 0 ORDER BY number DESC LIMIT 1"
 LINKS = """
     WITH RECURSIVE links (id, parent) AS (
-        SELECT id, parent FROM runs WHERE id = ?
+        SELECT id, parent FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)
         UNION
         SELECT runs.id, runs.parent FROM links JOIN runs ON runs.id = links.parent
     )
-    SELECT runs.id, runs.parent, runs.entries FROM links JOIN runs ON runs.id = links.id
+    SELECT runs.id, runs.parent, runs.entries, runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
 """
-RUN = "SELECT id, status, created_at, parent, model, background, response FROM runs"
+RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM runs"
+# A document that has a parent is written only where its parent is.
+PUT = """
+    INSERT INTO documents (tenant, parent, id, kind, body)
+    SELECT :tenant, :parent, :id, :kind, :body
+    WHERE :parent = '' OR EXISTS (SELECT 1 FROM documents WHERE tenant = :tenant AND parent = '' AND id = :parent)
+    ON CONFLICT (tenant, parent, id, kind)
+"""
+DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 
 def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | None:
     """Writes the segment if it continues its log; else says why not, and has written nothing."""
     if opening := segment.opening:
         fields = (opening.id, opening.status, opening.created_at, opening.parent, opening.model, opening.background)
-        connection.execute(OPEN_RUN, fields)
+        conversation = None if opening.conversation is None else encode(opening.conversation)
+        connection.execute(OPEN_RUN, (*fields, opening.tenant, conversation))
     body = encode_log(segment.records)
     added = connection.execute(ADD_SEGMENT, (segment.first, segment.last, body, segment.run_id, segment.first))
     if added.rowcount == 0:
@@ -52,6 +68,8 @@ def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | Non
     if ending := segment.ending:
         response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
         connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
+        for document in ending.snapshot.documents:
+            _put(connection, document)
     return None
 
 
@@ -68,28 +86,52 @@ def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
     raise not_found(run_id)
 
 
-def history(connection: sqlite3.Connection, run_id: str) -> list[Entry]:
-    links = {id: (parent, entries) for id, parent, entries in connection.execute(LINKS, (run_id,))}
-    found: list[list[Entry]] = []
+def items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
+    """Looks through the entries of the tenant's runs, newest first: rare, and not worth a table that every run would pay for."""
+    found: dict[str, Item] = {}
+    for id in ids:
+        if id in found:
+            continue
+        for [entries] in connection.execute(HOLDING, (tenant, encode(id))):
+            found |= among(ids, [decode(entries, list[Entry])])
+    return found
+
+
+def history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> list[Entry]:
+    links = {id: rest for id, *rest in connection.execute(LINKS, (run_id, tenant))}
+    found: list[Sequence[Entry]] = []
     wanted: str | None = run_id
     while wanted is not None:
         if wanted not in links:
             raise not_found(wanted)
-        parent, entries = links.pop(wanted)
+        parent, entries, owner, conversation = links.pop(wanted)
         if entries is None:
             raise not_ended(wanted)
         found.append(decode(entries, list[Entry]))
+        if conversation is not None:
+            found.append(_said_before(connection, owner, decode(conversation, Conversation)))
         wanted = parent
     return [entry for entries in reversed(found) for entry in entries]
 
 
-def page(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, status: Status | None) -> Page:
-    conditions, values = ["TRUE"], []
-    if status is not None:
-        conditions.append("status = ?")
-        values.append(status)
+def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
+    """What a run found in its conversation."""
+    items = documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
+    return joined([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
+
+
+def page(
+    connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, status: Status | None, tenant: str | None
+) -> Page:
+    conditions: list[str] = ["TRUE"]
+    values: list[object] = []
+    for column, wanted in (("status", status), ("tenant", tenant)):
+        if wanted is not None:
+            conditions.append(f"{column} = ?")
+            values.append(wanted)
     if after is not None:
-        place = connection.execute("SELECT created_at, number FROM runs WHERE id = ?", (after,)).fetchone()
+        seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
+        place = connection.execute(seen, (after, tenant)).fetchone()
         if place is None:
             raise not_found(after, "after")
         conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
@@ -110,7 +152,49 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
         raise not_found(run_id)
 
 
-def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None]) -> StoredRun:
-    id, status, created_at, parent, model, background, response = row
+def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:
+    """Whether all of them could be written. If not, some may have been: it is for the caller to take those back."""
+    return all(_put(connection, document, if_absent) for document in documents)
+
+
+def get(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str) -> Document | None:
+    query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND id = ? AND kind = ?"
+    row = connection.execute(query, (tenant, parent, id, kind)).fetchone()
+    return None if row is None else Document(*row)
+
+
+def remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str, number: int | None) -> bool:
+    statement = "DELETE FROM documents WHERE tenant = ? AND parent = ? AND id = ? AND kind = ? AND number = coalesce(?, number)"
+    if connection.execute(statement, (tenant, parent, id, kind, number)).rowcount == 0:
+        return False
+    if not parent:
+        connection.execute("DELETE FROM documents WHERE tenant = ? AND parent = ?", (tenant, id))
+    return True
+
+
+def documents(
+    connection: sqlite3.Connection,
+    kind: str,
+    tenant: str,
+    parent: str,
+    after: int | None,
+    limit: int | None,
+    newest_first: bool,
+) -> list[Document]:
+    condition = f"number {'<' if newest_first else '>'} ?" if after is not None else "? IS NULL"
+    order = "DESC" if newest_first else "ASC"
+    query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND kind = ? AND {condition} ORDER BY number {order} LIMIT ?"
+    found = connection.execute(query, (tenant, parent, kind, after, -1 if limit is None else limit))
+    return [Document(*row) for row in found]
+
+
+def _put(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:
+    otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
+    return connection.execute(PUT + otherwise, asdict(document)).rowcount > 0
+
+
+def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None, str, bytes | None]) -> StoredRun:
+    id, status, created_at, parent, model, background, response, tenant, conversation = row
     answer = None if response is None else decode(response, Response)
-    return StoredRun(id, status, created_at, parent, model, bool(background), answer)
+    shared = None if conversation is None else decode(conversation, Conversation)
+    return StoredRun(id, status, created_at, parent, model, bool(background), answer, tenant, shared)

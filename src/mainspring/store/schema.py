@@ -48,6 +48,24 @@ MIGRATIONS: tuple[Migration, ...] = (
         )
         """,
     ),
+    (
+        "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN conversation BLOB",
+        "CREATE INDEX runs_by_tenant ON runs (tenant, created_at)",
+        # AUTOINCREMENT, because the number of a document that was removed is never given to another.
+        """
+        CREATE TABLE documents (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            tenant TEXT NOT NULL,
+            parent TEXT NOT NULL,
+            id TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            body BLOB NOT NULL,
+            UNIQUE (tenant, parent, id, kind)
+        )
+        """,
+        "CREATE INDEX documents_in_order ON documents (tenant, parent, kind, number)",
+    ),
 )
 
 
@@ -142,7 +160,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
     connection.execute("PRAGMA foreign_keys = ON")
     _migrate(connection, path, migrations)
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
-    for table in ("runs", "segments"):
+    for table in ("runs", "segments", "documents"):
         connection.execute(f"DELETE FROM {table} WHERE FALSE")
 
 

@@ -1,9 +1,15 @@
 """One append, as both stores understand it, and the errors both of them give."""
 
+from collections.abc import Iterable, Sequence
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.errors import Malformed, NotFound, Superseded
 from mainspring.events import Recorded, RunEnded, RunStarted, Status
+from mainspring.items import Item
+from mainspring.loop.drafts import item_id
+from mainspring.loop.history import Entry
 from mainspring.ports import Snapshot, StoredRun
 
 
@@ -51,7 +57,8 @@ class Segment(Struct, frozen=True):
         """The run that begins here; None if this goes on with one."""
         match self.records[0]:
             case Recorded(0, at, RunStarted(spec)):
-                return StoredRun(self.run_id, "in_progress", at, spec.parent, spec.model, spec.background)
+                begun = StoredRun(self.run_id, "in_progress", at, spec.parent, spec.model, spec.background)
+                return replace(begun, tenant=spec.tenant, conversation=spec.conversation)
         return None
 
     @property
@@ -81,3 +88,9 @@ def not_found(run_id: str, param: str | None = None) -> NotFound:
 
 def not_ended(run_id: str) -> NotFound:
     return NotFound(f"run `{run_id}` has not ended; it can be continued when it has")
+
+
+def among(ids: Sequence[str], logs: Iterable[Sequence[Entry]]) -> dict[str, Item]:
+    """Those of these items that are among the entries, by id."""
+    wanted = set(ids)
+    return {id: entry.item for entries in logs for entry in entries if (id := item_id(entry.item)) in wanted}

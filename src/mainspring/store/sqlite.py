@@ -4,8 +4,10 @@
 is the file's own doing: the statement that adds a segment checks its number, whichever process it comes from.
 """
 
+import sqlite3
 from asyncio import Future, get_running_loop
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -13,9 +15,11 @@ from typing import Self
 
 from mainspring.errors import Malformed, StoreError
 from mainspring.events import Recorded, Status
+from mainspring.items import Item
 from mainspring.loop.history import Entry
-from mainspring.ports import Page, Snapshot, StoredRun
+from mainspring.ports import Document, Page, Snapshot, StoredRun
 from mainspring.store import rows
+from mainspring.store.schema import transaction
 from mainspring.store.segment import Segment
 from mainspring.store.worker import Worker
 
@@ -68,13 +72,23 @@ class SqliteStore:
     async def load(self, run_id: str) -> StoredRun:
         return await self._open().ask(partial(rows.load, run_id=run_id))
 
-    async def history(self, run_id: str) -> list[Entry]:
-        return await self._open().ask(partial(rows.history, run_id=run_id))
+    async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
+        return await self._open().ask(partial(rows.items, ids=ids, tenant=tenant))
+
+    async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+        return await self._open().ask(partial(rows.history, run_id=run_id, tenant=tenant))
 
     async def list(
-        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, status: Status | None = None
+        self,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        newest_first: bool = True,
+        status: Status | None = None,
+        tenant: str | None = None,
     ) -> Page:
-        return await self._open().ask(partial(rows.page, limit=limit, after=after, newest_first=newest_first, status=status))
+        page = partial(rows.page, limit=limit, after=after, newest_first=newest_first, status=status, tenant=tenant)
+        return await self._open().ask(page)
 
     async def unfinished(self) -> Sequence[str]:
         return await self._open().ask(rows.unfinished)
@@ -82,7 +96,48 @@ class SqliteStore:
     async def delete(self, run_id: str) -> None:
         await self._open().ask(partial(rows.delete, run_id=run_id))
 
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        return await self._open().ask(partial(_put, documents=tuple(documents), if_absent=if_absent))
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        return await self._open().ask(partial(rows.get, kind=kind, id=id, tenant=tenant, parent=parent))
+
+    async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
+        return await self._open().ask(partial(_remove, kind=kind, id=id, tenant=tenant, parent=parent, number=number))
+
+    async def documents(
+        self,
+        kind: str,
+        *,
+        tenant: str = "",
+        parent: str = "",
+        after: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Document]:
+        found = partial(
+            rows.documents, kind=kind, tenant=tenant, parent=parent, after=after, limit=limit, newest_first=newest_first
+        )
+        return await self._open().ask(found)
+
     def _open(self) -> Worker:
         if self._worker is None:
             raise StoreError(f"the store {self.path} is not open")
         return self._worker
+
+
+class _TakenBack(Exception):
+    """Ends a transaction that is not to be."""
+
+
+def _put(connection: sqlite3.Connection, documents: tuple[Document, ...], if_absent: bool) -> bool:
+    with suppress(_TakenBack), transaction(connection):
+        if rows.put(connection, documents, if_absent):
+            return True
+        raise _TakenBack
+    return False
+
+
+def _remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str, number: int | None) -> bool:
+    with transaction(connection):
+        return rows.remove(connection, kind, id, tenant, parent, number)
