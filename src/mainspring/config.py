@@ -31,8 +31,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The model for requests that name none, or `scripted:FILE`."""
     base_url: str | None = None
     """An OpenAI-compatible backend that serves every model name."""
-    api_key: str | None = None
+    backend_key: str | None = None
     """The backend's key."""
+    api_key: str | None = None
+    """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
+    context_tokens: int | None = None
+    """How many tokens the model takes; what does not fit is cut off or refused, as a request's `truncation` says."""
     tools: tuple[str, ...] = ()
     """Python functions to offer to every request: `module:function`, or `module` for all `@tool` in it."""
     drain_seconds: float = 10.0

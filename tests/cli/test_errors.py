@@ -98,7 +98,7 @@ def test_a_previous_run_without_a_database(shell: Shell) -> None:
 def test_a_previous_run_that_is_not_stored(shell: Shell) -> None:
     options = ("--previous", "resp_1", "--database", "runs.db")
     assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), *options) == snapshot(
-        "run `resp_1` is not stored; it may have been deleted; list the runs with: mainspring runs --database runs.db"
+        "Previous response with id 'resp_1' not found; list the runs with: mainspring runs --database runs.db"
     )
 
 

@@ -60,8 +60,10 @@ class Linter:
             self._part_added(event)
         elif kind.endswith("_part.done"):
             self._part_done(event)
-        elif kind.startswith("response.function_call_arguments"):
+        elif kind.startswith(("response.function_call_arguments", "response.mcp_call_arguments")):
             self._argument(kind, event)
+        elif kind.startswith("response.mcp_call."):
+            assert self._open[event["output_index"]]["id"] == event["item_id"]
         elif kind == "response.output_text.annotation.added":
             part = self._part(event)
             assert event["annotation_index"] == len(part["annotations"])
@@ -104,8 +106,8 @@ class Linter:
         assert (item["id"], item["type"]) == (begun["id"], begun["type"])
         assert item.get("status") != "in_progress"
         assert not [key for key in self._parts if key[0] == index and not self._parts[key].get("closed")]
-        if item["type"] == "function_call":
-            assert self._arguments.pop(index) == item["arguments"]
+        if item["type"] in ("function_call", "mcp_call"):
+            assert self._arguments.pop(index, item["arguments"]) == item["arguments"]
         for is_summary, field in ((False, "content"), (True, "summary")):
             told = [self._parts[key]["part"] for key in sorted(self._parts) if key[0] == index and key[1] is is_summary]
             if item["type"] in ("message", "reasoning"):

@@ -112,7 +112,9 @@ async def _leave(served: Served, headers: dict[str, str]) -> str:
     ):
         seen = b""
         while b"output_text.delta" not in seen:
-            seen += await answer.content.readany()
+            more = await answer.content.readany()
+            assert more, f"the stream ended early: {seen.decode()}"
+            seen += more
         answer.close()
     return str(json.loads(seen.split(b"data: ")[1].split(b"\n")[0])["response"]["id"])
 
@@ -163,11 +165,13 @@ async def test_the_status_requires_action_is_shown_to_those_who_ask_for_it(tmp_p
 
 async def test_a_failing_model_fails_the_response_and_says_why(tmp_path: Path) -> None:
     with serving(tmp_path, HELLO) as served:
-        status, failed = await post(served, {"input": "down"})
-    assert status == 200
+        status, refused = await post(served, {"input": "down"})
+        [failed] = (await get(served, "/responses"))[1]["data"]
+    assert (status, refused["error"]["code"], refused["error"]["message"]) == (502, "provider_unavailable", "nobody is at home")
     assert failed["status"] == "failed"
-    assert failed["error"]["code"] == "server_error"
-    assert failed["error"]["message"] == "nobody is at home"
+    assert failed["error"] == {
+        "code": "server_error", "message": "nobody is at home", "type": "model_error", "reason": "provider_unavailable",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

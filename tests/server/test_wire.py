@@ -43,7 +43,7 @@ async def test_law_10_11_12_a_stream_is_well_formed_and_rebuilds_the_response(wo
     assert linted(events_of(stream)) == told
 
 
-@given(worlds, st.sampled_from([PLAIN, Dialect("reasoning", True, True, False), Dialect(extensions=True)]))
+@given(worlds, st.sampled_from([PLAIN, Dialect("reasoning", "function_call", True, True, False), Dialect(extensions=True)]))
 async def test_law_16_a_stream_made_again_from_the_log_is_the_same_to_the_byte(world: World, dialect: Dialect) -> None:
     stream, told, again = await streamed(world, dialect)
     assert b"".join(again) + DONE == stream

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 import mainspring
+from mainspring.cli.keys import app as keys
 
 HELP = """
 An agent engine you host yourself: any model, your tools, every step recorded.
@@ -71,6 +72,7 @@ Shows a run of the database as it was shown live.
 """
 
 app = typer.Typer(name="mainspring", help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode="markdown")
+app.add_typer(keys)
 
 Model = Annotated[
     str | None,
@@ -133,7 +135,7 @@ def serve(
     from mainspring.config import load
     from mainspring.server.serve import serve
 
-    given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "api_key": api_key}
+    given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "backend_key": api_key}
     return serve(load({**given, "tools": tuple(tool) if tool else None}, file=config))
 
 

@@ -76,7 +76,7 @@ def run(order: Order, setup: Setup, database: Path | None, *, as_json: bool) -> 
             except InvalidRequest as error:
                 if database is None or error.param != "previous_response_id":
                     raise
-                raise InvalidRequest(f"{error.message}; {how_to_list(database)}", param=error.param) from error
+                raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(database)}", param=error.param) from error
             return await follow(handle, view_for(as_json), database)
 
     return launch(live())

@@ -17,6 +17,7 @@ from mainspring.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
+    Compacted,
     ErrorInfo,
     Event,
     ItemDone,
@@ -119,6 +120,9 @@ class Screen:
                 self._worked(event)
             case RunStarted() | RunResumed() | TurnStarted() | TurnEnded() | TurnAborted() | Nudged() | RunEnded():
                 self._moved_on(event)
+            case Compacted():
+                self._end_line()
+                self._ink.put("\n… the earlier conversation was summed up\n" if event.item else "\n✗ no summary\n", "magenta")
             case _:
                 assert_never(event)
 

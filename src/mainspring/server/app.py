@@ -8,14 +8,19 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.app import Engine
 from mainspring.errors import MainspringError
 from mainspring.ids import random_id
+from mainspring.server.compact import Compact
+from mainspring.server.conversations import Conversations
 from mainspring.server.faults import Fault, fault_response, json_response
+from mainspring.server.keys import Guard, Keys
 from mainspring.server.responses import Responses
+from mainspring.server.socket import Sockets
+from mainspring.server.tokens import Tokens
 from mainspring.server.wire import Dialect
 
 log = getLogger(__name__)
@@ -23,9 +28,14 @@ log = getLogger(__name__)
 Handler = Callable[[Request], Awaitable[HttpResponse]]
 
 
-def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
-    """The application: an engine behind its routes. The engine runs as long as the application does."""
+def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None = None, is_local: bool = True) -> Starlette:
+    """The application: an engine behind its routes. The engine runs as long as the application does.
+
+    `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.
+    """
     responses = Responses(engine, dialect or Dialect())
+    conversations = Conversations(engine)
+    sockets = Sockets(engine, dialect or Dialect())
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -51,10 +61,21 @@ def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
         routes=[
             Route("/v1/responses", responses.create, methods=["POST"]),
             Route("/v1/responses", responses.list, methods=["GET"]),
+            WebSocketRoute("/v1/responses", sockets.serve),
+            Route("/v1/responses/compact", Compact(engine).create, methods=["POST"]),
+            Route("/v1/responses/input_tokens", Tokens(engine).count, methods=["POST"]),
             Route("/v1/responses/{response_id}", responses.retrieve, methods=["GET"]),
             Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
             Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
             Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
+            Route("/v1/conversations", conversations.create, methods=["POST"]),
+            Route("/v1/conversations/{conversation_id}", conversations.retrieve, methods=["GET"]),
+            Route("/v1/conversations/{conversation_id}", conversations.update, methods=["POST"]),
+            Route("/v1/conversations/{conversation_id}", conversations.delete, methods=["DELETE"]),
+            Route("/v1/conversations/{conversation_id}/items", conversations.list_items, methods=["GET"]),
+            Route("/v1/conversations/{conversation_id}/items", conversations.add_items, methods=["POST"]),
+            Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.retrieve_item, methods=["GET"]),
+            Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
@@ -67,6 +88,7 @@ def server(engine: Engine, dialect: Dialect | None = None) -> Starlette:
         },
         lifespan=lifespan,
     )
+    app.add_middleware(Guard, keys=keys or Keys(engine.store), is_local=is_local)
     app.add_middleware(RequestIds)
     return app
 

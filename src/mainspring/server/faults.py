@@ -21,9 +21,6 @@ def json_response(body: object, status: int = 200, headers: Mapping[str, str] | 
 
 
 def fault_response(error: Fault | MainspringError) -> HttpResponse:
-    kind = "invalid_request_error" if error.status < 500 and error.status != 429 else "server_error"
-    if error.status == 429:
-        kind = "too_many_requests"
     headers = {}
     if error.status >= 500 or error.status == 409:
         # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
@@ -32,5 +29,13 @@ def fault_response(error: Fault | MainspringError) -> HttpResponse:
         headers["retry-after"] = f"{error.retry_after:g}"
     code = None if isinstance(error, CallerError) and error.code == "invalid_request_error" else error.code
     return json_response(
-        {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}, error.status, headers
+        {"error": {"message": error.message, "type": fault_type(error.status), "param": error.param, "code": code}},
+        error.status,
+        headers,
     )
+
+
+def fault_type(status: int) -> str:
+    if status == 429:
+        return "too_many_requests"
+    return "invalid_request_error" if status < 500 else "server_error"

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from mainspring.errors import InvalidRequest
 from mainspring.ids import NewId
 from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
-from mainspring.spec import RunSpec, ToolChoice, spec_for
+from mainspring.server.calls import unmerged
+from mainspring.spec import Conversation, RunSpec, ToolChoice, spec_for
 
 MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
@@ -43,6 +44,7 @@ class CreateResponse(Struct):
     text: Json | None = None
     reasoning: Json | None = None
     truncation: str | None = None
+    context_management: tuple[Json, ...] | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -60,7 +62,7 @@ def parse(body: bytes) -> CreateResponse:
     try:
         request = decode(body, CreateResponse)
     except msgspec.ValidationError as error:
-        raise _misfit(error) from None
+        raise misfit(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     except RecursionError:
@@ -69,7 +71,7 @@ def parse(body: bytes) -> CreateResponse:
     return request
 
 
-def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
+def misfit(error: msgspec.ValidationError) -> InvalidRequest:
     message, *paths = str(error).split(" - at `")
     field = "".join([path.rstrip("`").removeprefix("$") for path in reversed(paths)]).removeprefix(".")
     return InvalidRequest(f"{field or 'the body'}: {message}", param=field or None)
@@ -103,10 +105,10 @@ def _check(request: CreateResponse) -> None:
     if request.previous_response_id is not None and request.conversation is not None:
         message = "previous_response_id and conversation exclude each other; send one of them"
         raise InvalidRequest(message, param="previous_response_id")
-    _check_metadata(request.metadata or {})
+    check_metadata(request.metadata or {})
 
 
-def _check_metadata(metadata: dict[str, Any]) -> None:
+def check_metadata(metadata: dict[str, Any]) -> None:
     if len(metadata) > 16:
         raise InvalidRequest(f"metadata has {len(metadata)} pairs; at most 16 are taken", param="metadata")
     for key, value in metadata.items():
@@ -115,9 +117,18 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
             raise InvalidRequest(f"{message}; `{key[:64]}` does not fit", param="metadata")
 
 
-def order(request: CreateResponse, *, new_id: NewId, default_model: str, server_tools: Sequence[ToolDefinition] = ()) -> RunSpec:
+def order(
+    request: CreateResponse,
+    *,
+    new_id: NewId,
+    default_model: str,
+    server_tools: Sequence[ToolDefinition] = (),
+    context_tokens: int | None = None,
+) -> RunSpec:
     """The order that a request stands for. Raises `InvalidRequest`."""
     given = _input(request.input, new_id)
+    if not given and request.previous_response_id is None and request.conversation is None:
+        raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
     tools = tuple([_tool(number, tool) for number, tool in enumerate(request.tools or ())])
     named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
     limits: Json = {}
@@ -139,10 +150,14 @@ def order(request: CreateResponse, *, new_id: NewId, default_model: str, server_
         background=request.background is True,
         metadata=request.metadata or {},
         echo=_echo(request),
+        conversation=_conversation(request.conversation),
         temperature=request.temperature,
         top_p=request.top_p,
         text=_text(request.text),
         reasoning=request.reasoning,
+        truncation=request.truncation or "disabled",
+        compact_threshold=_threshold(request.context_management),
+        context_tokens=context_tokens,
         **limits,
     )
 
@@ -152,13 +167,13 @@ def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, .
         return ()
     if isinstance(given, str):
         return (user(given, id=new_id("msg")),)
-    return tuple([_identified(item, new_id) for item in given])
+    return tuple([identified(part, new_id) for item in given for part in unmerged(item)])
 
 
 _PREFIXES = {"Message": "msg", "FunctionCall": "fc", "FunctionCallOutput": "fco", "Reasoning": "rs"}
 
 
-def _identified(item: Item, new_id: NewId) -> Item:
+def identified(item: Item, new_id: NewId) -> Item:
     """Clients may leave ids out; stored items have one."""
     prefix = _PREFIXES.get(type(item).__name__)
     return replace(item, id=new_id(prefix)) if prefix is not None and not getattr(item, "id", None) else item  # type: ignore[type-var]
@@ -200,6 +215,30 @@ def _choice(choice: str | Json | None) -> ToolChoice:
     raise InvalidRequest(message, param="tool_choice")
 
 
+def _conversation(given: str | Json | None) -> Conversation | None:
+    match given:
+        case None:
+            return None
+        case str(id) | {"id": str(id)}:
+            return Conversation(id)
+        case _:
+            raise InvalidRequest('conversation must be an id, or {"id": ...}', param="conversation")
+
+
+def _threshold(management: Sequence[Json] | None) -> int | None:
+    match management:
+        case None | ():
+            return None
+        case ({"type": "compaction", **rest},):
+            threshold = rest.get("compact_threshold")
+            if threshold is None or (type(threshold) is int and threshold > 0):
+                return threshold
+        case _:
+            pass
+    message = 'context_management must be one {"type": "compaction", "compact_threshold": N} with N above 0'
+    raise InvalidRequest(message, param="context_management")
+
+
 def _text(text: Json | None) -> Json | None:
     form = (text or {}).get("format")
     if form is None:
@@ -213,7 +252,7 @@ def _text(text: Json | None) -> Json | None:
 
 def _echo(request: CreateResponse) -> Json:
     """The fields that come back in the Response as they were sent."""
-    echo: Json = {"tools": tuple([_echoed_tool(tool) for tool in request.tools or ()])}
+    echo: Json = {"tools": [_echoed_tool(tool) for tool in request.tools or ()]}
     for field in (
         "presence_penalty", "frequency_penalty", "top_logprobs", "truncation", "safety_identifier", "prompt_cache_key", "user",
     ):  # fmt: skip

@@ -5,21 +5,26 @@ from collections.abc import Sequence
 from anyio import create_task_group
 from msgspec import Struct
 from msgspec.structs import replace
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
 from mainspring.engine.engine import Handle
-from mainspring.errors import InvalidRequest, NotFound
+from mainspring.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.events import Status
 from mainspring.items import Item
 from mainspring.loop.drafts import item_id
 from mainspring.loop.response import Response
+from mainspring.loop.run import Run
 from mainspring.server.faults import Fault, json_response
+from mainspring.server.idempotency import Idempotency
+from mainspring.server.keys import caller_of
+from mainspring.server.references import resolve
 from mainspring.server.requests import order, parse
 from mainspring.server.streams import EventStream, Wires, frames
-from mainspring.server.wire import Dialect, shown
+from mainspring.server.wire import Dialect, shown, without_addresses
 
+IDEMPOTENCY_KEY = "idempotency-key"
 MOST_BODY_BYTES = 32 * 1024 * 1024
 
 
@@ -38,15 +43,28 @@ class Responses:
         self._engine = engine
         self._dialect = dialect
         self._wires = Wires()
+        self._idempotency = Idempotency(engine)
 
     async def create(self, request: Request) -> HttpResponse:
-        body = parse(await body_of(request))
-        spec = order(body, new_id=self._engine.new_id, default_model=self._engine.model, server_tools=self._engine.definitions)
-        handle = await self._engine.start(spec)
+        raw = await body_of(request)
+        body = parse(raw)
+        await resolve(body, self._engine.store, caller_of(request).tenant)
+        engine = self._engine
+        spec = order(
+            body,
+            new_id=engine.new_id,
+            default_model=engine.model,
+            server_tools=engine.definitions,
+            context_tokens=engine.context_tokens,
+        )
+        spec = replace(spec, tenant=caller_of(request).tenant)
+        is_followed = body.stream is True or not spec.background
+        handle = await self._idempotency.start(spec, request.headers.get(IDEMPOTENCY_KEY), raw, is_followed=is_followed)
         if body.stream:
             return self._stream(handle, request, -1, is_owner=not spec.background)
         if not spec.background:
-            await _ended(handle, request)
+            await ended(handle, request)
+            raise_failure(handle.run)
         return json_response(shown(handle.response, self._told(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -74,7 +92,8 @@ class Responses:
     async def list(self, request: Request) -> HttpResponse:
         limit, newest_first, after = page_of(request)
         status: Status | None = request.query_params.get("status")  # type: ignore[assignment]
-        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, status=status)
+        tenant = caller_of(request).tenant
+        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, status=status, tenant=tenant)
         told: list[Response] = []
         for run in page.runs:
             answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
@@ -89,10 +108,14 @@ class Responses:
 
     async def _find(self, request: Request) -> Handle:
         run_id = str(request.path_params["response_id"])
+        missing = NotFound(f"Response with id '{run_id}' not found.", param="response_id")
         try:
-            return await self._engine.attach(run_id)
+            handle = await self._engine.attach(run_id)
         except NotFound:
-            raise NotFound(f"Response with id '{run_id}' not found.", param="response_id") from None
+            raise missing from None
+        if handle.run.spec.tenant != caller_of(request).tenant:
+            raise missing
+        return handle
 
     def _stream(self, handle: Handle, request: Request, after: int, *, is_owner: bool) -> HttpResponse:
         wire = self._wires.of(handle, self._told(request))
@@ -104,21 +127,26 @@ class Responses:
         return EventStream(frames(handle, wire, after), {}, left)
 
     def _told(self, request: Request) -> Dialect:
-        """The server's dialect, as this request's headers change it."""
-        headers, dialect = request.headers, self._dialect
-        if "openresponses-version" in headers:
-            dialect = replace(dialect, reasoning="reasoning")
-        if (status := headers.get("mainspring-status")) is not None:
-            dialect = replace(dialect, requires_action=status == "requires_action")
-        if (extensions := headers.get("mainspring-extensions")) is not None:
-            dialect = replace(dialect, extensions=extensions == "on")
-        if (announced := headers.get("mainspring-error-event")) is not None:
-            dialect = replace(dialect, error_event=announced != "off")
-        return dialect
+        return told_to(request, self._dialect)
 
 
-async def _ended(handle: Handle, request: Request) -> None:
+def told_to(client: HTTPConnection, dialect: Dialect) -> Dialect:
+    """The server's dialect, as this client's headers change it."""
+    headers = client.headers
+    if "openresponses-version" in headers:
+        dialect = replace(dialect, reasoning="reasoning")
+    if (status := headers.get("mainspring-status")) is not None:
+        dialect = replace(dialect, requires_action=status == "requires_action")
+    if (extensions := headers.get("mainspring-extensions")) is not None:
+        dialect = replace(dialect, extensions=extensions == "on")
+    if (announced := headers.get("mainspring-error-event")) is not None:
+        dialect = replace(dialect, error_event=announced != "off")
+    return dialect
+
+
+async def ended(handle: Handle, request: Request) -> None:
     """Waits for the end; a client that leaves first cancels the run, unless it asked for the contrary."""
+    failure: MainspringError | None = None
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -128,12 +156,28 @@ async def _ended(handle: Handle, request: Request) -> None:
     async with create_task_group() as group:
         if not _goes_on(request):
             group.start_soon(leave)
-        await handle.wait()
+        try:
+            await handle.wait()
+        except MainspringError as error:
+            failure = error
         group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def _goes_on(request: Request) -> bool:
-    return request.headers.get("mainspring-on-disconnect") == "continue"
+    """Whether the client means its response to go on without it. One that has given it a key may be back for it."""
+    return request.headers.get("mainspring-on-disconnect") == "continue" or IDEMPOTENCY_KEY in request.headers
+
+
+def raise_failure(run: Run) -> None:
+    """A run that failed before it said anything is an error of the request, as SDKs expect it; it can be read all the same."""
+    if run.status == "failed" and not run.output and run.error is not None:
+        status = _STATUSES.get(run.error.code, 502 if run.error.code.startswith("provider_") else 500)
+        raise Fault(status, run.error.code, without_addresses(run.error.message))
+
+
+_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
 
 
 def page_of(request: Request) -> tuple[int, bool, str | None]:

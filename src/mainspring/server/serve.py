@@ -13,6 +13,8 @@ from mainspring.config import Settings
 from mainspring.ports import Provider, Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
+from mainspring.server.keys import Keys, is_loopback
+from mainspring.server.responses import MOST_BODY_BYTES
 from mainspring.server.wire import Dialect
 from mainspring.tools.functions import load
 
@@ -44,10 +46,15 @@ class Announcing(Server):
 def announcement(settings: Settings, url: str) -> str:
     model = settings.model or ("every model of " + settings.base_url if settings.base_url else "a scripted stand-in")
     example = settings.model or "NAME"
+    if settings.api_key is not None or not is_loopback(settings.host):
+        keys = f"needed; `mainspring keys create --database {settings.database}` makes one"
+    else:
+        keys = "none needed, since only this machine can reach it, until you make one"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
         f"  model     {model}\n"
         f"  database  {settings.database}\n"
+        f"  API keys  {keys}\n"
         f"  try       curl {url}/responses -H 'content-type: application/json' "
         f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
         f'  or        OpenAI(base_url="{url}", api_key="unused").responses.create(model="{example}", input="Hello")'
@@ -58,11 +65,12 @@ def engine_for(settings: Settings) -> Engine:
     """The engine that the settings describe. Raises `InvalidRequest` for what is missing or wrong."""
     tools = [function for reference in settings.tools for function in load(reference)]
     provider: Provider
-    if settings.model is None and settings.base_url is None and settings.api_key is None:
+    if settings.model is None and settings.base_url is None and settings.backend_key is None:
         provider = Scripted(say(WELCOME), repeat=True, chunk=4)
     else:
-        provider = provider_for(settings.model or "", settings.base_url, settings.api_key)
-    engine = Engine(provider, tools=tools, database=Path(settings.database))
+        provider = provider_for(settings.model or "", settings.base_url, settings.backend_key)
+    engine = Engine(provider, tools=tools, database=Path(settings.database), context_tokens=settings.context_tokens)
+    engine.owns_provider = True
     engine.model = settings.model or (provider.name if isinstance(provider, Scripted) else "")
     return engine
 
@@ -70,21 +78,22 @@ def engine_for(settings: Settings) -> Engine:
 def serve(settings: Settings) -> int:
     """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start."""
     dialect = Dialect(
-        "reasoning" if settings.reasoning_events == "reasoning" else "reasoning_text",
-        settings.requires_action,
-        settings.extension_events,
-        settings.error_event,
+        reasoning="reasoning" if settings.reasoning_events == "reasoning" else "reasoning_text",
+        requires_action=settings.requires_action,
+        extensions=settings.extension_events,
+        error_event=settings.error_event,
     )
     engine = engine_for(settings)
     asyncio.run(_try_out(engine.store))
     config = Config(
-        server(engine, dialect),
+        server(engine, dialect, keys=Keys(engine.store, configured=settings.api_key), is_local=is_loopback(settings.host)),
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         http="httptools",
         log_level="warning",
         access_log=False,
+        ws_max_size=MOST_BODY_BYTES,
         server_header=False,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )

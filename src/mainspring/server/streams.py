@@ -1,6 +1,7 @@
 """Server-sent events: many viewers of one run, each at its own pace, all reading the same bytes."""
 
 from collections.abc import AsyncIterator, Callable
+from logging import getLogger
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -8,7 +9,10 @@ from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from mainspring.engine.engine import Handle
+from mainspring.errors import MainspringError
 from mainspring.server.wire import DONE, Dialect, Wire
+
+log = getLogger(__name__)
 
 PING = b": ping\n\n"
 PING_SECONDS = 15.0
@@ -59,11 +63,17 @@ class EventStream(HttpResponse):
             group.start_soon(_leave, receive, group.cancel_scope)
             lock = anyio.Lock()
             group.start_soon(_ping, send, lock)
-            async for batch in self._source:
-                async with lock:
-                    await send({"type": "http.response.body", "body": b"".join(batch), "more_body": True})
+            try:
+                async for batch in self._source:
+                    async with lock:
+                        await send({"type": "http.response.body", "body": b"".join(batch), "more_body": True})
+                end = DONE
+            except MainspringError as error:
+                # The server stops, or another has taken the run over: the client may read on there, from its last event.
+                log.info("a stream was broken off: %s", error)
+                end = b""
             is_whole = True
-            await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            await send({"type": "http.response.body", "body": end, "more_body": False})
             group.cancel_scope.cancel()
         if not is_whole:
             self._on_disconnect()

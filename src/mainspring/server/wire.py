@@ -5,6 +5,7 @@ expansion is a function of the log alone: whoever reads a run again, from whatev
 `output_index` is its place in the final `output`, because items are entered there in the order in which they begin.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -28,6 +29,7 @@ from mainspring.events import (
 )  # fmt: skip
 from mainspring.items import (
     FunctionCall,
+    FunctionCallOutput,
     Item,
     Json,
     Message,
@@ -42,18 +44,22 @@ from mainspring.items import (
 from mainspring.loop.drafts import item_id
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run
+from mainspring.server.calls import client_tools, delegated, mcp_call, mcp_id, merged
 
+_ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
 DONE = b"data: [DONE]\n\n"
 
 
 class Dialect(Struct, frozen=True):
     """How events are told. The defaults suit every client that was tried; a server or a request may choose otherwise.
 
-    `reasoning` names the events of raw reasoning; `requires_action` shows that status instead of `completed`; `extensions` adds
-    our own events, which some clients refuse; `error_event` announces a failure before `response.failed`.
+    `reasoning` names the events of raw reasoning; `server_calls` says what calls look like that the server performs (`calls`);
+    `requires_action` shows that status instead of `completed`; `extensions` adds our own events, which some clients refuse;
+    `error_event` announces a failure before `response.failed`.
     """
 
     reasoning: Literal["reasoning_text", "reasoning"] = "reasoning_text"
+    server_calls: Literal["mcp_call", "function_call"] = "mcp_call"
     requires_action: bool = False
     extensions: bool = False
     error_event: bool = True
@@ -64,7 +70,8 @@ def shown(told: Response, dialect: Dialect) -> Response:
     status = told.status
     if status == "requires_action" and not dialect.requires_action:
         status = "completed"
-    return replace(told, status=status, error=_error(told.error) if told.error else None)
+    output = merged(told) if dialect.server_calls == "mcp_call" else told.output
+    return replace(told, status=status, output=output, error=_error(told.error) if told.error else None)
 
 
 class _Part(Struct):
@@ -84,6 +91,7 @@ class _Open(Struct):
     parts: dict[tuple[bool, int], _Part]
     has_arguments: bool = False
     head: bytes = b""
+    is_servers: bool = False
 
 
 class Wire:
@@ -99,6 +107,8 @@ class Wire:
         self._count = 0
         self._entries = 0
         self._open: dict[str, _Open] = {}
+        self._waiting: dict[str, tuple[int, FunctionCall]] = {}
+        self._clients: frozenset[str] | None = None
         self._is_running = False
 
     def add(self, record: Recorded, run: Run) -> None:
@@ -134,6 +144,8 @@ class Wire:
     def _created(self, run: Run) -> None:
         self._entries = run.base
         began = response(run)
+        if self._dialect.server_calls == "mcp_call":
+            self._clients = client_tools(began)
         status = "queued" if run.spec.background else "in_progress"
         body = {"response": replace(shown(began, self._dialect), status=status)}
         self._tell("response.created", body)
@@ -148,7 +160,14 @@ class Wire:
         self._tell("response.in_progress", {"response": now})
 
     def _ended(self, run: Run) -> None:
-        told = shown(response(run), self._dialect)
+        made = response(run)
+        for index, call in self._waiting.values():
+            self._tell("response.output_item.done", {"output_index": index, "item": mcp_call(call)})
+        for call in delegated(made, [call for _, call in self._waiting.values()]):
+            self._clients = (self._clients or frozenset()) | {call.name}
+            self._begin(call)
+            self._finish(call)
+        told = shown(made, self._dialect)
         match run.status:
             case "completed" | "requires_action":
                 kind = "response.completed"
@@ -157,7 +176,7 @@ class Wire:
             case _:
                 kind = "response.failed"
         if run.status == "failed" and self._dialect.error_event and run.error is not None:
-            flat = {"code": run.error.code, "message": run.error.message, "param": None}
+            flat = {"code": run.error.code, "message": without_addresses(run.error.message), "param": None}
             self._tell("error", {**flat, "error": {"type": error_type(run.error), **flat}})
         self._tell(kind, {"response": told})
 
@@ -172,7 +191,7 @@ class Wire:
                 if item_id(entry.item) in self._open:
                     self._finish(entry.item)
             elif entry.origin == "tool":
-                self._whole(entry.item)
+                self._returned(entry.item)
 
     # Items.
 
@@ -180,6 +199,13 @@ class Wire:
         opened = _Open(self._count, {})
         self._count += 1
         self._open[item_id(item)] = opened
+        if isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients:
+            opened.is_servers = True
+            begun = mcp_call(replace(item, arguments=""), status="in_progress")
+            self._tell("response.output_item.added", {"output_index": opened.index, "item": begun})
+            self._tell("response.mcp_call.in_progress", {"item_id": mcp_id(item), "output_index": opened.index})
+            opened.head = self._head("response.mcp_call_arguments.delta", mcp_id(item), opened.index)
+            return
         self._tell("response.output_item.added", {"output_index": opened.index, "item": _begun(item)})
         if isinstance(item, FunctionCall):
             opened.head = self._head("response.function_call_arguments.delta", item.id, opened.index)
@@ -187,6 +213,9 @@ class Wire:
     def _finish(self, item: Item) -> None:
         opened = self._open[item_id(item)]
         match item:
+            case FunctionCall() if opened.is_servers:
+                self._called(opened, item)
+                return
             case FunctionCall():
                 if item.arguments and not opened.has_arguments:
                     self._arguments(item.id, item.arguments)
@@ -206,6 +235,28 @@ class Wire:
                 pass
         del self._open[item_id(item)]
         self._tell("response.output_item.done", {"output_index": opened.index, "item": item})
+
+    def _called(self, opened: _Open, call: FunctionCall) -> None:
+        """The model has made a call that the server performs; its item stays open until the output is there."""
+        if call.arguments and not opened.has_arguments:
+            self._arguments(call.id, call.arguments)
+        where = {"item_id": mcp_id(call), "output_index": opened.index}
+        self._tell("response.mcp_call_arguments.done", {**where, "arguments": call.arguments})
+        del self._open[call.id]
+        if call.status == "completed":
+            self._waiting[call.call_id] = opened.index, call
+        else:
+            self._tell("response.output_item.done", {"output_index": opened.index, "item": mcp_call(call)})
+
+    def _returned(self, item: Item) -> None:
+        """Something a tool brought: the output that a server's call waits for, or an item of its own."""
+        if not isinstance(item, FunctionCallOutput) or item.call_id not in self._waiting:
+            self._whole(item)
+            return
+        index, call = self._waiting.pop(item.call_id)
+        told = mcp_call(call, item)
+        self._tell(f"response.mcp_call.{told.data['status']}", {"item_id": mcp_id(call), "output_index": index})
+        self._tell("response.output_item.done", {"output_index": index, "item": told})
 
     def _whole(self, item: Item) -> None:
         """An item that comes at once."""
@@ -285,6 +336,11 @@ def data_of(frame: bytes) -> bytes:
     return frame[frame.index(b"data: ") + 6 : -2]
 
 
+def without_addresses(message: str) -> str:
+    """A message without the addresses of what is behind the server, which are nobody's business."""
+    return _ADDRESS.sub("the backend", message)
+
+
 def error_type(error: ErrorInfo) -> str:
     match error.code:
         case "rate_limit_exceeded":
@@ -304,7 +360,12 @@ _KNOWN_CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt
 def _error(error: Json) -> Json:
     code = str(error["code"])
     known = code if code in _KNOWN_CODES else "server_error"
-    return {"code": known, "message": error["message"], "type": error_type(ErrorInfo(code, "")), "reason": code}
+    return {
+        "code": known,
+        "message": without_addresses(str(error["message"])),
+        "type": error_type(ErrorInfo(code, "")),
+        "reason": code,
+    }
 
 
 def _begun(item: Item) -> Item:

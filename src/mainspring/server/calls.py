@@ -1,0 +1,87 @@
+"""Calls that the server performs, as clients are told of them.
+
+A `function_call` in an answer asks the client to act; every SDK takes it so. A call that the server performs itself is
+therefore shown as one `mcp_call`, which clients know as done elsewhere: the call and, once it is there, its output in one item.
+What is stored and what the model sees stays call and output.
+"""
+
+from collections.abc import Sequence
+
+from mainspring.ids import derived
+from mainspring.items import FunctionCall, FunctionCallOutput, Item, Json, Unknown, text_of
+from mainspring.loop.response import Response
+
+SERVER_LABEL = "mainspring"
+
+
+def client_tools(told: Response) -> frozenset[str]:
+    """The names of the functions that the client performs in this response."""
+    names = {str(tool["name"]) for tool in told.tools if tool.get("type") == "function" and "name" in tool}
+    match told.tool_choice:
+        case "none" | {"type": "allowed_tools", "mode": "none"}:
+            return frozenset()
+        case {"type": "allowed_tools", "tools": [*allowed]}:
+            return frozenset(names & {str(tool.get("name")) for tool in allowed if isinstance(tool, dict)})
+        case _:
+            return frozenset(names)
+
+
+def mcp_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
+    """A call of the server's, with its output if it has one."""
+    failed = output is not None and output.is_error is True
+    item: Json = {
+        "type": "mcp_call",
+        "id": mcp_id(call),
+        "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
+        "server_label": SERVER_LABEL,
+        "name": call.name,
+        "arguments": call.arguments,
+        "output": None if output is None or failed else text_of(output.output),
+    }
+    if failed and output is not None:
+        item["error"] = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text_of(output.output)}]}
+    return Unknown(item)
+
+
+def mcp_id(call: FunctionCall) -> str:
+    return derived("mcp", call.id)
+
+
+def merged(told: Response) -> tuple[Item, ...]:
+    """The output as clients see it: server-run calls as one item each, at the place of the call."""
+    clients = client_tools(told)
+    items: list[Item] = []
+    open_calls: dict[str, tuple[int, FunctionCall]] = {}
+    for item in told.output:
+        match item:
+            case FunctionCall() if item.name not in clients:
+                if item.status == "completed":
+                    open_calls[item.call_id] = len(items), item
+                items.append(mcp_call(item))
+            case FunctionCallOutput() if item.call_id in open_calls:
+                place, call = open_calls.pop(item.call_id)
+                items[place] = mcp_call(call, item)
+            case _:
+                items.append(item)
+    return (*items, *delegated(told, [call for _, call in open_calls.values()]))
+
+
+def delegated(told: Response, calls: Sequence[FunctionCall]) -> list[FunctionCall]:
+    """Those of the server's calls that it handed to the client in the end; the client is asked like for any of its own."""
+    wanted = {stub.get("call_id") for stub in told.required_input or ()}
+    return [call for call in calls if call.call_id in wanted]
+
+
+def unmerged(item: Item) -> tuple[Item, ...]:
+    """An `mcp_call` of ours that a client sends back, as the call and the output that it stands for; other items as they are."""
+    if not isinstance(item, Unknown) or item.data.get("type") != "mcp_call" or item.data.get("server_label") != SERVER_LABEL:
+        return (item,)
+    data = item.data
+    suffix = str(data.get("id", "")).removeprefix("mcp_")
+    call = FunctionCall(f"call_{suffix}", str(data.get("name", "")), str(data.get("arguments") or "{}"), id=f"fc_{suffix}")
+    match data.get("error"):
+        case {"content": [*parts]}:
+            text = "".join([str(part.get("text", "")) for part in parts if isinstance(part, dict)])
+            return call, FunctionCallOutput(call.call_id, text, id=f"fco_{suffix}", is_error=True)
+        case _:
+            return call, FunctionCallOutput(call.call_id, str(data.get("output") or ""), id=f"fco_{suffix}")

@@ -1,0 +1,185 @@
+"""The Conversations API: lists of items that live as long as one likes, and that responses read and add to.
+
+A conversation is a document, and so is each of its items; the engine reads them when a response begins and adds to them when it
+ends (`loop.conversation` says how). Of two responses at once in one conversation, neither sees the other, and both are kept.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app import Engine
+from mainspring.engine.journal import Clock
+from mainspring.errors import AlreadyInConversation, InvalidRequest, NotFound
+from mainspring.items import Item, decode, encode
+from mainspring.loop.conversation import CONVERSATION, ITEM, with_id
+from mainspring.loop.drafts import item_id
+from mainspring.ports import Document
+from mainspring.server.faults import json_response
+from mainspring.server.keys import caller_of
+from mainspring.server.requests import check_metadata, identified, misfit
+from mainspring.server.responses import Page, body_of, page_of
+
+MOST_ITEMS: Final = 20
+
+
+class CreateConversation(Struct):
+    """The body of `POST /v1/conversations`."""
+
+    items: tuple[Item, ...] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class UpdateConversation(Struct):
+    metadata: dict[str, Any] | None
+
+
+class CreateItems(Struct):
+    items: tuple[Item, ...]
+
+
+class Conversation(Struct, frozen=True):
+    """A conversation as clients see it, and as its document holds it."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: str = "conversation"
+
+
+class Conversations:
+    """Every endpoint under `/v1/conversations`."""
+
+    def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    async def create(self, request: Request) -> HttpResponse:
+        body = _parsed(await body_of(request), CreateConversation)
+        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), _metadata(body.metadata))
+        tenant = caller_of(request).tenant
+        items = await self._documents(body.items or (), tenant, conversation.id)
+        await self._engine.store.put([_document(conversation, tenant), *items])
+        return json_response(conversation)
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        return json_response(await self._find(request))
+
+    async def update(self, request: Request) -> HttpResponse:
+        body = _parsed(await body_of(request), UpdateConversation)
+        found = await self._find(request)
+        changed = Conversation(found.id, found.created_at, _metadata(body.metadata))
+        await self._engine.store.put([_document(changed, caller_of(request).tenant)])
+        return json_response(changed)
+
+    async def delete(self, request: Request) -> HttpResponse:
+        id = str(request.path_params["conversation_id"])
+        if not await self._engine.store.remove(CONVERSATION, id, tenant=caller_of(request).tenant):
+            raise _not_found(id)
+        return json_response({"id": id, "object": "conversation.deleted", "deleted": True})
+
+    async def list_items(self, request: Request) -> HttpResponse:
+        limit, newest_first, after = page_of(request)
+        conversation, tenant = await self._find(request), caller_of(request).tenant
+        number = None
+        if after is not None:
+            seen = await self._engine.store.get(ITEM, after, tenant=tenant, parent=conversation.id)
+            if seen is None:
+                raise NotFound(f"No item with id '{after}'.", param="after")
+            number = seen.number
+        found = await self._engine.store.documents(
+            ITEM, tenant=tenant, parent=conversation.id, after=number, limit=limit + 1, newest_first=newest_first
+        )
+        return json_response(_page(found[:limit], has_more=len(found) > limit))
+
+    async def add_items(self, request: Request) -> HttpResponse:
+        body = _parsed(await body_of(request), CreateItems)
+        conversation, tenant = await self._find(request), caller_of(request).tenant
+        items = await self._documents(body.items, tenant, conversation.id)
+        if not await self._engine.store.put(items, if_absent=True):
+            for item in items:
+                if await self._engine.store.get(ITEM, item.id, tenant=tenant, parent=conversation.id) is not None:
+                    raise _already_there(item.id)
+            raise _not_found(conversation.id)
+        return json_response(_page(items, has_more=False))
+
+    async def retrieve_item(self, request: Request) -> HttpResponse:
+        conversation, id = await self._find(request), str(request.path_params["item_id"])
+        found = await self._engine.store.get(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id)
+        if found is None:
+            raise _no_item(id, conversation.id)
+        return json_response(decode(found.body, Item))
+
+    async def delete_item(self, request: Request) -> HttpResponse:
+        conversation, id = await self._find(request), str(request.path_params["item_id"])
+        if not await self._engine.store.remove(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id):
+            raise _no_item(id, conversation.id)
+        return json_response(conversation)
+
+    async def _find(self, request: Request) -> Conversation:
+        """The conversation that the path names. One of another tenant is not found."""
+        id = str(request.path_params["conversation_id"])
+        found = await self._engine.store.get(CONVERSATION, id, tenant=caller_of(request).tenant)
+        if found is None:
+            raise _not_found(id)
+        return decode(found.body, Conversation)
+
+    async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
+        """The items to be added, each with an id. Raises `InvalidRequest` if they are too many or one is there twice."""
+        if len(items) > MOST_ITEMS:
+            raise InvalidRequest(f"{len(items)} items were sent; at most {MOST_ITEMS} are taken at a time", param="items")
+        await self._engine.seal.check(items)
+        documents: dict[str, Document] = {}
+        for given in items:
+            item = identified(given, self._engine.new_id)
+            id = item_id(item) or self._engine.new_id("item")
+            if id in documents:
+                raise _already_there(id)
+            documents[id] = Document(ITEM, id, encode(with_id(item, id)), tenant, conversation)
+        return list(documents.values())
+
+
+Body = TypeVar("Body", CreateConversation, UpdateConversation, CreateItems)
+
+
+def _parsed(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return decode(body or b"{}", kind)
+    except msgspec.ValidationError as error:
+        raise misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+
+
+def _metadata(given: dict[str, Any] | None) -> dict[str, str]:
+    check_metadata(given or {})
+    return given or {}
+
+
+def _document(conversation: Conversation, tenant: str) -> Document:
+    return Document(CONVERSATION, conversation.id, encode(conversation), tenant)
+
+
+def _page(documents: Sequence[Document], has_more: bool) -> Page:
+    ids = [document.id for document in documents]
+    data = [decode(document.body, Item) for document in documents]
+    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+
+
+def _already_there(id: str) -> AlreadyInConversation:
+    return AlreadyInConversation(f"Item with id '{id}' is in the conversation already; leave it out.", param="items")
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"Conversation with id '{id}' not found.", param="conversation_id")
+
+
+def _no_item(id: str, conversation: str) -> NotFound:
+    return NotFound(f"Item with id '{id}' not found in conversation '{conversation}'.", param="item_id")

@@ -1,0 +1,247 @@
+"""API keys: who may use the server, for which tenant, and for what.
+
+Theory of operation. A key is `ms_<id>_<secret>`. The id finds its document; of the secret, 256 random bits, only a hash is kept,
+so a key is shown once and cannot be had again. `Guard` stands before every route, WebSockets included, and leaves a
+`Caller` for the handlers. Keys that were shown lately are remembered for `MEMORY` seconds: so much later, at most, a process
+learns that another one has revoked a key. A revoked key stays in the list, lest revoking the last one open the door.
+
+A server that only this machine can reach needs no keys as long as there are none. Once there is one, or one is configured, or the
+server listens to the network, everybody needs one.
+"""
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from secrets import token_hex
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mainspring.errors import MainspringError, NotFound
+from mainspring.items import decode, encode
+from mainspring.ports import Document, Store
+from mainspring.server.faults import Fault, fault_response
+
+KIND: Final = "api_key"
+MEMORY: Final = 5.0
+REMEMBERED: Final = 1024
+POLICY_VIOLATION: Final = 1008
+
+Area = Literal["responses", "conversations", "models", "admin", "*"]
+AREAS: Final[tuple[Area, ...]] = ("responses", "conversations", "models", "admin", "*")
+Seconds = Callable[[], float]
+
+_FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
+_HOW = "send the header `Authorization: Bearer KEY`; keys are made with `mainspring keys create --database FILE`"
+_NOBODY = sha256(b"").digest()
+
+
+class Caller(Struct, frozen=True):
+    """Who sends a request. Without keys, everybody is the default tenant and may do all."""
+
+    tenant: str = ""
+    scopes: tuple[Area, ...] = ("*",)
+
+    def may(self, area: Area) -> bool:
+        return area in self.scopes or "*" in self.scopes
+
+
+class Key(Struct, frozen=True):
+    """A key as it is kept: everything but the secret."""
+
+    id: str
+    created_at: float
+    digest: bytes
+    name: str = ""
+    tenant: str = ""
+    scopes: tuple[Area, ...] = ("*",)
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Key({self.id!r}, name={self.name!r}, tenant={self.tenant!r})"
+
+
+class _Seen(Struct, frozen=True):
+    key: Key
+    until: float
+
+
+class Keys:
+    """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of."""
+
+    def __init__(
+        self, store: Store, *, configured: str | None = None, clock: Seconds = time.time, ticks: Seconds = time.monotonic
+    ) -> None:
+        self._store = store
+        self._configured = _digest(configured) if configured else None
+        self._clock, self._ticks = clock, ticks
+        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._revocations = 0
+        self._has_keys = False
+        self._looked_at: float | None = None
+
+    async def create(
+        self, *, name: str = "", tenant: str = "", scopes: Sequence[Area] = ("*",), seconds: float | None = None
+    ) -> str:
+        """A new key, good for so many seconds or for ever. What is returned is nowhere else."""
+        id, secret, now = token_hex(6), token_hex(32), self._clock()
+        expires_at = None if seconds is None else now + seconds
+        key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)
+        await self._store.put([Document(KIND, id, encode(key))])
+        self._has_keys = True
+        return f"ms_{id}_{secret}"
+
+    async def list(self) -> Sequence[Key]:
+        """All keys, oldest first, those that are good no more among them."""
+        return [decode(document.body, Key) for document in await self._store.documents(KIND)]
+
+    async def revoke(self, id: str) -> Key:
+        """Makes the key useless, in this process from now on. Raises `NotFound`; a second time does nothing."""
+        found = await self._store.get(KIND, id)
+        if found is None:
+            raise NotFound(f"there is no key `{id}`; see `mainspring keys list`")
+        key = decode(found.body, Key)
+        if key.revoked_at is None:
+            key = replace(key, revoked_at=self._clock())
+            await self._store.put([replace(found, body=encode(key))])
+        self._revocations += 1
+        for token in [token for token, seen in self._seen.items() if seen.key.id == id]:
+            del self._seen[token]
+        return key
+
+    async def are_needed(self) -> bool:
+        """Whether there is a key, be it a useless one. That there is none is remembered for `MEMORY` seconds."""
+        if self._configured is not None or self._has_keys:
+            return True
+        now = self._ticks()
+        if self._looked_at is None or now - self._looked_at >= MEMORY:
+            self._has_keys = bool(await self._store.documents(KIND, limit=1))
+            self._looked_at = now
+        return self._has_keys
+
+    async def caller(self, authorization: str) -> Caller:
+        """Who sends this header. Raises `Fault` 401 that says what to do, and never what was sent."""
+        scheme, _, token = authorization.strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise Fault(401, "missing_api_key", f"an API key is needed: {_HOW}")
+        digest = _digest(token)
+        if self._configured is not None and compare_digest(digest, self._configured):
+            return Caller()
+        key = await self._key(token, digest)
+        if key is None or key.revoked_at is not None:
+            raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
+        if key.expires_at is not None and key.expires_at <= self._clock():
+            raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
+        return Caller(key.tenant, key.scopes)
+
+    async def _key(self, token: str, digest: bytes) -> Key | None:
+        now = self._ticks()
+        if (seen := self._seen.get(digest)) is not None and now < seen.until:
+            return seen.key
+        if (parts := _FORM.fullmatch(token)) is None:
+            return None
+        revocations = self._revocations
+        found = await self._store.get(KIND, parts[1])
+        key = None if found is None else decode(found.body, Key)
+        if not compare_digest(_digest(parts[2]), _NOBODY if key is None else key.digest):
+            return None
+        if key is not None and revocations == self._revocations:  # else what was read may be out of date
+            self._seen[digest] = _Seen(key, now + MEMORY)
+            while len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+        return key
+
+
+class Guard:
+    """Lets a request pass if its key may do what it asks for; to the `open_paths`, any.
+
+    `is_local` says that only this machine can reach us.
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: Keys, *, is_local: bool, open_paths: Collection[str] = ("/healthz", "/readyz")
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._is_local = is_local
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and _path(scope) not in self._open_paths:
+            try:
+                scope[_CALLER] = await self._admitted(HTTPConnection(scope))
+            except (Fault, MainspringError) as fault:
+                await _refuse(fault, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _admitted(self, connection: HTTPConnection) -> Caller:
+        if self._is_local and not await self._keys.are_needed():
+            return Caller()
+        caller = await self._keys.caller(connection.headers.get("authorization", ""))
+        area = area_of(_path(connection.scope))
+        if not caller.may(area):
+            scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
+            raise Fault(403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope `{area}` is needed here")
+        return caller
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who sends this request, as the guard has found out."""
+    found = connection.scope.get(_CALLER)
+    return found if isinstance(found, Caller) else Caller()
+
+
+def area_of(path: str) -> Area:
+    """What a key must be for to ask for this path."""
+    match path.split("/"):
+        case ["", "v1", "responses", *_]:
+            return "responses"
+        case ["", "v1", "conversations", *_]:
+            return "conversations"
+        case ["", "v1", "models", *_]:
+            return "models"
+        case _:
+            return "admin"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens at this address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _path(scope: Scope) -> str:
+    """The path as the routes see it: behind the prefix under which a proxy offers us."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+
+
+async def _refuse(fault: Fault | MainspringError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": fault.code})
+        return
+    response = fault_response(fault)
+    if fault.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    await response(scope, receive, send)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode(errors="surrogateescape")).digest()
+
+
+_CALLER = "mainspring.caller"

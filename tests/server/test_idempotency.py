@@ -1,0 +1,289 @@
+"""`Idempotency-Key`: however often a request is sent, and whoever dies meanwhile, there is one run for it."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+from tests.server.hosting import hosted
+
+from mainspring.app import Engine
+from mainspring.engine.engine import Handle
+from mainspring.errors import Superseded
+from mainspring.items import Json, ToolDefinition, encode
+from mainspring.loop.run import Run
+from mainspring.ports import Document
+from mainspring.providers.scripted import Scripted, call, calls, say
+from mainspring.server.app import server
+from mainspring.server.faults import Fault
+from mainspring.server.idempotency import GRACE, KIND, LIFE, Idempotency, Reservation
+from mainspring.spec import RunSpec
+
+BODY: Json = {"model": "scripted", "input": "hello"}
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def body(self) -> Json:
+        found: Json = json.loads(self.text)
+        return found
+
+
+class Client:
+    def __init__(self, session: aiohttp.ClientSession, base_url: str) -> None:
+        self._session, self._url = session, f"{base_url}/responses"
+
+    async def post(self, key: str, body: Json = BODY) -> Answer:
+        async with self._session.post(self._url, json=body, headers={"Idempotency-Key": key}) as answer:
+            return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, await answer.text())
+
+    async def leave_after_first_byte(self, key: str, body: Json) -> None:
+        async with self._session.post(self._url, json=body, headers={"Idempotency-Key": key}) as answer:
+            await answer.content.read(1)
+            answer.close()
+
+
+@asynccontextmanager
+async def client_of(script: Scripted, folder: Path) -> AsyncIterator[Client]:
+    async with (
+        hosted(server(Engine(script, database=folder / "runs.db"))) as base_url,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        yield Client(session, base_url)
+
+
+def model() -> Scripted:
+    """Answers every run that says hello, and keeps what it was asked."""
+    return Scripted(say("Hello there.", when="hello", pause=0))
+
+
+def identified(text: str) -> set[str]:
+    """The ids of the responses that a stream tells of."""
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return {event["response"]["id"] for event in events if "response" in event}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stream": True}, {"background": True}, {"store": False}, {"store": False, "stream": True}]
+)
+async def test_fifty_racing_duplicates_cause_one_run(tmp_path: Path, options: Json) -> None:
+    script = model()
+    answers: list[Answer] = []
+    async with client_of(script, tmp_path) as client:
+
+        async def send() -> None:
+            answers.append(await client.post("one", BODY | options))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(send)
+        late = await client.post("one", BODY | options)
+    assert [answer.status for answer in (*answers, late)] == [200] * 51
+    if options.get("stream"):
+        assert len({answer.text for answer in (*answers, late)}) == 1
+        assert len(identified(late.text)) == 1
+    else:
+        assert len({answer.body["id"] for answer in (*answers, late)}) == 1
+    assert len(script.requests) == 1
+
+
+async def test_the_same_key_with_another_body_is_a_conflict(tmp_path: Path) -> None:
+    script = model()
+    async with client_of(script, tmp_path) as client:
+        first = await client.post("one")
+        other = await client.post("one", BODY | {"input": "hello again"})
+        assert (other.status, other.body["error"]["code"]) == (409, "idempotency_key_reused")
+        assert other.headers["x-should-retry"] == "false"
+        assert (await client.post("one")).body == first.body
+    assert len(script.requests) == 1
+
+
+async def test_another_key_is_another_run(tmp_path: Path) -> None:
+    script = model()
+    async with client_of(script, tmp_path) as client:
+        assert (await client.post("one")).body["id"] != (await client.post("two")).body["id"]
+    assert len(script.requests) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"stream": True}, {"background": True, "stream": True}])
+async def test_after_a_restart_the_response_is_returned_and_not_made_again(tmp_path: Path, options: Json) -> None:
+    async with client_of(model(), tmp_path) as client:
+        first = await client.post("one", BODY | options)
+    script = model()
+    async with client_of(script, tmp_path) as client:
+        again = await client.post("one", BODY | options)
+    assert (again.status, again.text) == (200, first.text)
+    assert script.requests == []
+
+
+async def test_what_was_not_stored_cannot_be_shown_after_a_restart(tmp_path: Path) -> None:
+    async with client_of(model(), tmp_path) as client:
+        await client.post("one", BODY | {"store": False})
+    async with client_of(Scripted(), tmp_path) as client:
+        again = await client.post("one", BODY | {"store": False})
+        assert (again.status, again.body["error"]["code"]) == (409, "idempotency_response_gone")
+
+
+async def test_a_client_that_was_cut_off_comes_back_to_its_response(tmp_path: Path) -> None:
+    script = Scripted(say("A rather long answer to your hello.", when="hello", pause=0.001))
+    async with client_of(script, tmp_path) as client:
+        await client.leave_after_first_byte("one", BODY | {"stream": True})
+        again = await client.post("one", BODY | {"stream": True})
+    assert "response.completed" in again.text
+    assert len(script.requests) == 1
+
+
+async def test_a_refused_request_gives_its_key_back(tmp_path: Path) -> None:
+    async with client_of(model(), tmp_path) as client:
+        refused = await client.post("one", BODY | {"previous_response_id": "resp_0"})
+        assert (refused.status, refused.body["error"]["code"]) == (400, "previous_response_not_found")
+        assert (await client.post("one")).status == 200
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256], ids=["empty", "long"])
+async def test_a_key_that_is_none_is_refused(tmp_path: Path, key: str) -> None:
+    async with client_of(Scripted(), tmp_path) as client:
+        assert (await client.post(key)).status == 400
+
+
+class Now:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@asynccontextmanager
+async def process(script: Scripted, folder: Path) -> AsyncIterator[Engine]:
+    """What another process would have: an engine and a connection of its own to the same file."""
+    async with Engine(script, database=folder / "runs.db") as engine:
+        yield engine
+
+
+def order(id: str, text: str = "hello", **options: Any) -> RunSpec:
+    return replace(Engine(Scripted()).spec(text, **options), id=id)
+
+
+async def reserved(engine: Engine, id: str, at: float, key: str = "one", body: bytes = b"{}") -> None:
+    """The reservation of a process that has not got any further."""
+    held = Reservation(sha256(body).hexdigest(), id, at)
+    assert await engine.store.put([Document(KIND, sha256(f"\0{key}".encode()).hexdigest(), encode(held))], if_absent=True)
+
+
+async def test_duplicates_that_race_in_two_processes_cause_one_run(tmp_path: Path) -> None:
+    left, right = model(), model()
+    runs: list[Run] = []
+
+    async def send(idempotency: Idempotency, id: str) -> None:
+        runs.append(await (await idempotency.start(order(id), "one", b"{}")).wait())
+
+    async with process(left, tmp_path) as one, process(right, tmp_path) as two, anyio.create_task_group() as group:
+        both = [Idempotency(one), Idempotency(two)]
+        for number in range(50):
+            group.start_soon(send, both[number % 2], f"resp_{number}")
+    assert len(left.requests) + len(right.requests) == 1
+    assert len({run.spec.id for run in runs}) == 1
+    assert [run.text for run in runs] == ["Hello there."] * 50
+
+
+async def test_a_run_in_another_process_is_waited_for_by_those_who_follow_it(tmp_path: Path) -> None:
+    async with (
+        process(Scripted(calls(call("wait"), when="hello"), say("Hi.")), tmp_path) as one,
+        process(Scripted(), tmp_path) as two,
+    ):
+        handle = await Idempotency(one).start(order("resp_1", tools=[ToolDefinition("wait")], background=True), "one", b"{}")
+        seen = await Idempotency(two).start(order("resp_2", background=True), "one", b"{}", is_followed=False)
+        assert seen.id == "resp_1"
+        followed = await Idempotency(two).start(order("resp_3"), "one", b"{}")
+        assert followed.run == await handle.wait()
+
+
+async def test_a_reservation_whose_run_is_about_to_start_is_waited_for(tmp_path: Path) -> None:
+    async with process(model(), tmp_path) as one, process(Scripted(), tmp_path) as two:
+        await reserved(one, "resp_1", at=time.time())
+        joined: list[Handle] = []
+
+        async def join() -> None:
+            joined.append(await Idempotency(two).start(order("resp_2"), "one", b"{}"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(join)
+            await anyio.wait_all_tasks_blocked()
+            assert joined == []
+            await one.start(order("resp_1"))
+        assert (joined[0].id, joined[0].run.text) == ("resp_1", "Hello there.")
+
+
+async def test_a_reservation_whose_process_died_is_taken_over_under_the_same_id(tmp_path: Path) -> None:
+    script, now = model(), Now()
+    async with process(script, tmp_path) as engine:
+        await reserved(engine, "resp_1", at=now.at)
+        now.at += GRACE + 1
+        idempotency = Idempotency(engine, now)
+        runs: list[Run] = []
+
+        async def send(id: str) -> None:
+            runs.append(await (await idempotency.start(order(id), "one", b"{}")).wait())
+
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(send, f"resp_{number + 2}")
+    assert {run.spec.id for run in runs} == {"resp_1"}
+    assert len(script.requests) == 1
+
+
+async def test_should_the_dead_wake_up_one_of_them_gets_the_log(tmp_path: Path) -> None:
+    now = Now()
+    async with process(model(), tmp_path) as one, process(model(), tmp_path) as two:
+        await reserved(one, "resp_1", at=now.at - GRACE - 1)
+        await (await Idempotency(two, now).start(order("resp_2"), "one", b"{}")).wait()
+        with pytest.raises(Superseded):
+            await (await one.start(order("resp_1"))).wait()
+        assert len((await one.store.list()).runs) == 1
+
+
+async def test_keys_are_good_for_a_day_and_forgotten_after_it(tmp_path: Path) -> None:
+    script, now = model(), Now()
+    async with process(script, tmp_path) as engine:
+        idempotency = Idempotency(engine, now)
+        for number in range(3):
+            await (await idempotency.start(order(f"resp_{number}"), f"key {number}", b"{}")).wait()
+        now.at += LIFE
+        assert (await idempotency.start(order("resp_8"), "key 0", b"{}")).id == "resp_0"
+        now.at += 1
+        assert (await idempotency.start(order("resp_9"), "key 0", b"[]")).id == "resp_9"
+        assert len(await engine.store.documents(KIND)) == 1
+
+
+async def test_a_deleted_response_frees_its_key(tmp_path: Path) -> None:
+    now = Now()
+    async with process(model(), tmp_path) as engine:
+        idempotency = Idempotency(engine, now)
+        await (await idempotency.start(order("resp_1"), "one", b"{}")).wait()
+        await engine.forget("resp_1")
+        now.at += GRACE + 1
+        assert (await (await idempotency.start(order("resp_2"), "one", b"{}")).wait()).text == "Hello there."
+
+
+async def test_a_key_belongs_to_its_tenant(tmp_path: Path) -> None:
+    async with process(model(), tmp_path) as engine:
+        idempotency = Idempotency(engine)
+        for id, tenant in (("resp_1", ""), ("resp_2", "acme")):
+            assert (await idempotency.start(order(id, tenant=tenant), "one", tenant.encode())).id == id
+        with pytest.raises(Fault, match="another request body"):
+            await idempotency.start(order("resp_3", tenant="acme"), "one", b"")
