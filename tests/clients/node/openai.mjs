@@ -1,0 +1,98 @@
+// openai for Node, unmodified. Usage: node openai.mjs SCENARIO, with BASE_URL and MODEL in the environment; prints JSON.
+import OpenAI from "openai";
+import { zodTextFormat } from "openai/helpers/zod";
+import { z } from "zod";
+
+const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused", maxRetries: 0, timeout: 30_000 });
+const model = process.env.MODEL;
+
+const weather = {
+  type: "function",
+  name: "weather",
+  description: "The weather in a city.",
+  parameters: {
+    type: "object",
+    properties: { city: { type: "string" } },
+    required: ["city"],
+    additionalProperties: false,
+  },
+  strict: true,
+};
+
+const scenarios = {
+  async create() {
+    const answer = await client.responses.create({ model, input: "Hello", instructions: "Be kind." });
+    return { text: answer.output_text, status: answer.status, tokens: answer.usage.total_tokens };
+  },
+
+  async stream() {
+    const deltas = [];
+    const stream = client.responses.stream({ model, input: "Hello" });
+    stream.on("response.output_text.delta", (event) => deltas.push(event.delta));
+    const final = await stream.finalResponse();
+    return { deltas, text: final.output_text, types: final.output.map((item) => item.type) };
+  },
+
+  async parse() {
+    const City = z.object({ name: z.string(), people: z.number() });
+    const answer = await client.responses.parse({ model, input: "Oslo?", text: { format: zodTextFormat(City, "city") } });
+    return answer.output_parsed;
+  },
+
+  async tools() {
+    const first = await client.responses.stream({ model, input: "How is Oslo?", tools: [weather] }).finalResponse();
+    const outputs = first.output
+      .filter((item) => item.type === "function_call")
+      .map((call) => ({
+        type: "function_call_output",
+        call_id: call.call_id,
+        output: `rain in ${JSON.parse(call.arguments).city}`,
+      }));
+    const second = await client.responses.create({
+      model,
+      previous_response_id: first.id,
+      input: outputs,
+      tools: [weather],
+    });
+    return { calls: outputs.length, text: second.output_text };
+  },
+
+  async resume() {
+    const numbers = [];
+    let id, text;
+    for await (const event of await client.responses.create({ model, input: "Count", background: true, stream: true })) {
+      numbers.push(event.sequence_number);
+      if (event.type === "response.created") id = event.response.id;
+      if (event.type === "response.output_text.delta") break;
+    }
+    const rest = await client.responses.retrieve(id, { stream: true, starting_after: numbers.at(-1) });
+    for await (const event of rest) {
+      numbers.push(event.sequence_number);
+      if (event.type === "response.completed") text = event.response.output[0].content[0].text;
+    }
+    const kept = await client.responses.retrieve(id);
+    const items = await client.responses.inputItems.list(id);
+    await client.responses.delete(id);
+    const gone = await client.responses.retrieve(id).catch((error) => error.status);
+    return { numbers, text, status: kept.status, said: items.data[0].content[0].text, gone };
+  },
+
+  async error() {
+    try {
+      await client.responses.create({ model, input: "Hello", temperature: 7 });
+    } catch (error) {
+      return { name: error.constructor.name, status: error.status, param: error.param, type: error.type };
+    }
+  },
+
+  async failure() {
+    const seen = [];
+    try {
+      for await (const event of await client.responses.create({ model, input: "Hello", stream: true })) seen.push(event.type);
+    } catch (error) {
+      return { seen, message: error.message };
+    }
+  },
+};
+
+console.log(JSON.stringify(await scenarios[process.argv[2]]()));
