@@ -3,13 +3,14 @@
 import asyncio
 import sys
 from pathlib import Path
-from socket import socket
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 
 from uvicorn import Config, Server
 
 import mainspring
 from mainspring.app import Engine, provider_for
 from mainspring.config import Settings
+from mainspring.errors import InvalidRequest
 from mainspring.ports import Provider, Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
@@ -97,9 +98,26 @@ def serve(settings: Settings) -> int:
         server_header=False,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    running = Announcing(config, settings)
-    running.run()
-    return 0 if running.started else 1
+    with _listening(settings) as listener:
+        Announcing(config, settings).run([listener])
+    return 0
+
+
+def _listening(settings: Settings) -> socket:
+    """The socket to listen at. Raises `InvalidRequest` if it cannot be had."""
+    family = AF_INET6 if ":" in settings.host else AF_INET
+    listener = socket(family)
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        message = (
+            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --port (0 picks a free one)"
+        )
+        raise InvalidRequest(message, param="port") from None
+    return listener
 
 
 async def _try_out(store: Store) -> None:
