@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, call_piece, chunk, events_of, folded, sse
@@ -13,7 +14,9 @@ from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, 
 from mainspring.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.events import ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.ids import counting
-from mainspring.items import Json, encode
+from mainspring.items import Json, encode, user
+from mainspring.loop.request import ModelRequest
+from mainspring.providers import chat
 from mainspring.providers._chat_answer import Answer
 from mainspring.providers._http import Http
 from mainspring.providers._turn import Turn
@@ -385,3 +388,29 @@ async def raw_server(answer: Callable[[asyncio.StreamWriter], None]) -> AsyncIte
         for writer in open_writers:
             writer.close()
         await server.wait_closed()
+
+
+async def test_a_backend_that_keeps_the_line_open_behind_its_answer_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "USAGE_SECONDS", 0.02)
+    hung_up = asyncio.Event()
+
+    async def answers(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\n')
+        await hung_up.wait()
+        return answer
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answers)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    provider = Chat(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    request = ModelRequest(run_id="r", model="m", items=[user("Hello")])
+    events = [event async for event in provider.stream(request)]
+    hung_up.set()
+    await provider.close()
+    await runner.cleanup()
+    assert type(events[-1]).__name__ == "TurnEnded"

@@ -7,9 +7,10 @@ is understood.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
+from anyio import move_on_after
 from msgspec import Struct
 
 from mainspring.errors import BadOutput, Refused, Unavailable
@@ -25,6 +26,8 @@ from mainspring.providers._chat_answer import Answer
 from mainspring.providers._chat_request import body_of
 from mainspring.providers._http import Http, Reply, shortened
 from mainspring.providers._turn import Turn
+
+USAGE_SECONDS = 5.0
 
 
 class Chat:
@@ -108,13 +111,13 @@ class Chat:
 
 
 async def _more(reply: Reply, answer: "Answer") -> bytes:
-    """The next bytes. A connection that breaks behind a complete answer has only ended."""
-    try:
+    """The next bytes. Behind a complete answer only its usage is waited for, and not for long; a connection that breaks there
+    has only ended."""
+    if not answer.is_complete:
         return await reply.read()
-    except Unavailable:
-        if answer.is_complete:
-            return b""
-        raise
+    with move_on_after(USAGE_SECONDS), suppress(Unavailable):
+        return await reply.read()
+    return b""
 
 
 class _Model(Struct, gc=False):
