@@ -261,12 +261,10 @@ async def test_an_option_of_the_wrong_type_is_refused_before_anything_happens(op
     assert (await store.list()).runs == ()
 
 
-@pytest.mark.parametrize(
-    "text", ["a." * 60_000, "a-" * 60_000, "eyJ-" * 40_000, "sk-" * 40_000, "://" * 40_000, "password " * 20_000, "KEY" * 60_000]
-)
-def test_redacting_awkward_text_is_linear(text: str) -> None:
-    """With a quadratic pattern each of these would take minutes."""
-    assert isinstance(presentable(text * 5, None), str)
+@pytest.mark.parametrize("piece", ["a.", "a-", "eyJ-", "sk-", "://", "password ", "KEY"])
+def test_redacting_awkward_text_is_linear(piece: str) -> None:
+    """With a quadratic pattern each of these would take hours."""
+    assert isinstance(presentable(piece * 100_000, None), str)
 
 
 @pytest.mark.parametrize(

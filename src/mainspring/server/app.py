@@ -18,6 +18,7 @@ from mainspring.server.compact import Compact
 from mainspring.server.conversations import Conversations
 from mainspring.server.faults import Fault, fault_response, json_response
 from mainspring.server.keys import Guard, Keys
+from mainspring.server.openapi import document
 from mainspring.server.responses import Responses
 from mainspring.server.socket import Sockets
 from mainspring.server.tokens import Tokens
@@ -50,6 +51,10 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
         data = [{"id": model.id, "object": "model", "created": model.created, "owned_by": model.owned_by} for model in found]
         return json_response({"object": "list", "data": data})
 
+    async def describe(request: Request) -> HttpResponse:
+        """This document."""
+        return json_response(document(app.routes))
+
     async def health(request: Request) -> HttpResponse:
         return json_response({"status": "ok"})
 
@@ -77,6 +82,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.retrieve_item, methods=["GET"]),
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
             Route("/v1/models", models, methods=["GET"]),
+            Route("/openapi.json", describe, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
         ],

@@ -1,0 +1,31 @@
+"""The server describes itself, and the description is true."""
+
+from pathlib import Path
+
+import aiohttp
+from tests.server.process import serving
+
+
+async def test_the_document_lists_every_route_and_its_references_resolve(tmp_path: Path) -> None:
+    with serving(tmp_path, [{"when": "x", "say": "y"}]) as served:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(served.url.removesuffix("/v1") + "/openapi.json") as answer,
+        ):
+            told = await answer.json()
+    assert told["openapi"] == "3.1.0"
+    assert set(told["paths"]["/v1/responses"]) == {"get", "post"}
+    assert set(told["paths"]["/v1/responses/{response_id}"]) == {"get", "delete"}
+    assert {"/v1/conversations", "/v1/models", "/healthz", "/v1/responses/compact"} <= set(told["paths"])
+    names = _references(told)
+    assert "CreateResponse" in names
+    assert names <= set(told["components"]["schemas"])
+    ids = [operation["operationId"] for path in told["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+def _references(node: object) -> set[str]:
+    if isinstance(node, dict):
+        found = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
+        return found.union(*[_references(value) for value in node.values()])
+    return set[str]().union(*[_references(value) for value in node]) if isinstance(node, list) else set()
