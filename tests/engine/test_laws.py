@@ -1,10 +1,13 @@
 """The laws of docs/architecture.md, in random worlds, with a real engine on both stores."""
 
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -42,6 +45,14 @@ from mainspring.ports import Snapshot, Store
 from mainspring.spec import RunSpec
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Random worlds fail on purpose, thousands of times; nobody wants to format all those tracebacks."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 class Played:

@@ -1,9 +1,12 @@
 """The wire laws: well-formed streams that rebuild the Response, the same bytes for every reader."""
 
 import json
+import logging
+from collections.abc import Iterator
 
 import anyio
 import anyio.lowlevel
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,6 +23,14 @@ from mainspring.server.wire import DONE, Dialect, Wire, data_of, shown
 from mainspring.store.memory import MemoryStore
 
 PLAIN = Dialect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Random worlds fail on purpose, thousands of times; nobody wants to format all those tracebacks."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[str, object], list[bytes]]:
