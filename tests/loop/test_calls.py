@@ -261,6 +261,7 @@ def test_run_knows_what_was_said_about_a_call() -> None:
     no, yes = ApprovalResponse("mcpr_1", approve=False), ApprovalResponse("mcpr_2", approve=True)
     run = story.then(no, yes).run
     assert [run.approval(call.item) for call in run.calls] == [no, yes]
+    assert run.approval(FunctionCall("call_3", "save", "{}", id="fc_3")) is None
     assert story.run.approval(story.run.calls[0].item) is None
 
 

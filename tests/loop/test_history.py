@@ -132,6 +132,13 @@ def test_lost_history_holds_the_calls_that_the_input_answers() -> None:
     assert found.items[0] == given[0]
 
 
+def test_lost_history_names_each_call_so_that_its_ids_come_out_the_same() -> None:
+    given = (user("a"), call(1), output(1), FunctionCallOutput("call_x", "ok"), ApprovalResponse("mcpr_mcpr_y", approve=True))
+    assert lost_history(given) == History(
+        waiting=(FunctionCall("call_x", "unknown", id="fc_x"), FunctionCall("mcpr_mcpr_y", "unknown", id="fc_mcpr_y"))
+    )
+
+
 def test_half_call_needs_no_output_and_the_model_never_sees_it() -> None:
     story = Story(order(input=(user("a"), call(1, status="incomplete"), user("b"))))
     story.play(says("c"))

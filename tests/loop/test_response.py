@@ -22,7 +22,7 @@ from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run
-from mainspring.spec import ToolChoice
+from mainspring.spec import Conversation, ToolChoice
 
 PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
 SPOKEN = Message("assistant", (OutputText("hello"),), id="msg_1")
@@ -199,6 +199,20 @@ def test_tools_of_an_unknown_kind_are_echoed_as_they_came() -> None:
     assert response(story(tools=(Unknown({"type": "web_search", "size": "low"}),)).run).tools == (
         {"type": "web_search", "size": "low"},
     )
+
+
+def test_tools_of_the_server_are_not_echoed() -> None:
+    kinds = ("mcp", "sandbox", "builtin", "function")
+    tools = tuple([ToolDefinition(kind, kind=kind) for kind in kinds])  # type: ignore[arg-type]
+    assert [tool["name"] for tool in response(story(tools=tools).run).tools] == ["function"]
+
+
+def test_echo_of_what_no_response_has_is_left_out() -> None:
+    assert response(story(echo={"stream": True, "user": "u"}).run) == plain(user="u")
+
+
+def test_conversation_is_named_by_its_id() -> None:
+    assert response(story(conversation=Conversation("conv_1", 3)).run) == plain(conversation={"id": "conv_1"})
 
 
 def test_usage_is_told_only_at_the_end() -> None:
