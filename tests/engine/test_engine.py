@@ -8,6 +8,7 @@ import pytest
 
 from mainspring.app import standard_policies
 from mainspring.engine.engine import Engine
+from mainspring.engine.journal import DELAY
 from mainspring.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
 from mainspring.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
 from mainspring.ids import counting
@@ -171,6 +172,8 @@ async def test_an_approval_counts_once() -> None:
         assert (run.text, len(hands.done)) == ("Done.", 1)
         with pytest.raises(InvalidRequest, match="given already"):
             await engine.start(order(id="resp_3", prompt=[answer], parent="resp_1"))
+        # A run that had begun would be on its way to the store by then, and would be resumed one day.
+        await asyncio.sleep(4 * DELAY)
         with pytest.raises(NotFound):
             await engine.attach("resp_3")
 

@@ -34,9 +34,10 @@ from mainspring.errors import (
     Superseded,
 )
 from mainspring.events import ErrorInfo, Reason, Recorded, RunEnded, RunStarted
+from mainspring.items import ApprovalResponse
 from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing, recovery
-from mainspring.loop.history import History, history_of, lost_history
+from mainspring.loop.history import History, history_of, lost_history, opening
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run, fold, history_after, open_run
@@ -194,18 +195,18 @@ class Engine:
         elif spec.store:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
+        await self._use_approvals(spec, history)
         journal = Journal.begin(RunStarted(spec), history, self.store, self._clock)
-        await self._use_approvals(journal.run)
         if spec.background:
             await journal.flush()
         return self._drive(journal)
 
-    async def _use_approvals(self, run: Run) -> None:
-        """An approval counts once: whoever sends it again, by accident or not, is told so and nothing happens."""
-        if not run.approvals:
+    async def _use_approvals(self, spec: RunSpec, history: History) -> None:
+        """An approval counts once: whoever sends it again, by accident or not, is told so before anything is recorded."""
+        if not any(isinstance(item, ApprovalResponse) for item in spec.input):
             return
-        tenant, used = run.spec.tenant, run.spec.id.encode()
-        taken = [Document("approval", said.approval_request_id, used, tenant) for said in run.approvals]
+        approvals, used = opening(history, spec.input).approvals, spec.id.encode()
+        taken = [Document("approval", said.approval_request_id, used, spec.tenant) for said in approvals]
         if not await self.store.put(taken, if_absent=True):
             raise InvalidRequest("This approval has been given already; it counts once.", param="input")
 
