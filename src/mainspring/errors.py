@@ -7,19 +7,21 @@
     │   │   └── AlreadyInConversation   an item is to be added twice
     │   └── NotFound                404
     ├── PeerError                   something we called is at fault
-    │   ├── ProviderError           a model backend
-    │   │   ├── RateLimited         429, may carry `retry_after`
+    │   ├── ProviderError           a model backend; may carry `retry_after`
+    │   │   ├── RateLimited         429
     │   │   ├── ContextOverflow     400, the transcript does not fit the model
     │   │   ├── Refused             400, the backend rejected the request as such
     │   │   ├── Unauthorized        the backend did not accept our key
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
+    │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
     │   ├── RunFailed               a run whose text was being read ended `failed`
     │   └── DelegateToClient        an executor hands its call to the client
     └── OurError                    Mainspring or its machine is at fault
         ├── Malformed               an event that cannot follow the log it is meant for
         ├── StoreError              the store cannot be read or written
         ├── Superseded              another driver has taken this run over
+        ├── SandboxError            no sandbox holds here, or one could not be started
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -43,7 +45,12 @@ class CallerError(MainspringError):
 
 
 class InvalidRequest(CallerError):
-    """The request cannot be carried out as it is; `param` names the field."""
+    """The request cannot be carried out as it is; `param` names the field, `code` the kind of mistake if that has a name."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param)
+        if code is not None:
+            self.code = code
 
 
 class PreviousNotFound(InvalidRequest):
@@ -71,17 +78,24 @@ class PeerError(MainspringError):
 
 
 class ProviderError(PeerError):
-    """A model turn failed. Adapters raise only children of this class."""
+    """A model turn failed. Adapters raise only children of this class.
+
+    `retry_after` is the number of seconds after which it may be tried again, if that is known. `was_asked` is false if the
+    backend has heard nothing of it: a limit or a circuit breaker of our own stood before it.
+    """
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after: float | None = None, was_asked: bool = True
+    ) -> None:
+        super().__init__(message, param=param)
+        self.retry_after = retry_after
+        self.was_asked = was_asked
 
 
 class RateLimited(ProviderError):
     code = "rate_limit_exceeded"
     status = 429
     retryable = True
-
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class ContextOverflow(ProviderError):
@@ -109,6 +123,13 @@ class BadOutput(ProviderError):
     retryable = True
 
 
+class ToolUnavailable(PeerError):
+    """The server behind a tool could not do what it was asked; other servers' tools are not touched by it."""
+
+    code = "tool_unavailable"
+    retryable = True
+
+
 class RunFailed(PeerError):
     code = "run_failed"
 
@@ -132,6 +153,10 @@ class StoreError(OurError):
 class Superseded(OurError):
     code = "superseded"
     status = 409
+
+
+class SandboxError(OurError):
+    code = "sandbox_error"
 
 
 class Interrupted(OurError):

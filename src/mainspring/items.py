@@ -15,6 +15,8 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system", "developer"]
 ToolKind = Literal["function", "mcp", "sandbox", "builtin"]
 Effect = Literal["read", "write", "execute", "network", "destructive"]
+Purpose = Literal["command", "path", "url"]
+CallForm = Literal["custom", "shell", "local_shell", "apply_patch"]
 
 
 class Part:
@@ -102,22 +104,37 @@ class Message(Item, Struct, frozen=True, tag_field="type", tag="message"):
         return "".join([part.text for part in self.content if isinstance(part, OutputText | InputText)])
 
 
+class ServerTool(Struct, frozen=True):
+    """A tool of an MCP server: the server's label, and what the server itself calls the tool."""
+
+    label: str
+    name: str
+
+
 class FunctionCall(Item, Struct, frozen=True, tag_field="type", tag="function_call"):
+    """A call of any tool. Three fields are ours: `form` is what the client knows this call as, if not as a function's, `server`
+    whose tool it is, if it is an MCP server's, `approval` the id of the request by which a person was asked about it."""
+
     call_id: str
     name: str
     arguments: str = ""
     id: str = ""
     status: ItemStatus = "completed"
+    form: CallForm | UnsetType = UNSET
+    server: ServerTool | UnsetType = UNSET
+    approval: str | UnsetType = UNSET
 
 
 class FunctionCallOutput(Item, Struct, frozen=True, tag_field="type", tag="function_call_output"):
-    """The answer to a call. `is_error` is ours: present, and true, only when the output is an error message."""
+    """The answer to a call. `is_error` is ours: present, and true, only when the output is an error message; so is `form`, which
+    is that of the call."""
 
     call_id: str
     output: str | tuple[Part, ...]
     id: str = ""
     status: ItemStatus = "completed"
     is_error: bool | UnsetType = UNSET
+    form: CallForm | UnsetType = UNSET
 
 
 class Reasoning(Item, Struct, frozen=True, tag_field="type", tag="reasoning"):
@@ -149,7 +166,12 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     """A callable tool: what the model sees, and what the engine must know to run it.
 
     `kind` says who performs it: `function` is the client's, everything else runs on the server. `repeatable` promises that
-    performing a call twice does no harm; only then is an interrupted call tried again.
+    performing a call twice does no harm; only then is an interrupted call tried again. A client's tool that is no function has a
+    `form`: the model calls it like one, the client sees its own kind of item.
+
+    Governance judges by what is declared here, never by the tool's name. `effects` is all that a call may do, and none declared
+    means everything; `operations` says the same for each value of the parameter `operation`; `purposes` says which parameters are
+    shell commands, paths and URLs.
     """
 
     name: str
@@ -160,14 +182,22 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     repeatable: bool = False
     effects: tuple[Effect, ...] = ()
     timeout: float | None = None
+    form: CallForm | UnsetType = UNSET
+    server: ServerTool | UnsetType = UNSET
+    asks: bool = False
+    operations: dict[str, tuple[Effect, ...]] = {}
+    purposes: dict[str, Purpose] = {}
 
 
 class Usage(Struct, frozen=True):
+    """Tokens as the backend counted them; `is_estimated` if it did not, for all or some of them."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    is_estimated: bool = False
 
     @property
     def total_tokens(self) -> int:
@@ -180,6 +210,7 @@ class Usage(Struct, frozen=True):
             self.cached_tokens + other.cached_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.is_estimated or other.is_estimated,
         )
 
 

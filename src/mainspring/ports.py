@@ -81,7 +81,9 @@ class ToolExecutor(Protocol):
 
 
 class Allow(Struct, frozen=True):
-    pass
+    """Nothing speaks against the call. A `note` is a warning: the call runs, and the verdict records it."""
+
+    note: str = ""
 
 
 class Deny(Struct, frozen=True):
@@ -113,6 +115,14 @@ class CallPolicy(Protocol):
     name: str
 
     def judge(self, call: Call, run: Run) -> Coroutine[Any, Any, Verdict]: ...
+
+
+class AnswerCheck(Protocol):
+    """Looks at the answer of a run that is about to be completed. `flaw` says why it cannot count, None if it can."""
+
+    name: str
+
+    def flaw(self, run: Run) -> str | None: ...
 
 
 class StoredRun(Struct, frozen=True):
@@ -153,6 +163,22 @@ class Snapshot(Struct, frozen=True):
     response: Response
     entries: tuple[Entry, ...]
     documents: tuple[Document, ...] = ()
+
+
+class Filter(Struct, frozen=True):
+    """Which runs to list: those that fit every field that says something. `since` is inclusive, `before` is not."""
+
+    tenant: str | None = None
+    status: tuple[Status, ...] = ()
+    model: str | None = None
+    background: bool | None = None
+    parent: str | None = None
+    conversation: str | None = None
+    since: float | None = None
+    before: float | None = None
+
+
+EVERY_RUN = Filter()
 
 
 class Page(Struct, frozen=True):
@@ -201,10 +227,10 @@ class Store(Protocol):
         limit: int = 20,
         after: str | None = None,
         newest_first: bool = True,
-        status: Status | None = None,
-        tenant: str | None = None,
+        only: Filter = EVERY_RUN,
     ) -> Page:
-        """Runs by the time they were created; `after` is the id of the last one seen. None is every status, every tenant."""
+        """Runs by the time they were created; `after` is the id of the last one seen, whether or not that one fits too. Raises
+        `NotFound` if it is no run of the tenant's."""
         ...
 
     async def unfinished(self) -> Sequence[str]:

@@ -40,6 +40,7 @@ class Limits(Struct, frozen=True):
     `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns in a
     row with identical calls that earn a nudge; one more is not executed and ends the run. `max_output_tokens` is for the whole
     run, `max_tokens` counts input and output of all its turns. `concurrency` is how many tools of a turn run at once.
+    `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
     """
 
     max_turns: int | None = 10
@@ -54,6 +55,7 @@ class Limits(Struct, frozen=True):
     tool_seconds: float | None = None
     tool_output_chars: int | None = 15_000
     concurrency: int | None = None
+    budget_turns: int | None = None
 
 
 class Completion(Struct, frozen=True):
@@ -107,9 +109,17 @@ class Conversation(Struct, frozen=True):
     waiting: tuple[FunctionCall, ...] = ()
 
 
+class Caller(Struct, frozen=True):
+    """On whose behalf a run calls tools. `scopes` is what they may do; None is no restriction, as in local use."""
+
+    subject: str = ""
+    scopes: tuple[str, ...] | None = None
+
+
 class RunSpec(Struct, frozen=True):
     """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
-    `conversation` what several runs share. `tenant` is whose run it is."""
+    `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
+    `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under."""
 
     id: str
     model: str
@@ -130,6 +140,9 @@ class RunSpec(Struct, frozen=True):
     echo: Json = {}
     tenant: str = ""
     conversation: Conversation | None = None
+    caller: Caller = Caller()
+    listed: tuple[Item, ...] = ()
+    budget: Json | None = None
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:

@@ -4,7 +4,16 @@ import pytest
 from tests.loop.world import Failed, Made, Story, Turn, calls, order, says, told
 
 from mainspring.events import CallJudged, Reason, ToolEnded, ToolProgress, ToolStarted, TurnStarted
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, InputText, user
+from mainspring.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    ServerTool,
+    Unknown,
+    user,
+)
 from mainspring.loop.actions import CallModel, Execute, Finish, Judge
 from mainspring.loop.chain import Chain
 from mainspring.loop.decide import next_action
@@ -90,7 +99,7 @@ def test_output_of_a_call_without_an_item_id_takes_it_from_the_call_id() -> None
     call, said = FunctionCall("call_x", "look", "{}"), ApprovalResponse("mcpr_call_x", approve=True)
     story = Story(order(input=(said,)), History(Chain([Entry(user("go"), "input"), Entry(call, "model", 1)]), (call,)))
     run = story.play()
-    assert run.output == (FunctionCallOutput("call_x", "ok", id="fco_x"),)
+    assert run.output[1:] == (FunctionCallOutput("call_x", "ok", id="fco_x"),)
 
 
 def test_error_output_is_marked_and_others_are_not() -> None:
@@ -195,7 +204,9 @@ def test_call_that_a_person_approved_is_judged_again_and_run() -> None:
     later.play(says("saved"))
     assert later.verdicts == [("call_1", "allow", "approval")]
     assert told(later.requests[0].items) == ["user: go", "call_1: save {}", "call_1 -> ok"]
-    assert told(later.run.output) == ["call_1 -> ok", "assistant: saved"]
+    assert told(later.run.output) == ["call_1: save {}", "call_1 -> ok", "assistant: saved"]
+    assert later.run.output[0] == FunctionCall("call_1", "save", "{}", id="fc_1", approval="mcpr_1")
+    assert told([entry.item for entry in later.run.own_entries]) == ["mcpr_1: yes", "call_1 -> ok", "assistant: saved"]
 
 
 def test_call_that_a_person_refused_is_judged_again_and_answered() -> None:
@@ -204,7 +215,7 @@ def test_call_that_a_person_refused_is_judged_again_and_answered() -> None:
     later = story.then(ApprovalResponse("mcpr_1", approve=False, reason="not today"))
     later.play(says("as you wish"))
     assert later.executed == []
-    assert told(later.run.output) == ["call_1 !> not today", "assistant: as you wish"]
+    assert told(later.run.output) == ["call_1: save {}", "call_1 !> not today", "assistant: as you wish"]
 
 
 def test_policies_may_deny_a_call_in_spite_of_an_approval() -> None:
@@ -213,7 +224,7 @@ def test_policies_may_deny_a_call_in_spite_of_an_approval() -> None:
     later = story.then(ApprovalResponse("mcpr_1", approve=True))
     later.apply(CallJudged("call_1", "deny", "rate", "too often"))
     later.play(says("later then"))
-    assert told(later.run.output) == ["call_1 !> too often", "assistant: later then"]
+    assert told(later.run.output) == ["call_1: save {}", "call_1 !> too often", "assistant: later then"]
 
 
 def test_some_calls_may_be_approved_and_others_refused() -> None:
@@ -280,7 +291,7 @@ def test_stop_waits_for_the_other_freed_calls() -> None:
     later.apply(CallJudged("call_1", "deny", "budget", "too dear", Reason.BUDGET))
     later.play()
     assert later.end == ("incomplete", Reason.BUDGET)
-    assert told(later.run.output) == ["call_1 !> too dear", "call_2 -> ok"]
+    assert told(later.run.output) == ["call_1: save {}", "call_2: look {}", "call_1 !> too dear", "call_2 -> ok"]
 
 
 def test_answer_to_a_call_that_was_never_started_is_taken() -> None:
@@ -289,3 +300,42 @@ def test_answer_to_a_call_that_was_never_started_is_taken() -> None:
     story.speak(Turn((Made("look"),)))
     run = story.apply(ToolEnded("call_1", "somebody else did it"))
     assert (run.calls, next_action(run)) == ((), CallModel())
+
+
+def test_a_person_is_asked_about_the_tool_of_a_server_by_the_server_s_own_name_for_it() -> None:
+    call = FunctionCall("call_1", "look", "{}", id="fc_1", server=ServerTool("garden", "look around"))
+    run = Story(order(), gate={"look": "ask"}).play(Turn((call,)))
+    assert run.output[1] == ApprovalRequest("mcpr_1", "look around", "{}", "garden", "call_1")
+
+
+def listed(label: str) -> Unknown:
+    return Unknown({"type": "mcp_list_tools", "id": f"mcpl_{label}", "server_label": label, "tools": []})
+
+
+def test_what_servers_have_opens_the_answer_and_is_not_told_to_the_model() -> None:
+    story = Story(order(listed=(listed("garden"), listed("house"))))
+    run = story.play(says("done"))
+    assert run.output[:2] == (listed("garden"), listed("house"))
+    assert told(story.requests[0].items) == ["user: go"]
+    assert [entry.origin for entry in run.transcript] == ["input", "tool", "tool", "model"]
+
+
+def test_a_list_that_is_in_the_conversation_already_is_not_repeated() -> None:
+    story = Story(order(listed=(listed("garden"),)))
+    story.play(says("done"))
+    later = story.then(user("again"), listed=(listed("garden"), listed("house")))
+    later.play(says("done"))
+    assert later.run.output[0] == listed("house")
+    assert len(later.run.output) == 2
+
+
+def test_a_list_that_the_client_sends_along_is_not_repeated() -> None:
+    story = Story(
+        order(
+            input=(user("go"), listed("garden"), Unknown({"type": "other", "server_label": "house"})),
+            listed=(listed("garden"), listed("house")),
+        )
+    )
+    run = story.play(says("done"))
+    assert run.output[0] == listed("house")
+    assert len(story.requests[0].items) == 2

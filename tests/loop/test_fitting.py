@@ -45,6 +45,13 @@ def test_reasoning_goes_with_what_it_led_to() -> None:
     assert grouped(THOUGHT, assistant("a"), user("b")) == [[THOUGHT, assistant("a")], [user("b")]]
 
 
+def test_reasoning_behind_an_answer_does_not_go_with_what_the_user_says_next() -> None:
+    assert grouped(assistant("a"), THOUGHT, THOUGHT, user("b"), THOUGHT, assistant("c")) == [
+        [assistant("a")], [THOUGHT, THOUGHT], [user("b")], [THOUGHT, assistant("c")],
+    ]  # fmt: skip
+    assert grouped(call(1), THOUGHT, user("b"), output(1)) == [[call(1), THOUGHT, user("b"), output(1)]]
+
+
 def test_what_stands_between_a_call_and_its_output_goes_with_them() -> None:
     assert grouped(call(1), THOUGHT, assistant("a"), output(1), user("b")) == [
         [call(1), THOUGHT, assistant("a"), output(1)],

@@ -133,7 +133,7 @@ def test_freed_call_of_a_run_that_never_began_is_answered_when_it_is_cancelled()
     story.play(calls("look"))
     later = story.then(ApprovalResponse("mcpr_1", approve=True))
     run = later.cancel()
-    assert told(run.output) == [f"call_1 !> {NOT_RUN}"]
+    assert told(run.output) == ["call_1: look {}", f"call_1 !> {NOT_RUN}"]
     assert later.end == ("cancelled", Reason.CANCELLED)
 
 

@@ -56,6 +56,11 @@ def test_request_leaves_to_the_backend_what_the_spec_does_not_say() -> None:
     assert request == ModelRequest(run_id="run_1", model="m", items=(user("go"),))
 
 
+def test_request_says_whose_run_it_is() -> None:
+    assert request_for(Story(order(tenant="acme")).run).tenant == "acme"
+    assert request_for(Story(order()).run).tenant == ""
+
+
 def test_request_holds_the_conversation_in_order() -> None:
     story = Story(order())
     story.play(calls("look", "save", text="let me see"), says("done"))

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from tests.loop.world import LOOK, Said, Story, calls, fails, order, says, used
+from tests.loop.world import LOOK, Said, Story, Turn, calls, fails, order, says, used
 
 from mainspring.events import ErrorInfo, Reason, TurnStarted
 from mainspring.items import (
     ApprovalRequest,
+    CallForm,
     FunctionCall,
     FunctionCallOutput,
     Message,
@@ -237,3 +238,29 @@ def test_history_and_input_are_not_part_of_the_output() -> None:
     later = told.then(user("a"), assistant("b"), user("c"))
     run: Run = later.play(says("again"))
     assert [item.text for item in response(run).output if isinstance(item, Message)] == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ("custom", "custom_tool_call_output"),
+        ("shell", "shell_call_output"),
+        ("local_shell", "local_shell_call_output"),
+        ("apply_patch", "apply_patch_call_output"),
+    ],
+)
+def test_a_call_of_the_clients_own_kind_waits_for_an_output_of_that_kind(form: CallForm, kind: str) -> None:
+    call = FunctionCall("call_1", "choose", "{}", id="fc_1", form=form)
+    run = Story(order()).play(Turn((call,)))
+    assert response(run).required_input == ({"type": kind, "call_id": "call_1", "name": "choose"},)
+
+
+def test_an_output_has_the_form_of_its_call() -> None:
+    call = FunctionCall("call_1", "look", "{}", id="fc_1", form="custom")
+    run = Story(order()).play(Turn((call,)), says("done"))
+    assert FunctionCallOutput("call_1", "ok", id="fco_1", form="custom") in run.output
+
+
+def test_usage_that_was_estimated_says_so() -> None:
+    run = Story(order()).play(says("done", usage=Usage(5, 3, is_estimated=True)))
+    assert response(run).usage == {**USAGE, "input_tokens": 5, "output_tokens": 3, "total_tokens": 8, "estimated": True}

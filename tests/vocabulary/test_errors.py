@@ -23,12 +23,14 @@ TREE = [
     ("Unauthorized", "ProviderError", "provider_unauthorized", 502, False),
     ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
+    ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
     ("RunFailed", "PeerError", "run_failed", 502, False),
     ("DelegateToClient", "PeerError", "server_error", 502, False),
     ("OurError", "MainspringError", "server_error", 500, False),
     ("Malformed", "OurError", "malformed_log", 500, False),
     ("StoreError", "OurError", "store_error", 500, False),
     ("Superseded", "OurError", "superseded", 409, False),
+    ("SandboxError", "OurError", "sandbox_error", 500, False),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 
@@ -61,3 +63,9 @@ def test_error_may_name_the_field_at_fault_and_the_time_to_wait() -> None:
     assert errors.InvalidRequest("no", param="model").param == "model"
     assert errors.RateLimited("slow down", retry_after=2.5).retry_after == 2.5
     assert errors.RateLimited("slow down").retry_after is None
+    assert errors.Unavailable("down", retry_after=2.5).retry_after == 2.5
+
+
+def test_error_says_whether_the_backend_was_asked_at_all() -> None:
+    assert errors.Unavailable("down").was_asked
+    assert not errors.Unavailable("left alone", was_asked=False).was_asked

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from mainspring.errors import InvalidRequest
@@ -10,6 +11,7 @@ from mainspring.spec import (
     CONFIRM,
     PRESETS,
     REPEAT,
+    Caller,
     Completion,
     Limits,
     Preset,
@@ -113,6 +115,23 @@ def test_tool_is_found_by_its_name() -> None:
 def test_spec_survives_storage() -> None:
     made = spec(preset="decision", tools=(LOOK, Unknown({"type": "x", "y": [1]})), tool_choice=ToolChoice(allowed=("look",)))
     assert decode(encode(made), RunSpec) == made
+
+
+@pytest.mark.parametrize("caller", [Caller(), Caller("ada", ()), Caller("ada", ("tools:execute", "responses"))])
+def test_caller_survives_storage(caller: Caller) -> None:
+    made = spec(caller=caller)
+    assert decode(encode(made), RunSpec).caller == caller
+
+
+def test_spec_without_a_caller_is_nobodys_and_unrestricted() -> None:
+    stored = msgspec.json.decode(encode(spec()))
+    del stored["caller"]
+    assert decode(msgspec.json.encode(stored), RunSpec).caller == Caller("", None)
+
+
+def test_what_a_tool_declares_for_governance_survives_storage() -> None:
+    tool = ToolDefinition("files", operations={"get": ("read",), "put": ("write",)}, purposes={"path": "path", "run": "command"})
+    assert decode(encode(spec(tools=(tool,))), RunSpec).tool("files") == tool
 
 
 def test_good_spec_is_accepted() -> None:

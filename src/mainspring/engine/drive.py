@@ -1,12 +1,14 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from logging import getLogger
 from typing import assert_never, get_args
 
 from anyio import move_on_after, sleep
 from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import GRACE, Guard, TimedOut, described
@@ -27,12 +29,14 @@ from mainspring.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.ids import random_id
-from mainspring.items import Message, flaw
+from mainspring.items import FunctionCall, Message, ToolDefinition, Usage, flaw
 from mainspring.loop.actions import CallModel, Compact, Execute, Finish, Judge, Nudge
 from mainspring.loop.compaction import Summary, compaction_item
 from mainspring.loop.context import summary_request
 from mainspring.loop.decide import closing, next_action
+from mainspring.loop.drafts import Draft
 from mainspring.loop.request import ModelRequest, request_for
+from mainspring.loop.tokens import estimate, tokens_of
 from mainspring.ports import Provider
 
 log = getLogger(__name__)
@@ -64,7 +68,7 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
             case Compact(keeps):
                 await _compact(journal, provider, seal, guard, keeps)
             case Finish() as finish:
-                for event in closing(journal.run, finish):
+                for event in closing(journal.run, gate.checked(finish, journal.run)):
                     journal.record(event)
             case unknown:
                 assert_never(unknown)
@@ -75,7 +79,8 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     """One turn of the model. However it fails, it ends in one `TurnEnded`."""
     request = request_for(journal.run)
     journal.record(TurnStarted())
-    failure = await _asked(request, provider, guard, journal.run.spec.limits.turn_seconds, journal.record)
+    seconds = journal.run.spec.limits.turn_seconds
+    failure = await _asked(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
     if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", error=ErrorInfo.of(failure)))
 
@@ -92,7 +97,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
             ends.append(event)
 
     seconds = journal.run.spec.limits.turn_seconds
-    failure = await _asked(summary_request(journal.run), provider, guard, seconds, hear)
+    failure = await _asked(summary_request(journal.run), provider, guard, seconds, hear, lambda: ())
     usage = ends[0].usage if ends else None
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
@@ -104,10 +109,15 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
 
 
 async def _asked(
-    request: ModelRequest, provider: Provider, guard: Guard, seconds: float | None, hear: Callable[[ModelEvent], None]
+    request: ModelRequest,
+    provider: Provider,
+    guard: Guard,
+    seconds: float | None,
+    hear: Callable[[ModelEvent], None],
+    said: Callable[[], Sequence[Draft]],
 ) -> ProviderError | None:
     """Asks the provider and has everything heard that it says. Returns what went wrong, if something did."""
-    listening = _Listening(provider, hear)
+    listening = _Listening(provider, hear, said)
     try:
         await guard.run(listening.listen(request), seconds)
     except (StoreError, Superseded):
@@ -129,13 +139,15 @@ async def _asked(
 class _Listening:
     """Listens to a provider for one turn. Once it is over, a provider that will not stop is not heard any more."""
 
-    def __init__(self, provider: Provider, hear: Callable[[ModelEvent], None]) -> None:
+    def __init__(self, provider: Provider, hear: Callable[[ModelEvent], None], said: Callable[[], Sequence[Draft]]) -> None:
         self.is_over = False
         self._provider = provider
         self._hear = hear
+        self._said = said
 
     async def listen(self, request: ModelRequest) -> None:
         hear, name = self._hear, self._provider.name
+        special = {tool.name: tool for tool in request.tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
         async with aclosing(self._provider.stream(request)) as events:
             async for event in events:
                 if self.is_over:
@@ -146,6 +158,10 @@ class _Listening:
                     why = flaw(event, kind) if kind in _MODEL_EVENTS else "that is not a model event"
                     if why is not None:
                         raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
+                    if special:
+                        event = _marked(event, special)
+                    if isinstance(event, TurnEnded) and event.usage is None and event.error is None:
+                        event = replace(event, usage=_estimated(request, self._said()))
                 hear(event)
                 if kind is TurnEnded:
                     with move_on_after(GRACE):
@@ -153,3 +169,21 @@ class _Listening:
                         await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+
+def _estimated(request: ModelRequest, said: Sequence[Draft]) -> Usage:
+    """What a turn has used that nobody counted: limits and budgets must not take it for nothing."""
+    given = estimate(request.items, request.instructions, request.tools)
+    return Usage(given, tokens_of([draft.item for draft in said]), is_estimated=True)
+
+
+def _is_special(tool: ToolDefinition) -> bool:
+    return tool.form is not UNSET or tool.server is not UNSET
+
+
+def _marked(event: ModelEvent, special: dict[str, ToolDefinition]) -> ModelEvent:
+    """The event with its call marked as what the client knows it as, and as whose it is."""
+    if isinstance(event, ItemStarted | ItemDone) and isinstance(event.item, FunctionCall) and event.item.name in special:
+        tool = special[event.item.name]
+        return replace(event, item=replace(event.item, form=tool.form, server=tool.server))
+    return event

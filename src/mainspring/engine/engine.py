@@ -41,7 +41,7 @@ from mainspring.loop.history import History, history_of, lost_history, opening
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run, fold, history_after, open_run
-from mainspring.ports import CallPolicy, Document, Provider, Sink, Store, ToolExecutor
+from mainspring.ports import AnswerCheck, CallPolicy, Document, Provider, Sink, Store, ToolExecutor
 from mainspring.spec import RunSpec, check
 
 log = getLogger(__name__)
@@ -135,6 +135,7 @@ class Engine:
         *,
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] = (),
+        checks: Sequence[AnswerCheck] = (),
         sinks: Sequence[Sink] = (),
         clock: Clock = time.time,
     ) -> None:
@@ -142,7 +143,7 @@ class Engine:
         self.store = store
         self.seal = Seal(store)
         self._guard = Guard()
-        self._gate = Gate(policies, self._guard)
+        self._gate = Gate(policies, self._guard, checks)
         self._toolbox = Toolbox(executors, self._guard)
         self._sinks = tuple(sinks)
         self._clock = clock

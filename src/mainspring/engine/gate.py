@@ -1,31 +1,54 @@
-"""The gate: the one place that judges a call. Policies are asked in order; the first answer that is not Allow stands."""
+"""The gate: the one place that judges a call, and the answer. Policies are asked in order; the first that is not Allow stands."""
 
 from collections.abc import Sequence
 from logging import getLogger
 from typing import assert_never
 
 from mainspring.engine.guard import Guard, TimedOut
-from mainspring.events import CallJudged, Reason
+from mainspring.events import CallJudged, ErrorInfo, Reason
+from mainspring.loop.actions import Finish
 from mainspring.loop.run import Call, Run
-from mainspring.ports import Allow, Ask, CallPolicy, Client, Deny, Verdict
+from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, Verdict
 
 log = getLogger(__name__)
 
 
 class Gate:
-    """Judges calls by `policies`. One that raises, answers nonsense, or takes longer than `seconds` has said no."""
+    """Judges calls by `policies`, answers by `checks`. One that raises, answers nonsense, or takes longer than `seconds` has
+    said no."""
 
-    def __init__(self, policies: Sequence[CallPolicy], guard: Guard, seconds: float = 10.0) -> None:
+    def __init__(
+        self, policies: Sequence[CallPolicy], guard: Guard, checks: Sequence[AnswerCheck] = (), seconds: float = 10.0
+    ) -> None:
         self._policies = tuple(policies)
+        self._checks = tuple(checks)
         self._guard = guard
         self._seconds = seconds
 
     async def judge(self, call: Call, run: Run) -> CallJudged:
+        notes: list[str] = []
         for policy in self._policies:
-            verdict = _reviewed(await self._ask(policy, call, run), call, run)
+            answer = await self._ask(policy, call, run)
+            verdict = _reviewed(answer, call, run)
             if verdict is not None:
                 return _judged(call, str(policy.name), verdict)
-        return _judged(call, "gate", Allow())
+            if isinstance(answer, Allow) and answer.note:
+                notes.append(f"{policy.name}: {answer.note}")
+        return _judged(call, "gate", Allow("; ".join(notes)))
+
+    def checked(self, finish: Finish, run: Run) -> Finish:
+        """How the run ends, now that its answer is looked at: an answer that cannot count has failed, and says why."""
+        if finish.reason is not Reason.FINAL_ANSWER:
+            return finish
+        for check in self._checks:
+            try:
+                flaw = check.flaw(run)
+            except Exception:
+                log.exception("check %s failed on run %s", check.name, run.spec.id)
+                flaw = f"the check `{check.name}` failed"
+            if flaw is not None:
+                return Finish("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_invalid_output", flaw))
+        return finish
 
     async def _ask(self, policy: CallPolicy, call: Call, run: Run) -> object:
         try:
@@ -42,7 +65,7 @@ class Gate:
 def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
     """The verdict if it stands; None if the next policy is to be asked. A question that a person has answered is settled."""
     match verdict:
-        case Allow():
+        case Allow(str()):
             return None
         case Deny(str(), None | Reason()) | Client():
             return verdict
@@ -58,8 +81,8 @@ def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
 def _judged(call: Call, policy: str, verdict: Verdict) -> CallJudged:
     call_id = call.item.call_id
     match verdict:
-        case Allow():
-            return CallJudged(call_id, "allow", policy)
+        case Allow(note):
+            return CallJudged(call_id, "allow", policy, note)
         case Deny(reason, stop):
             return CallJudged(call_id, "deny", policy, reason, stop)
         case Ask(prompt):

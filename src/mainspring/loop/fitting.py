@@ -29,6 +29,10 @@ def groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     start, unanswered = 0, 0
     for place, item in enumerate(items):
         match item:
+            case Message(role="user" | "system" | "developer") if start < place and unanswered <= 0:
+                # Reasoning behind an answer has led to nothing that others say.
+                yield items[start:place]
+                start = place
             case FunctionCall():
                 unanswered += 1
             case FunctionCallOutput():

@@ -8,7 +8,16 @@ from msgspec import Struct
 
 from mainspring.errors import InvalidRequest
 from mainspring.ids import derived
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from mainspring.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    Unknown,
+)
 from mainspring.loop.chain import Chain
 
 Origin = Literal["input", "model", "tool", "engine"]
@@ -44,6 +53,13 @@ def history_of(entries: list[Entry]) -> History:
 def approval_id(call: FunctionCall) -> str:
     """The id of the approval request for this call."""
     return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
+
+
+def list_label(item: Item) -> str | None:
+    """The server that this item lists the tools of, None if it is no such list."""
+    if not isinstance(item, Unknown) or item.data.get("type") != "mcp_list_tools":
+        return None
+    return str(item.data.get("server_label"))
 
 
 def lost_history(given: tuple[Item, ...]) -> History:

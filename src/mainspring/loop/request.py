@@ -20,7 +20,7 @@ from mainspring.items import (
 from mainspring.loop.chain import Chain
 from mainspring.loop.compaction import shown
 from mainspring.loop.fitting import fitted
-from mainspring.loop.history import Entry, paired
+from mainspring.loop.history import Entry, list_label, paired
 from mainspring.loop.rules import tools_off
 from mainspring.loop.run import Run
 from mainspring.loop.tokens import estimate, tokens_of
@@ -65,7 +65,10 @@ class Items(Sequence[Item]):
 
 
 class ModelRequest(Struct, frozen=True):
-    """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number."""
+    """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number.
+
+    `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line.
+    """
 
     run_id: str
     model: str
@@ -81,6 +84,7 @@ class ModelRequest(Struct, frozen=True):
     text: Json | None = None
     reasoning: Json | None = None
     extra: Json | None = None
+    tenant: str = ""
 
 
 def request_for(run: Run) -> ModelRequest:
@@ -101,6 +105,7 @@ def request_for(run: Run) -> ModelRequest:
         text=spec.sampling.text,
         reasoning=spec.sampling.reasoning,
         extra=spec.sampling.extra,
+        tenant=spec.tenant,
     )
 
 
@@ -157,7 +162,12 @@ def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
 
 
 def _seen(entries: Iterable[Entry]) -> list[Item]:
-    return [entry.item for entry in entries if not entry.hidden and not isinstance(entry.item, _UNSEEN)]
+    return [entry.item for entry in entries if not entry.hidden and not _is_unseen(entry.item)]
+
+
+def _is_unseen(item: Item) -> bool:
+    """What is between us and the client: the model is told of tools by the tools, of approvals by what comes of them."""
+    return isinstance(item, ApprovalRequest | ApprovalResponse) or list_label(item) is not None
 
 
 def _shortened(item: Item, window: Window) -> Item:
@@ -174,6 +184,3 @@ def _cut(part: Part, max_chars: int) -> Part:
             return replace(part, text=text[:max_chars])
         case _:
             return part
-
-
-_UNSEEN = (ApprovalRequest, ApprovalResponse)

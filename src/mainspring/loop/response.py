@@ -5,7 +5,7 @@
 
 from msgspec import UNSET, Struct, UnsetType
 
-from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, Usage
+from mainspring.items import FunctionCall, Item, Json, Tool, ToolDefinition, Unknown, Usage
 from mainspring.loop.history import approval_id
 from mainspring.loop.reasons import incomplete_reason
 from mainspring.loop.run import Run
@@ -95,10 +95,20 @@ def _required_input(run: Run) -> tuple[Json, ...] | None:
         [
             {"type": "mcp_approval_response", "approval_request_id": approval_id(call.item)}
             if call.verdict == "ask"
-            else {"type": "function_call_output", "call_id": call.item.call_id, "name": call.item.name}
+            else {"type": _output_type(call.item), "call_id": call.item.call_id, "name": call.item.name}
             for call in run.calls
         ]
     )
+
+
+def _output_type(call: FunctionCall) -> str:
+    match call.form:
+        case "custom":
+            return "custom_tool_call_output"
+        case str(form):
+            return f"{form}_call_output"
+        case _:
+            return "function_call_output"
 
 
 def _choice(choice: ToolChoice) -> str | Json:
@@ -126,10 +136,11 @@ def _tool(tool: Tool) -> Json:
 
 
 def _usage(usage: Usage) -> Json:
-    return {
+    told: Json = {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens},
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
+    return {**told, "estimated": True} if usage.is_estimated else told

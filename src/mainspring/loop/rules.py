@@ -71,6 +71,8 @@ def _between_turns(run: Run) -> Finish | Nudge | None:
         return _limit(run, run.stop)
     if limits.max_turns is not None and run.turns >= limits.max_turns:
         return _limit(run, Reason.MAX_TURNS)
+    if limits.budget_turns is not None and run.turns >= limits.budget_turns:
+        return _limit(run, Reason.BUDGET)
     if limits.max_repeats is not None and run.repeats == limits.max_repeats and not run.is_warned:
         return Nudge("repeat", run.spec.completion.repeat)
     return None

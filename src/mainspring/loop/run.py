@@ -43,10 +43,21 @@ from mainspring.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.ids import derived
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Item, Message, Part, Usage, user
+from mainspring.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Part,
+    ServerTool,
+    Usage,
+    user,
+)
 from mainspring.loop.chain import Chain
 from mainspring.loop.drafts import Draft, item_id, partial, words
-from mainspring.loop.history import Entry, History, approval_id, opening
+from mainspring.loop.history import Entry, History, approval_id, list_label, opening
 from mainspring.spec import RunSpec
 
 Changes = dict[str, object]
@@ -80,7 +91,7 @@ class Run(Struct, frozen=True):
 
     `inherited` entries of the transcript are history; the answer begins at `base`. `unanswered` claims that the model has not
     yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well,
-    `overflows` those that failed because their request was too long.
+    `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -108,6 +119,7 @@ class Run(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
     calls_allowed: int = 0
+    allowed: Chain[FunctionCall] = Chain()
     tools_used: tuple[str, ...] = ()
     tool_failed: bool = False
     turn_succeeded: bool = False
@@ -179,14 +191,26 @@ def open_run(record: Recorded, history: History) -> Run:
     transcript = history.entries.extended([Entry(item, "input", hidden=_is_cut_call(item)) for item in start.items])
     return Run(
         spec=spec,
-        transcript=transcript,
+        transcript=transcript.extended([*_listed(spec, transcript), *_freed(start.waiting)]),
         inherited=len(history.entries),
         base=len(transcript),
         started_at=record.at,
         clock=record.at,
         approvals=start.approvals,
         calls=tuple([Call(item, position) for position, item in enumerate(start.waiting)]),
+        allowed=Chain(),
     )
+
+
+def _listed(spec: RunSpec, transcript: Chain[Entry]) -> list[Entry]:
+    """What MCP servers have, but for those whose list is in the conversation already."""
+    known = {list_label(entry.item) for entry in transcript} if spec.listed else set()
+    return [Entry(item, "tool") for item in spec.listed if list_label(item) not in known]
+
+
+def _freed(calls: tuple[FunctionCall, ...]) -> list[Entry]:
+    """Calls that a person was asked about: the answer shows them once more, with what comes of them; the model knows them."""
+    return [Entry(replace(call, approval=approval_id(call)), "model", hidden=True) for call in calls]
 
 
 def replay(records: list[Recorded], history: History) -> Run:
@@ -377,10 +401,11 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
     changes: Changes = {"status": "in_progress", "calls": _swapped(run.calls, call, judged), "stop": run.stop or event.stop}
     match event.verdict:
         case "allow":
-            changes["calls_allowed"] = run.calls_allowed + 1
+            changes |= {"calls_allowed": run.calls_allowed + 1, "allowed": run.allowed.extended([call.item])}
         case "ask":
             item = call.item
-            request = ApprovalRequest(approval_id(item), item.name, item.arguments, call_id=item.call_id)
+            whose = item.server if isinstance(item.server, ServerTool) else ServerTool("", item.name)
+            request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
             changes["transcript"] = run.transcript.extended([Entry(request, "tool", run.turns)])
         case "deny":
             changes |= _answered(replace(run, calls=changes["calls"]), judged, event.reason, is_error=True)
@@ -455,7 +480,7 @@ def _swapped(calls: tuple[Call, ...], old: Call, new: Call) -> tuple[Call, ...]:
 
 
 def _output(call: FunctionCall, output: str | tuple[Part, ...], is_error: bool) -> FunctionCallOutput:
-    plain = FunctionCallOutput(call.call_id, output, id=derived("fco", call.id or call.call_id))
+    plain = FunctionCallOutput(call.call_id, output, id=derived("fco", call.id or call.call_id), form=call.form)
     return replace(plain, is_error=True) if is_error else plain
 
 

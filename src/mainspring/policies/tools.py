@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from mainspring.items import ToolDefinition, parsed_arguments
 from mainspring.loop.run import Call, Run
-from mainspring.ports import Allow, Client, Deny, ToolExecutor, Verdict
+from mainspring.ports import Allow, Ask, Client, Deny, ToolExecutor, Verdict
 
 Validate = Callable[[ToolDefinition, dict[str, object]], Sequence[str]]
 
@@ -59,6 +59,19 @@ class ValidArguments:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         problems = self._validate(tool, arguments)
         return Deny(f"Invalid arguments for `{tool.name}`: {'; '.join(problems)}.") if problems else Allow()
+
+
+class Approved:
+    """Asks a person about every call of a tool that was declared to need it."""
+
+    name = "approval"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        tool = run.spec.tool(call.item.name)
+        if tool is None or not tool.asks:
+            return Allow()
+        return Ask(f"`{tool.name}` is to be called, and needs a person's approval.")
 
 
 class HandOff:
