@@ -19,6 +19,7 @@ from mainspring.items import Json, Message, user
 from mainspring.loop.history import History
 from mainspring.loop.request import ModelRequest
 from mainspring.loop.run import Run, fold, open_run
+from mainspring.ports import Provider
 from mainspring.providers.chat import Chat
 from mainspring.spec import spec_for
 
@@ -121,7 +122,7 @@ async def serving() -> AsyncIterator[Backend]:
         await runner.cleanup()
 
 
-async def events_of(chat: Chat, request: ModelRequest = QUESTION) -> list[ModelEvent]:
+async def events_of(chat: Provider, request: ModelRequest = QUESTION) -> list[ModelEvent]:
     """All events of one turn, which the engine's own fold must accept."""
     with anyio.fail_after(30):
         events = [event async for event in chat.stream(request)]

@@ -101,6 +101,13 @@ async def test_a_rate_limit_says_when_to_come_back(backend: Backend, headers: di
     assert error.message.endswith("slow down; try again later" if seconds is None else f"slow down; try again in {seconds:g} s")
 
 
+@pytest.mark.parametrize("status", [408, 425, 500, 503, 529])
+async def test_a_backend_that_is_unavailable_may_say_when_to_come_back(backend: Backend, status: int) -> None:
+    backend.replies(b"overloaded", status=status, headers={"Retry-After": "20"})
+    backend.replies(b"overloaded", status=status)
+    assert [(await failure_of(backend)).retry_after for _ in range(2)] == [20.0, None]
+
+
 async def test_the_key_is_never_in_a_message(backend: Backend) -> None:
     backend.replies(b'{"error": {"message": "Incorrect key: sk-very-secret"}}', status=401)
     backend.replies(b"data: {sk-very-secret\n\n")

@@ -1,7 +1,7 @@
 """What a Chat Completions backend answers: chunks, whole or streamed, as our events."""
 
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from mainspring.items import (
     Usage,
 )
 from mainspring.providers._http import Http, Sse, complaint, failure_within, shortened
+from mainspring.providers._json import json_text, lenient
 from mainspring.providers._turn import Index, Turn
 
 
@@ -49,7 +50,9 @@ class Answer:
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if the backend never said that it was done."""
         if not self.is_over:
-            yield from self._read(self._sse.end())
+            # Half an event is what a connection leaves that broke: no bad output, and no loss behind a complete answer.
+            with suppress(BadOutput):
+                yield from self._read(self._sse.end())
         if self._finish is None:
             raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
         self._turn.end(self._finish, self._usage)
@@ -92,13 +95,10 @@ class Answer:
 
     def _decoded(self, data: bytes) -> "_Chunk":
         try:
-            return _chunk.decode(data)
+            return lenient(_chunk, data)
         except (ValueError, RecursionError) as error:
-            try:
-                return _chunk.decode(_repaired(data))
-            except (ValueError, RecursionError):
-                text = self._http.redacted(shortened(data))
-                raise BadOutput(f"{self._http.url} sent what is no Chat Completions chunk ({error}): `{text}`") from error
+            text = self._http.redacted(shortened(data))
+            raise BadOutput(f"{self._http.url} sent what is no Chat Completions chunk ({error}): `{text}`") from error
 
     def _broken_off(self, data: bytes) -> ProviderError:
         said = complaint(data)
@@ -124,10 +124,10 @@ def _say(turn: Turn, delta: "_Delta") -> None:
             turn.annotation(_flat(annotation))
     for call in delta.tool_calls or ():
         function = call.function or _NO_FUNCTION
-        turn.call(index=call.index, id=str(call.id or ""), name=function.name or "", arguments=_text(function.arguments))
+        turn.call(index=call.index, id=str(call.id or ""), name=function.name or "", arguments=json_text(function.arguments))
     if delta.function_call is not None:
         # Before there were tool calls there was one function call, and it needed no number.
-        turn.call(index="function_call", name=delta.function_call.name or "", arguments=_text(delta.function_call.arguments))
+        turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
 
 
 def _say_parts(turn: Turn, content: "list[_ContentPart | str]") -> None:
@@ -144,16 +144,6 @@ def _say_parts(turn: Turn, content: "list[_ContentPart | str]") -> None:
             turn.text(part.text or "")
 
 
-def _text(arguments: object) -> str:
-    """Arguments as JSON text, also from backends that send the object itself."""
-    if isinstance(arguments, str):
-        return arguments
-    try:
-        return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError as error:
-        raise BadOutput("the model called a tool with arguments nested too deeply; ask again") from error
-
-
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -168,12 +158,6 @@ def _flat(annotation: Json) -> Json:
     inner = annotation.get(kind) if isinstance(kind, str) else None
     fields = {"type": kind, **inner} if isinstance(inner, dict) else annotation
     return {name: value for name, value in fields.items() if isinstance(value, str | int)}
-
-
-def _repaired(data: bytes) -> bytes:
-    """JSON without what only some parsers accept: NaN, a byte order mark, half a surrogate pair, half a UTF-8 character."""
-    value = json.loads(data.decode("utf-8-sig", errors="replace"), parse_constant=lambda _: None)
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 _NULL = msgspec.Raw(b"null")

@@ -3,48 +3,49 @@
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from mainspring.errors import Refused
 from mainspring.items import (
     FunctionCall,
-    FunctionCallOutput,
     InputFile,
     InputImage,
     InputText,
-    Item,
     Json,
     Message,
     OutputText,
     Part,
+    Reasoning,
     Refusal,
     ToolDefinition,
-    text_of,
 )
+from mainspring.loop.drafts import words
 from mainspring.loop.request import ModelRequest
+from mainspring.providers._dialogue import UNANSWERED, Called, Heard, Said, brief, dialogue, error_text, readable
+from mainspring.providers.profiles import Profile, profile_of
 from mainspring.spec import ToolChoice
 
 OPENAI: Final = "api.openai.com"
+CALL_ID_CHARS: Final = 40
 
 
 def body_of(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
+    profile = profile_of(request.model)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, named_outputs),
+        "messages": _messages(request, named_outputs, profile),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     tools = [_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
-    if tools:
+    if tools and profile.calls:
         body["tools"] = tools
         if (choice := _choice(request.tool_choice)) is not None:
             body["tool_choice"] = choice
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
     options = {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
+        "temperature": request.temperature if profile.samples else None,
+        "top_p": request.top_p if profile.samples else None,
         token_limit(host): request.max_output_tokens,
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
@@ -87,96 +88,61 @@ def _response_format(form: object) -> Json | None:
             return None
 
 
-def _messages(request: ModelRequest, named_outputs: bool) -> list[Json]:
+def _messages(request: ModelRequest, named_outputs: bool, profile: Profile) -> list[Json]:
     messages: list[Json] = []
     if request.instructions:
         messages.append({"role": "system", "content": request.instructions})
-    outputs = _outputs(request.items)
-    turn = _Assistant()
-    for position, item in enumerate(request.items):
-        match item:
-            case Message(role="assistant"):
-                turn.texts.extend([text for text in map(_words, item.content) if text])
-            case FunctionCall():
-                turn.calls.append((item, outputs.get(position)))
-            case Message():
-                messages += turn.messages(named_outputs)
-                turn = _Assistant()
-                if (content := _content(item.content)) != []:
-                    messages.append({"role": "user" if item.role == "user" else "system", "content": content})
-            case FunctionCallOutput():
-                messages += turn.messages(named_outputs)
-                turn = _Assistant()
-            case _:
-                # Reasoning stays with the model that thought it; what we do not know, nobody can read.
-                pass
-    return messages + turn.messages(named_outputs)
+    for turn in dialogue(request.items):
+        match turn:
+            case Heard(role, parts):
+                if (content := _content(parts)) != []:
+                    messages.append({"role": role, "content": content})
+            case Said():
+                messages += _said(turn, named_outputs, profile)
+    if not messages:
+        raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
+    return messages
 
 
-def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
-    """The output of each call, by the call's position. Some backends use an id again in a later turn: the nearest call counts."""
-    open_calls: dict[str, list[int]] = {}
-    outputs: dict[int, FunctionCallOutput] = {}
-    for position, item in enumerate(items):
-        if isinstance(item, FunctionCall):
-            open_calls.setdefault(item.call_id, []).append(position)
-        elif isinstance(item, FunctionCallOutput) and (waiting := open_calls.get(item.call_id)):
-            outputs[waiting.pop()] = item
-    return outputs
+def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
+    """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
+    but for models that want it back with their calls."""
+    if turn.is_mute:
+        return []
+    spoken = [_words(part) for item in turn.items if isinstance(item, Message) for part in item.content]
+    texts = [text for text in spoken if text]
+    if not texts and not turn.calls:
+        return []
+    message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
+    if turn.calls:
+        message["tool_calls"] = [_tool_call(called.call) for called in turn.calls]
+        if profile.recalls:
+            message["reasoning_content"] = "".join(
+                [word for item in turn.items if isinstance(item, Reasoning) for word in words(item)]
+            )
+    return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
 
 
-class _Assistant:
-    """What the model said in one turn, as the messages it becomes: its own, then the outputs, then what only a user may show."""
+def _output(called: Called, named_outputs: bool) -> Json:
+    """Every call has an answer, or backends refuse it all."""
+    name = {"name": called.call.name} if named_outputs else {}
+    text = UNANSWERED if called.output is None else error_text(called.output)
+    return {"role": "tool", "tool_call_id": brief(called.call.call_id, CALL_ID_CHARS), **name, "content": text}
 
-    __slots__ = ("calls", "texts")
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.calls: list[tuple[FunctionCall, FunctionCallOutput | None]] = []
-
-    def messages(self, named_outputs: bool) -> list[Json]:
-        if not self.texts and not self.calls:
-            return []
-        message: Json = {"role": "assistant", "content": "\n".join(self.texts) if self.texts else None}
-        if self.calls:
-            message["tool_calls"] = [_tool_call(call) for call, _ in self.calls]
-        outputs: list[Json] = []
-        for call, output in self.calls:
-            if output is not None:
-                name = {"name": call.name} if named_outputs else {}
-                outputs.append({"role": "tool", "tool_call_id": call.call_id, **name, "content": _output(output)})
-        return [message, *outputs, *self._exhibits()]
-
-    def _exhibits(self) -> list[Json]:
-        """A tool message holds text only; images and files of outputs follow as a user's message that names their calls."""
-        parts: list[Json] = []
-        for call, output in self.calls:
-            if output is not None and (shown := [part for part in output.output if isinstance(part, InputImage | InputFile)]):
-                parts.append({"type": "text", "text": f"Attached by the output of `{call.name}` ({call.call_id}):"})
-                parts += map(_part, shown)
-        return [{"role": "user", "content": parts}] if parts else []
+def _exhibits(turn: Said) -> list[Json]:
+    """A tool message holds text only; images and files of outputs follow as a user's message that names their calls."""
+    parts: list[Json] = []
+    for call, output in [(called.call, called.output) for called in turn.calls]:
+        if output is not None and (shown := [part for part in output.output if isinstance(part, InputImage | InputFile)]):
+            parts.append({"type": "text", "text": f"Attached by the output of `{call.name}` ({call.call_id}):"})
+            parts += map(_part, shown)
+    return [{"role": "user", "content": parts}] if parts else []
 
 
 def _tool_call(call: FunctionCall) -> Json:
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": _readable(call.arguments)}}
-
-
-def _readable(arguments: str) -> str:
-    """Arguments that a backend can parse, as many do: what the model botched is shown to it as such, and not as broken JSON."""
-    if not arguments.strip():
-        return "{}"
-    try:
-        _object.decode(arguments)
-    except (ValueError, RecursionError):
-        return msgspec.json.encode({"invalid_arguments": arguments}).decode()
-    return arguments
-
-
-def _output(output: FunctionCallOutput) -> str:
-    text = text_of(output.output)
-    if not text and not isinstance(output.output, str) and output.output:
-        text = "The output is attached below."
-    return f"Error: {text}" if output.is_error is True and not text.startswith("Error:") else text
+    function = {"name": call.name, "arguments": readable(call.arguments)}
+    return {"id": brief(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
 
 
 def _content(parts: Sequence[Part]) -> str | list[Json]:
@@ -213,4 +179,3 @@ def _part(part: Part) -> Json:
 
 
 _SENDABLE = (InputText, InputImage, InputFile, OutputText, Refusal)
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -9,13 +9,13 @@ which error a status means.
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import aiohttp
 import anyio
@@ -48,8 +48,17 @@ class Http:
     header that can never work.
     """
 
-    def __init__(self, base_url: str, *, api_key: str | None, headers: Mapping[str, str] | None, timeout: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None,
+        headers: Mapping[str, str] | None,
+        timeout: float,
+        tape: "Tape | None" = None,
+    ) -> None:
         address = _address(base_url)
+        self._tape = tape
         self._base = address.with_user(None)
         self._headers = _headers(address, api_key, headers or {})
         self._secrets = _secrets(address, api_key, headers or {})
@@ -58,16 +67,19 @@ class Http:
         self.host = self._base.host or ""
         self.url = _shown(self._base)
 
-    async def send(self, method: str, path: str, body: bytes | None = None) -> "Reply":
+    async def send(self, method: str, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None) -> "Reply":
         """The backend's reply, its body still unread. Raises a `ProviderError` unless the status is one of success."""
-        url = self._base.joinpath(path).with_query(self._base.query)
-        shown = _shown(url)
-        response = await self._answer(method, url, body)
-        reply = Reply(response, shown, self._timeout)
-        if response.status // 100 == 2:
+        url = self._base.joinpath(path).with_query(self._base.query).update_query(query or {})
+        if self._tape is None:
+            received: Received = await self._answer(method, url, body)
+        else:
+            said = None if body is None else self.redacted(body.decode()).encode()
+            received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body))
+        reply = Reply(received, _shown(url), self._timeout)
+        if received.status // 100 == 2:
             return reply
         try:
-            raise await self._refusal(reply, response)
+            raise await self._refusal(reply, received)
         finally:
             reply.close()
 
@@ -82,7 +94,7 @@ class Http:
             text = text.replace(secret, "***")
         return text
 
-    async def _answer(self, method: str, url: URL, body: bytes | None) -> aiohttp.ClientResponse:
+    async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
         """The head of the answer. A kept connection may have been closed by its server just now; then the next one is tried."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         while True:
@@ -90,9 +102,10 @@ class Http:
             data = BytesIO(body) if body is not None else None
             attempt = _Attempt()
             try:
-                return await self._open().request(
+                response = await self._open().request(
                     method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=attempt
                 )
+                return _Network(response)
             except _BROKEN as error:
                 if not (attempt.is_on_kept_connection and isinstance(error, _CLOSED)):
                     raise self._unanswered(error, _shown(url)) from error
@@ -124,28 +137,62 @@ class Http:
             case _:
                 return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
 
-    async def _refusal(self, reply: "Reply", response: aiohttp.ClientResponse) -> ProviderError:
+    async def _refusal(self, reply: "Reply", response: "Received") -> ProviderError:
         if 300 <= response.status < 400:
             target = response.headers.get("Location", "nowhere")
             return Refused(f"{reply.url} redirects to {self.redacted(_short(target))}; set the base URL to match")
         said = complaint(await reply.beginning())
         said = said._replace(message=self.redacted(said.message))
-        return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", _retry_after(response.headers))
+        wait = _retry_after(response.headers)
+        return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait)
+
+
+class Asked(NamedTuple):
+    """A request as a recording knows it: no address, no header, no secret."""
+
+    method: str
+    path: str
+    body: bytes | None
+
+
+class Received(Protocol):
+    """An answer whose head is here. `read` gives what has arrived, waiting if need be, and nothing at the end."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    async def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Tape(Protocol):
+    """Stands between us and the network: `ask` is how the network is asked."""
+
+    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]]) -> Received: ...
+
+
+class _Network:
+    __slots__ = ("close", "headers", "read", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status, self.headers = response.status, response.headers
+        self.read, self.close = response.content.readany, response.close
 
 
 class Reply:
     """An answer on its way. Owned by whoever asked: `close` it, best with `contextlib.closing`."""
 
-    def __init__(self, response: aiohttp.ClientResponse, url: str, timeout: float) -> None:
-        self._response = response
+    def __init__(self, received: Received, url: str, timeout: float) -> None:
+        self._received = received
         self._timeout = timeout
         self.url = url
-        self.mime = response.content_type if "Content-Type" in response.headers else ""
+        self.mime = received.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
         """What has arrived since the last read, waiting for it if need be; empty at the end."""
         try:
-            return await self._response.content.readany()
+            return await self._received.read()
         except TimeoutError as error:
             raise Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again") from error
         except _BROKEN as error:
@@ -177,7 +224,7 @@ class Reply:
                 pass
 
     def close(self) -> None:
-        self._response.close()
+        self._received.close()
 
 
 class Sse:
@@ -241,11 +288,41 @@ class Sse:
             yield self._name, line
 
 
+class Lines:
+    """Splits a stream of JSON lines. Each byte is looked at a fixed number of times; a line beyond `limit` raises `BadOutput`."""
+
+    __slots__ = ("_limit", "_size", "_tail")
+
+    def __init__(self, limit: int = EVENT_BYTES) -> None:
+        self._tail: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that `data` completes, but for empty ones."""
+        *whole, rest = data.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*self._tail, whole[0]])
+            self._tail, self._size = [], 0
+        self._tail.append(rest)
+        self._size += len(rest)
+        if self._size > self._limit:
+            raise BadOutput(f"the backend sent a line of more than {self._limit} bytes; no answer is that long")
+        for line in whole:
+            if line := line.strip():
+                yield line
+
+    def end(self) -> Iterator[bytes]:
+        """The line that the end of the stream completes."""
+        yield from self.feed(b"\n")
+
+
 class Complaint(NamedTuple):
-    """What a backend says went wrong: in words, and the codes that came with them."""
+    """What a backend says went wrong: in words, the codes that came with them, and how many seconds to wait if it says so."""
 
     message: str
     codes: tuple[str, ...] = ()
+    wait: float | None = None
 
 
 def complaint(data: bytes) -> Complaint:
@@ -255,8 +332,10 @@ def complaint(data: bytes) -> Complaint:
         payload = msgspec.json.decode(data)
     except (ValueError, RecursionError):
         return Complaint("an HTML page" if text.startswith("<") else _short(text))
+    wait = None
     match payload:
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
+            wait = _delay(error.get("details"))
             message, codes = _words(error), [error.get(key) for key in ("status_code", "code", "type", "status")]
         case {"error": str(message)} | {"detail": str(message)}:
             codes = []
@@ -266,7 +345,7 @@ def complaint(data: bytes) -> Complaint:
             message, codes = _words(payload), [payload.get("code"), payload.get("type")]
         case _:
             message, codes = "", []
-    return Complaint(_short(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]))
+    return Complaint(_short(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait)
 
 
 def failure(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
@@ -278,14 +357,16 @@ def failure(status: int, said: Complaint, what: str, retry_after: float | None =
             return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
         case 401 | 403:
             return Unauthorized(f"{what}; check the API key")
+        case 400 if _BAD_KEY.search(said.message):
+            return Unauthorized(f"{what}; check the API key")
         case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
         case 404:
             return Refused(f"{what}; check the model name and the base URL")
         case 408 | 425:
-            return Unavailable(f"{what}; try again")
+            return Unavailable(f"{what}; try again", retry_after=retry_after)
         case _ if status >= 500:
-            return Unavailable(f"{what}; try again, or look at the server's log")
+            return Unavailable(f"{what}; try again, or look at the server's log", retry_after=retry_after)
         case _:
             return Refused(what)
 
@@ -293,7 +374,7 @@ def failure(status: int, said: Complaint, what: str, retry_after: float | None =
 def failure_within(said: Complaint, url: str) -> ProviderError:
     """The error that a backend reports in the middle of an answer, where its codes must stand in for the status."""
     statuses = [_STATUS.get(code.lower()) or _number(code) for code in said.codes]
-    return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer")
+    return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
 
 
 def shortened(data: bytes) -> str:
@@ -396,6 +477,17 @@ def _detail(detail: object) -> str:
             return ""
 
 
+def _delay(details: object) -> float | None:
+    """The seconds of a `google.rpc.RetryInfo` among the details of an error."""
+    for detail in details if isinstance(details, list) else ():
+        match detail:
+            case {"retryDelay": str(delay)} if found := _SECONDS.fullmatch(delay):
+                return float(found[1])
+            case _:
+                pass
+    return None
+
+
 def _number(code: str) -> int | None:
     return int(code) if len(code) == 3 and code[0] in "45" and code.isascii() and code.isdigit() else None
 
@@ -412,6 +504,8 @@ def _short(text: str, limit: int = 500) -> str:
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
 _PRIVATE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
+_BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)
+_SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _CONTROL = re.compile(r"[\r\n\0]")
 _OVERFLOW = re.compile(
     r"context.?(length|window|size|limit)|maximum context|max_model_len|n_ctx|(prompt|input) is too long|too many tokens"
@@ -422,5 +516,6 @@ _STATUS = {
     "rate_limit_exceeded": 429, "rate_limit_error": 429, "too_many_requests": 429, "insufficient_quota": 429,
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "permission_denied": 403,
     "not_found_error": 404, "model_not_found": 404,
-    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400,
+    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400, "invalid_prompt": 400,
+    "resource_exhausted": 429, "unauthenticated": 401, "not_found": 404, "invalid_argument": 400, "failed_precondition": 400,
 }  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.errors import BadOutput
 from mainspring.events import (
@@ -27,14 +28,16 @@ from mainspring.events import (
 )
 from mainspring.ids import NewId
 from mainspring.items import FunctionCall, ItemStatus, Json, Message, OutputText, Part, Reasoning, ReasoningText, Refusal, Usage
+from mainspring.providers.profiles import Tagged
 
 Index = int | str
 
 
 class Turn:
-    """Collects one turn. `taken` are call ids that the conversation has used already."""
+    """Collects one turn. `taken` are call ids that the conversation has used already, `think` the tags around reasoning that
+    comes as text."""
 
-    def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
+    def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
         self._new_id = new_id
         self._taken = set(taken)
         self._events: list[ModelEvent] = []
@@ -45,6 +48,7 @@ class Turn:
         self._known: dict[tuple[Index | None, str], _Call] = {}
         self._last: _Thought | _Speech | _Call | None = None
         self._blank: list[str] = []
+        self._tagged = Tagged(think) if think is not None else None
 
     def take(self) -> list[ModelEvent]:
         """The events since the last time."""
@@ -58,6 +62,13 @@ class Turn:
         return self._last is None
 
     def text(self, delta: str) -> None:
+        if self._tagged is None:
+            self._say(delta)
+            return
+        for is_thought, words in self._tagged.feed(delta):
+            (self.reasoning if is_thought else self._say)(words)
+
+    def _say(self, delta: str) -> None:
         if not delta:
             return
         if self._message is None and delta.isspace():
@@ -91,6 +102,16 @@ class Turn:
         thought.pieces.append(delta)
         self._events.append(ReasoningDelta(thought.id, delta))
 
+    def seal(self, content: str) -> None:
+        """What the vendor wants back with the thought so far; without one it becomes a thought of its own, unspoken. Either is
+        closed by it."""
+        thought = self._reasoning
+        if thought is None:
+            thought = self._reasoning = _Thought(self._new_id("rs"))
+            self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
+        thought.sealed = content
+        self._close_reasoning()
+
     def call(self, *, index: Index | None = None, id: str = "", name: str = "", arguments: str = "") -> None:
         """A piece of a call: as much of it as the backend said, found by index, by id, or else the latest."""
         if not (id or name or arguments):
@@ -120,6 +141,9 @@ class Turn:
         Raises `BadOutput` if the model called a tool without saying which.
         """
         is_cut = finish != "stop"
+        if self._tagged is not None:
+            for is_thought, words in self._tagged.end():
+                (self.reasoning if is_thought else self._say)(words)
         if self._blank and not self._calls:
             message, blank = self._speaking(), "".join(self._blank)
             self._events.append(TextDelta(message.id, blank, message.piece("text", blank)))
@@ -195,14 +219,16 @@ class Turn:
 
 
 class _Thought:
-    __slots__ = ("id", "pieces")
+    __slots__ = ("id", "pieces", "sealed")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.pieces: list[str] = []
+        self.sealed: str | UnsetType = UNSET
 
     def done(self, is_cut: bool) -> Reasoning:
-        return Reasoning(id=self.id, content=(ReasoningText("".join(self.pieces)),), status=_status(is_cut))
+        content = (ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
+        return Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
 
 
 class _Speech:

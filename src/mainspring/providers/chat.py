@@ -6,12 +6,13 @@ bytes in, events out. Backends differ in what they leave out, repeat or misplace
 is understood.
 """
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import closing, suppress
+from logging import getLogger
 
 import msgspec
 from anyio import move_on_after
-from msgspec import Struct
 
 from mainspring.errors import BadOutput, Refused, Unavailable
 from mainspring.events import ModelEvent
@@ -24,10 +25,28 @@ from mainspring.loop.request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers._chat_answer import Answer
 from mainspring.providers._chat_request import body_of
-from mainspring.providers._http import Http, Reply, shortened
+from mainspring.providers._http import Http, Reply, Tape
+from mainspring.providers._models import models_of
 from mainspring.providers._turn import Turn
+from mainspring.providers.profiles import profile_of
+
+log = getLogger(__name__)
 
 USAGE_SECONDS = 5.0
+
+# How backends say that they do not take a field that can be done without.
+_LACKS = (
+    ("stream_options", re.compile(r"stream_options")),
+    ("parallel_tool_calls", re.compile(r"parallel_tool_calls")),
+    ("tools", re.compile(r"not support (tools|tool use|tool calling|function)|enable-auto-tool-choice|tool use is not", re.I)),
+    ("reasoning_effort", re.compile(r"reasoning_effort|reasoning effort")),
+    (
+        "temperature",
+        re.compile(r"\btemperature\b.*(not support|unsupported|only the default)|unsupported.*\btemperature\b", re.I),
+    ),
+    ("top_p", re.compile(r"\btop_p\b.*(not support|unsupported|only the default)|unsupported.*\btop_p\b", re.I)),
+)
+_WITH = {"tools": ("tool_choice", "parallel_tool_calls")}
 
 
 class Chat:
@@ -47,17 +66,19 @@ class Chat:
         name: str = "chat",
         new_id: NewId = random_id,
         timeout: float = 600.0,
+        tape: Tape | None = None,
         named_outputs: bool = False,
     ) -> None:
         self.name = name
-        self._http = Http(base_url, api_key=api_key, headers=headers, timeout=timeout)
+        self._http = Http(base_url, api_key=api_key, headers=headers, timeout=timeout, tape=tape)
         self._new_id = new_id
         self._named_outputs = named_outputs
-        self._knows_stream_options = True
+        # What models have turned out not to understand, by model: fields of the request.
+        self._lacking: dict[str, set[str]] = {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         calls = [item.call_id for item in request.items if isinstance(item, FunctionCall)]
-        answer = Answer(Turn(self._new_id, taken=calls), self._http)
+        answer = Answer(Turn(self._new_id, calls, profile_of(request.model).think), self._http)
         with closing(await self._ask(request)) as reply:
             if reply.mime == "application/json":
                 for event in answer.given(await reply.body()):
@@ -71,32 +92,26 @@ class Chat:
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models the backend offers. Raises a `ProviderError` if it has no such list."""
-        with closing(await self._http.send("GET", "models")) as reply:
-            data = await reply.body()
-        try:
-            listed = _models.decode(data)
-        except (ValueError, RecursionError) as error:
-            text = self._http.redacted(shortened(data))
-            raise BadOutput(f"{reply.url} answered with no list of models ({error}): `{text}`") from error
-        found = listed if isinstance(listed, list) else listed.data or []
-        return tuple([ModelInfo(model.id, model.owned_by or "", int(model.created or 0)) for model in found])
+        return await models_of(self._http)
 
     async def close(self) -> None:
         await self._http.close()
 
     async def _ask(self, request: ModelRequest) -> Reply:
-        """Sends the request; once more, without `stream_options`, if that is what the backend does not understand."""
-        body = body_of(request, self._http.host, named_outputs=self._named_outputs)
-        if not self._knows_stream_options and "stream_options" not in (request.extra or {}):
-            del body["stream_options"]
-        try:
-            return await self._post(body)
-        except Refused as refusal:
-            if "stream_options" not in refusal.message or body.pop("stream_options", None) is None:
-                raise
-        reply = await self._post(body)
-        self._knows_stream_options = False
-        return reply
+        """Sends the request, without what the model was found not to understand; a lack that is news is remembered, and the
+        request sent again. What was asked for by `extra` stays."""
+        lacking = self._lacking.setdefault(request.model, set())
+        asked = body_of(request, self._http.host, named_outputs=self._named_outputs)
+        while True:
+            body = {name: value for name, value in asked.items() if name not in lacking or name in (request.extra or {})}
+            try:
+                return await self._post(body)
+            except Refused as refusal:
+                news = [name for name, words in _LACKS if name in body and words.search(refusal.message)]
+                if not news:
+                    raise
+            log.warning("model %s is asked without `%s`, which %s does not take", request.model, news[0], self._http.url)
+            lacking |= {news[0], *_WITH.get(news[0], ())}
 
     async def _post(self, body: Json) -> Reply:
         try:
@@ -118,16 +133,3 @@ async def _more(reply: Reply, answer: "Answer") -> bytes:
     with move_on_after(USAGE_SECONDS), suppress(Unavailable):
         return await reply.read()
     return b""
-
-
-class _Model(Struct, gc=False):
-    id: str
-    owned_by: str | None = None
-    created: int | float | None = None
-
-
-class _Models(Struct, gc=False):
-    data: list[_Model] | None = None
-
-
-_models = msgspec.json.Decoder(_Models | list[_Model])

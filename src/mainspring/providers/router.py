@@ -1,0 +1,171 @@
+"""Which backend serves which model: names, aliases, and what is tried when a model fails."""
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from difflib import get_close_matches
+from logging import getLogger
+
+from anyio import create_task_group
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.errors import (
+    BadOutput,
+    ContextOverflow,
+    InvalidRequest,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unauthorized,
+    Unavailable,
+)
+from mainspring.events import ModelEvent
+from mainspring.loop.request import ModelRequest
+from mainspring.ports import ModelInfo, Provider
+from mainspring.providers._wrapped import counted
+
+log = getLogger(__name__)
+
+# Failures of this backend or this model, which another one need not share.
+_ELSEWHERE = (Unavailable, RateLimited, BadOutput, Unauthorized, ContextOverflow)
+
+
+class Route(Struct, frozen=True):
+    """A model as its provider knows it."""
+
+    provider: str
+    model: str
+
+
+class Router:
+    """Many providers as one.
+
+    `provider/model` is asked of that provider as `model`. A name whose part before the first slash is no provider goes as it is
+    to the `default` one. An alias stands for a chain of names, aliases among them, that are tried in order.
+
+    The next of a chain is tried when the backend is down, busy, unreadable or does not accept our key, or when the request is too
+    long for the model, and only while no event has been handed on. A request that is refused for what it says, an unknown model
+    among that, would only hide a mistake if it were tried elsewhere. If all fail, the first failure that may pass is
+    raised, or else the first.
+
+    Raises `InvalidRequest` for providers and aliases that cannot work. It owns its providers: `close` closes each once.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        *,
+        aliases: Mapping[str, str | Sequence[str]] | None = None,
+        default: str | None = None,
+        name: str = "router",
+    ) -> None:
+        self.name = name
+        self._providers = dict(providers)
+        self._default = default
+        self._check()
+        given = {alias: (chain,) if isinstance(chain, str) else tuple(chain) for alias, chain in (aliases or {}).items()}
+        self._aliases = {alias: tuple(dict.fromkeys(self._resolved(alias, given, ()))) for alias in given}
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Raises `Refused` for a model that no provider is known for."""
+        failures: list[ProviderError] = []
+        for route in self._chain(request.model):
+            if failures:
+                log.warning("trying %s/%s instead: %s", route.provider, route.model, failures[-1].message)
+            is_begun = False
+            try:
+                asked = self._providers[route.provider].stream(replace(request, model=route.model))
+                async with aclosing(asked) as events:
+                    async for event in events:
+                        is_begun = True
+                        yield event
+                return
+            except ProviderError as error:
+                if is_begun:
+                    raise
+                failures.append(error)
+                if not isinstance(error, _ELSEWHERE):
+                    break
+        raise next((error for error in failures if error.retryable), failures[0])
+
+    async def models(self) -> Sequence[ModelInfo]:
+        """The aliases, and the models of every provider that can list them. Raises only if there is nothing to list."""
+        found: dict[str, Sequence[ModelInfo]] = {}
+        failures: list[ProviderError] = []
+
+        async def list_models(name: str, provider: Provider) -> None:
+            try:
+                found[name] = await provider.models()
+            except ProviderError as error:
+                log.warning("provider %s lists no models: %s", name, error.message)
+                failures.append(error)
+
+        async with create_task_group() as tasks:
+            for name, provider in self._providers.items():
+                tasks.start_soon(list_models, name, provider)
+        if failures and not found and not self._aliases:
+            raise failures[0]
+        aliases = [ModelInfo(alias, owned_by=self.name) for alias in self._aliases]
+        listed = [replace(model, id=f"{name}/{model.id}") for name in self._providers for model in found.get(name, ())]
+        return (*aliases, *listed)
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """As the first of the model's chain counts, or estimated if that cannot count."""
+        route = self._chain(request.model)[0]
+        return await counted(self._providers[route.provider], replace(request, model=route.model))
+
+    async def close(self) -> None:
+        """Closes all of them, even if one fails to."""
+        async with AsyncExitStack() as stack:
+            for provider in {id(provider): provider for provider in self._providers.values()}.values():
+                stack.push_async_callback(provider.close)
+
+    def _check(self) -> None:
+        for name in self._providers:
+            if not name or "/" in name:
+                raise InvalidRequest(f"provider name `{name}` must be a word without `/`", param="providers")
+        if self._default is not None and self._default not in self._providers:
+            hint = _hint(self._default, self._providers)
+            raise InvalidRequest(f"the default provider `{self._default}` is not configured{hint}", param="default")
+
+    def _chain(self, name: str) -> tuple[Route, ...]:
+        if name in self._aliases:
+            return self._aliases[name]
+        if (route := self._route(name)) is not None:
+            return (route,)
+        hint = _hint(name, [*self._aliases, *self._spelled(name)])
+        raise Refused(f"model `{name}` is not configured{hint}", param="model")
+
+    def _route(self, name: str) -> Route | None:
+        provider, _, model = name.partition("/")
+        if provider in self._providers and model:
+            return Route(provider, model)
+        return Route(self._default, name) if self._default is not None else None
+
+    def _resolved(self, name: str, aliases: Mapping[str, tuple[str, ...]], path: tuple[str, ...]) -> Iterator[Route]:
+        """The routes that a name stands for; `path` are the aliases that led to it."""
+        if name in path:
+            way = " -> ".join([f"`{step}`" for step in (*path, name)])
+            raise InvalidRequest(f"alias {way} leads back to itself; name a model as `provider/model`", param="aliases")
+        if name in aliases:
+            if not aliases[name]:
+                raise InvalidRequest(f"alias `{name}` stands for no model; name one", param="aliases")
+            for step in aliases[name]:
+                yield from self._resolved(step, aliases, (*path, name))
+        elif (route := self._route(name)) is not None:
+            yield route
+        else:
+            hint = _hint(name, [*aliases, *self._spelled(name)])
+            raise InvalidRequest(f"alias `{path[-1]}` names `{name}`, which is not configured{hint}", param="aliases")
+
+    def _spelled(self, name: str) -> list[str]:
+        """How the model would be asked of each provider."""
+        _, _, model = name.partition("/")
+        return [f"{provider}/{model or 'MODEL'}" for provider in self._providers]
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if close := get_close_matches(word, names, 1):
+        return f"; did you mean `{close[0]}`?"
+    return f"; known: {', '.join([f'`{name}`' for name in names])}" if names else "; no provider is"

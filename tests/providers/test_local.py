@@ -1,0 +1,300 @@
+"""The real thing: llama.cpp in a child process, with the default model, asked as any other provider is."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from aiohttp import ClientSession
+from jsonschema_rs import validator_for
+from msgspec.structs import replace
+from tests.providers.backend import QUESTION, events_of
+
+from mainspring import Engine, tool
+from mainspring.errors import ContextOverflow, InvalidRequest, Refused, Unavailable
+from mainspring.events import ItemDone, ModelEvent, TextDelta, TurnEnded
+from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, ToolDefinition, user
+from mainspring.loop.request import ModelRequest
+from mainspring.ports import Provider
+from mainspring.providers import local as module
+from mainspring.providers._weights import cache_folder, fetched, source_of
+from mainspring.providers.local import Local, is_available
+from mainspring.spec import ToolChoice
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+HELLO = replace(QUESTION, items=(user("Say hello."),), max_output_tokens=12, temperature=0.0)
+
+
+def schema(*required: str, **properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+TEXT: Json = {"type": "string", "maxLength": 40}
+DEGREES: Json = {"enum": ["celsius", "fahrenheit"]}
+URGENCY: Json = {"type": "integer", "minimum": 1, "maximum": 5}
+PEOPLE: Json = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 2}
+LEG = schema("day", day={"type": "string", "format": "date"}, to={"type": "string", "pattern": "^[A-Z]{3}$"})
+LEGS: Json = {"type": "array", "items": {"$ref": "#/$defs/leg"}, "minItems": 1, "maxItems": 2}
+MONEY: Json = {"allOf": [{"enum": ["EUR", "USD", "JPY"]}], "title": "To"}
+TOOLS = (
+    ToolDefinition("get_weather", "Tells the weather of a city.", schema("city", city=TEXT, unit=DEGREES)),
+    ToolDefinition("add_task", "Adds a task.", schema("title", "urgency", title=TEXT, urgency=URGENCY, done={"type": "boolean"})),
+    ToolDefinition("send_mail", "Sends a mail.", schema("to", "about", to=PEOPLE, about={"anyOf": [TEXT, {"type": "null"}]})),
+    ToolDefinition("book", "Books a trip.", {"$schema": "draft-07", **schema("legs", legs=LEGS), "$defs": {"leg": LEG}}),
+    ToolDefinition("convert", "Converts money.", schema("amount", "to", amount={"type": "number"}, to=MONEY)),
+    ToolDefinition("now", "Tells the time.", {"type": "object"}),
+)
+PROMPTS = (
+    "What is the weather in Paris?", "Remind me to buy milk.", "Write to Ann about lunch.", "I want to fly to Rome on Monday.",
+    "How much is 20 dollars in euros?", "What time is it?", "Hello!", "Tell me a joke.", "", "äöü 😀 \"quoted\" \\ back",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """The default model, from the user's cache, where it stays."""
+    if not is_available():
+        pytest.skip("the local runtime has no wheel for this machine: pip install 'mainspring[local]'")
+
+    async def fetch() -> Path:
+        return await fetched(source_of("smollm2"), cache_folder(), print)
+
+    try:
+        return anyio.run(fetch)
+    except Unavailable as error:
+        pytest.skip(f"the weights of the default model cannot be had: {error}")
+
+
+@pytest.fixture
+async def model(weights: Path) -> AsyncIterator[Local]:
+    local = Local(str(weights), context_tokens=2048)
+    yield local
+    await local.close()
+
+
+def texts(events: list[ModelEvent]) -> list[str]:
+    return [event.delta for event in events if isinstance(event, TextDelta)]
+
+
+def calls(events: list[ModelEvent]) -> list[FunctionCall]:
+    return [event.item for event in events if isinstance(event, ItemDone) and isinstance(event.item, FunctionCall)]
+
+
+def end_of(pid: int) -> select.poll:
+    """What becomes ready when the process, whoever's child it is, has ended."""
+    ended = select.poll()
+    ended.register(os.pidfd_open(pid), select.POLLIN)
+    return ended
+
+
+def test_without_the_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RUNTIME", "no_such_runtime")
+    assert not is_available()
+    with pytest.raises(InvalidRequest, match=re.escape("pip install 'mainspring[local]'")):
+        Local()
+
+
+def test_making_one_starts_nothing_and_imports_no_runtime(weights: Path) -> None:
+    code = f"import sys; from mainspring.providers.local import Local; print(Local({str(weights)!r}).pid, *sys.modules)"
+    pid, *loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout.split()
+    assert pid == "None"
+    assert "mainspring.providers.local" in loaded
+    assert "xllamacpp" not in loaded
+
+
+@pytest.mark.slow
+async def test_it_answers_in_a_stream_and_counts_its_tokens(model: Local) -> None:
+    provider: Provider = model
+    events = await events_of(provider, HELLO)
+    assert len(texts(events)) > 3
+    ended = events[-1]
+    assert isinstance(ended, TurnEnded)
+    assert ended.usage is not None
+    assert 0 < ended.usage.output_tokens <= 12
+    assert [info.id.endswith(".gguf") for info in await model.models()] == [True]
+
+
+@pytest.mark.slow
+async def test_many_requests_at_once_start_one_child_and_say_so_once(weights: Path) -> None:
+    said: list[str] = []
+    local = Local(str(weights), progress=said.append)
+    answered: list[str] = []
+
+    async def ask() -> None:
+        answered.append("".join(texts(await events_of(local, HELLO))))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(ask)
+    await local.close()
+    assert len(answered) == 4
+    assert all(answered)
+    assert said[0] == f"loading {weights.name} (98 MB) ..."
+    assert said[1].endswith("is ready")
+    assert len(said) == 2
+
+
+@pytest.mark.slow
+async def test_who_gives_up_while_it_loads_leaves_the_next_one_a_fresh_start(weights: Path) -> None:
+    with anyio.CancelScope() as patience:
+        local = Local(str(weights), progress=lambda _: patience.cancel())
+        await events_of(local, HELLO)
+    assert patience.cancelled_caught
+    assert local.pid is None
+    assert texts(await events_of(local, HELLO))
+    await local.close()
+
+
+@pytest.mark.slow
+async def test_structured_output_has_its_schema(model: Local) -> None:
+    form = schema("city", "people", city=TEXT, people={"type": "integer"})
+    request = ModelRequest(
+        run_id="resp_1",
+        model="smollm2",
+        items=(user("Paris has two million people."),),
+        max_output_tokens=100,
+        text={"format": {"type": "json_schema", "name": "city", "schema": form}},
+    )
+    answer = msgspec.json.decode("".join(texts(await events_of(model, request))))
+    assert validator_for(form).is_valid(answer), answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_fifty_forced_calls_are_all_valid_for_their_schema(model: Local) -> None:
+    validators = {tool.name: validator_for({**(tool.parameters or {}), "$schema": DIALECT}) for tool in TOOLS}
+    # Tool by tool, so that the model need not read its instructions anew each time.
+    choices = [*[ToolChoice(name=tool.name) for tool in TOOLS for _ in range(7)], *[ToolChoice("required")] * 8]
+    for number, choice in enumerate(choices):
+        asking = replace(HELLO, items=(user(PROMPTS[number % len(PROMPTS)]),), temperature=number % 3 / 2, max_output_tokens=150)
+        [call] = calls(await events_of(model, replace(asking, tools=TOOLS, tool_choice=choice)))
+        assert choice.name in (None, call.name)
+        assert validators[call.name].is_valid(msgspec.json.decode(call.arguments)), call
+    assert len(choices) == 50
+
+
+@pytest.mark.slow
+async def test_a_forced_call_is_made_performed_and_answered_in_words(model: Local) -> None:
+    @tool
+    def get_weather(city: str) -> str:
+        """Tells the weather of a city."""
+        return f"It rains in {city}."
+
+    async with Engine(model, tools=[get_weather]) as engine:
+        run = await engine.run("What is the weather in Paris?", tool_choice=ToolChoice(name="get_weather"), max_turn_tokens=60)
+    items = [entry.item for entry in run.transcript]
+    [called] = [item for item in items if isinstance(item, FunctionCall)]
+    [output] = [item for item in items if isinstance(item, FunctionCallOutput)]
+    assert called.name == "get_weather"
+    assert str(output.output).startswith("It rains in ")
+    assert isinstance(items[-1], Message)
+    assert items[-1].role == "assistant"
+    assert items[-1].text
+
+
+@pytest.mark.slow
+async def test_a_child_that_dies_fails_its_request_and_is_started_anew_for_the_next(model: Local) -> None:
+    stream = model.stream(replace(HELLO, items=(user("Tell me a long story."),), max_output_tokens=1000))
+    await anext(stream)
+    first = model.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(Unavailable, match=r"process was ended by SIGKILL.* while it answered; ask again"):
+        [event async for event in stream]
+    assert texts(await events_of(model, HELLO))
+    assert model.pid not in (None, first)
+
+
+@pytest.mark.slow
+async def test_all_requests_of_a_child_that_dies_fail_in_words(model: Local) -> None:
+    streams = [model.stream(replace(HELLO, max_output_tokens=1000)) for _ in range(2)]
+    await anext(streams[0])
+    pid = model.pid
+    assert pid is not None
+    waiting: list[str] = []
+
+    async def wait(stream: AsyncGenerator[ModelEvent, None]) -> None:
+        with pytest.raises(Unavailable) as caught:
+            [event async for event in stream]
+        waiting.append(caught.value.message)
+
+    async with anyio.create_task_group() as tasks:
+        for stream in streams:
+            tasks.start_soon(wait, stream)
+        await anyio.wait_all_tasks_blocked()
+        os.kill(pid, signal.SIGKILL)
+    assert ["ended by SIGKILL" in words for words in waiting] == [True, True]
+
+
+@pytest.mark.slow
+async def test_closing_ends_the_child(model: Local) -> None:
+    await events_of(model, HELLO)
+    pid = model.pid
+    assert pid is not None
+    ended = end_of(pid)
+    await model.close()
+    assert (model.pid, model.address) == (None, None)
+    assert await anyio.to_thread.run_sync(ended.poll, 30_000)
+
+
+@pytest.mark.slow
+def test_the_child_goes_with_a_parent_that_is_killed(weights: Path) -> None:
+    code = f"""
+import anyio
+from mainspring.items import user
+from mainspring.loop.request import ModelRequest
+from mainspring.providers.local import Local
+
+async def main():
+    local = Local({str(weights)!r})
+    async for _ in local.stream(ModelRequest("resp_1", "smollm2", (user("Hi"),), max_output_tokens=1)):
+        pass
+    print(local.pid, flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        ended = end_of(int(parent.stdout.readline()))
+        assert not ended.poll(0)
+        parent.kill()
+    assert ended.poll(30_000)
+
+
+@pytest.mark.slow
+async def test_a_file_that_holds_no_model_is_named(weights: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 1000)
+    local = Local(str(broken))
+    with pytest.raises(
+        Unavailable, match=r"broken\.gguf` could not be loaded: the process ended with status 1 \(.+\); is it a whole GGUF file"
+    ):
+        await events_of(local, HELLO)
+    await local.close()
+
+
+@pytest.mark.slow
+async def test_what_does_not_fit_and_what_cannot_be_enforced_is_said(model: Local) -> None:
+    with pytest.raises(ContextOverflow):
+        await events_of(model, replace(HELLO, items=(user("word " * 4000),)))
+    odd = ToolDefinition("odd", "", schema("a", a={"type": "file"}))
+    with pytest.raises(Refused, match=r"tool_1_odd.*unrecognized type file"):
+        await events_of(model, replace(HELLO, tools=(odd,)))
+
+
+@pytest.mark.slow
+async def test_only_we_can_ask_the_child(model: Local) -> None:
+    await events_of(model, HELLO)
+    address = model.address
+    assert address is not None
+    assert address.startswith("http://127.0.0.1:")
+    async with ClientSession() as session, session.post(f"{address}/v1/chat/completions", json={"messages": []}) as reply:
+        assert reply.status == 401

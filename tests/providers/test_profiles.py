@@ -1,0 +1,170 @@
+"""Facts about model families: which there are, and what the adapters make of them."""
+
+import logging
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, folded, sse
+
+from mainspring.ids import counting
+from mainspring.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    Json,
+    Message,
+    Reasoning,
+    ReasoningText,
+    ToolDefinition,
+    assistant,
+    user,
+)
+from mainspring.loop.request import ModelRequest
+from mainspring.providers._chat_request import body_of
+from mainspring.providers._turn import Turn
+from mainspring.providers.chat import Chat
+from mainspring.providers.ollama import body_of as ollama_body_of
+from mainspring.providers.profiles import PLAIN, Tagged, profile_of
+from mainspring.spec import ToolChoice
+
+CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+TAGS = ("<think>", "</think>")
+
+
+@pytest.mark.parametrize(
+    ("model", "has"),
+    [
+        ("deepseek-reasoner", {"think": TAGS, "recalls": True}),
+        ("deepseek/deepseek-r1:free", {"think": TAGS}),
+        ("Qwen/Qwen3-8B-AWQ", {"think": TAGS}),
+        ("qwen3:4b", {"think": TAGS}),
+        ("mistralai/Magistral-Small", {"think": ("[THINK]", "[/THINK]")}),
+        ("smollm2:135m", {"calls": False}),
+        ("gemma:7b", {"calls": False}),
+        ("gemma2", {"calls": False}),
+        ("o3-mini", {"samples": False}),
+        ("openai/gpt-5.4-mini", {"samples": False}),
+        ("gpt-4o", {}),
+        ("gemma3:12b", {}),
+        ("llama3.1:8b", {}),
+        ("qwen2.5-coder", {}),
+        ("claude-sonnet-5", {}),
+        ("pro3", {}),
+    ],
+)
+def test_a_family_is_known_by_its_name(model: str, has: Json) -> None:
+    assert profile_of(model) == replace(PLAIN, **has)
+
+
+def split(pieces: list[str]) -> tuple[str, str]:
+    tagged = Tagged(TAGS)
+    told = [part for piece in pieces for part in tagged.feed(piece)] + list(tagged.end())
+    return "".join([text for is_thought, text in told if is_thought]), "".join(
+        [text for is_thought, text in told if not is_thought]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "said"),
+    [
+        ("<think>Hm.</think>\n\nIt is nine.", "Hm.", "It is nine."),
+        ("\n<think>\nHm.\n</think>It is nine.", "Hm.\n", "It is nine."),
+        ("It is <think>nine</think>.", "", "It is <think>nine</think>."),
+        ("<thin ice", "", "<thin ice"),
+        ("<think>never done </thin", "never done </thin", ""),
+        ("<think></think>Nine.", "", "Nine."),
+        ("<think>a</think>b</think>c", "a", "b</think>c"),
+        ("<", "", "<"),
+        ("", "", ""),
+    ],
+)
+@given(cuts=st.sets(st.integers(0, 40)))
+def test_reasoning_is_told_by_its_tags_however_the_text_is_cut(text: str, thought: str, said: str, cuts: set[int]) -> None:
+    places = sorted({0, *[cut for cut in cuts if cut <= len(text)], len(text)})
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    assert split(pieces) == (thought, said)
+
+
+def test_tagged_reasoning_becomes_an_item_of_its_own() -> None:
+    turn = Turn(counting(), think=TAGS)
+    for piece in ("<th", "ink>Let me", " see.</thi", "nk>\n\nHalf past", " nine."):
+        turn.text(piece)
+    turn.end("stop", None)
+    thought, said = folded(turn.take()).output
+    assert isinstance(thought, Reasoning)
+    assert thought.content == (ReasoningText("Let me see."),)
+    assert isinstance(said, Message)
+    assert said.text == "Half past nine."
+
+
+async def test_a_thinking_model_behind_chat_completions_is_heard_apart(backend: Backend) -> None:
+    request = replace(QUESTION, model="qwen3:4b")
+    backend.replies(
+        sse(chunk({"content": "<think>"}), chunk({"content": "Hm.</think>"}), chunk({"content": "Nine."}), chunk(finish="stop")),
+        DONE,
+        expect={**ASKED, "model": "qwen3:4b"},
+    )
+    thought, said = folded(await ask(backend, request)).output
+    assert isinstance(thought, Reasoning)
+    assert isinstance(said, Message)
+    assert said.text == "Nine."
+
+
+def test_a_model_that_cannot_call_is_never_sent_tools() -> None:
+    request = ModelRequest("resp_1", "smollm2", (user("hi"),), tools=(CLOCK,), tool_choice=ToolChoice("required"))
+    for body in (body_of(request, "localhost"), ollama_body_of(request)):
+        assert not {"tools", "tool_choice"} & set(body)
+
+
+def test_a_model_that_does_not_sample_is_sent_no_temperature() -> None:
+    request = ModelRequest("resp_1", "o3-mini", (user("hi"),), temperature=0.5, top_p=0.5)
+    assert not {"temperature", "top_p"} & set(body_of(request, "api.openai.com"))
+    assert {"temperature", "top_p"} <= set(body_of(replace(request, model="gpt-4o"), "api.openai.com"))
+
+
+def test_a_model_that_recalls_gets_its_reasoning_back_with_its_calls() -> None:
+    items = (
+        user("What time is it?"),
+        Reasoning(id="rs_1", content=(ReasoningText("I should look."),)),
+        FunctionCall("call_1", "clock", "{}", id="fc_1"),
+        FunctionCallOutput("call_1", "nine"),
+        FunctionCall("call_2", "clock", "{}", id="fc_2"),
+        FunctionCallOutput("call_2", "ten"),
+        assistant("Ten."),
+    )
+    request = ModelRequest("resp_1", "deepseek-reasoner", items)
+    said = [message for message in body_of(request, "x")["messages"] if message["role"] == "assistant"]
+    assert [message.get("reasoning_content") for message in said] == ["I should look.", "", None]
+    plain = body_of(replace(request, model="gpt-4o"), "x")["messages"]
+    assert not [message for message in plain if "reasoning_content" in message]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "options", "without"),
+    [
+        ("registry.ollama.ai/library/x does not support tools", {"tools": (CLOCK,)}, {"tools"}),
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', {"tools": (CLOCK,)}, {"tools"}),
+        ("Unsupported value: 'temperature' does not support 0.5 with this model.", {"temperature": 0.5}, {"temperature"}),
+        ("Unsupported parameter: 'top_p' is not supported with this model.", {"top_p": 0.5}, {"top_p"}),
+        ("Unrecognized request argument supplied: reasoning_effort", {"reasoning": {"effort": "low"}}, {"reasoning_effort"}),
+        ("parallel_tool_calls is not supported", {"tools": (CLOCK,), "parallel_tool_calls": False}, {"parallel_tool_calls"}),
+    ],
+)
+async def test_what_a_backend_does_not_take_is_left_out_from_then_on(
+    backend: Backend, caplog: pytest.LogCaptureFixture, refusal: str, options: Json, without: set[str]
+) -> None:
+    request = replace(QUESTION, **options)
+    full = body_of(request, "localhost")
+    less = {name: value for name, value in full.items() if name not in without}
+    answer = sse(chunk({"content": "Nine."}), chunk(finish="stop")) + DONE
+    backend.replies(b'{"error": {"message": "%b"}}' % refusal.replace('"', '\\"').encode(), status=400, expect=full)
+    backend.replies(answer, expect=less)
+    backend.replies(answer, expect=less)
+    chat = Chat(backend.url, new_id=counting())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert folded(await events_of(chat, request)).output
+    await chat.close()
+    assert len([record for record in caplog.records if "is asked without" in record.message]) == 1
