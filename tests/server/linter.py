@@ -41,6 +41,7 @@ class Linter:
         self._open: dict[int, Json] = {}
         self._parts: dict[tuple[int, bool, int], Json] = {}
         self._arguments: dict[int, str] = {}
+        self._commands: dict[int, list[str]] = {}
         self._final: Json | None = None
         self._id: str | None = None
 
@@ -62,7 +63,11 @@ class Linter:
             self._part_done(event)
         elif kind.startswith(("response.function_call_arguments", "response.mcp_call_arguments")):
             self._argument(kind, event)
-        elif kind.startswith("response.mcp_call."):
+        elif kind.startswith("response.custom_tool_call_input."):
+            self._argument(kind, {**event, "arguments": event.get("input")})
+        elif kind.startswith("response.shell_call_command."):
+            self._command(kind, event)
+        elif kind.startswith(("response.mcp_call.", "response.mcp_list_tools.")):
             assert self._open[event["output_index"]]["id"] == event["item_id"]
         elif kind == "response.output_text.annotation.added":
             part = self._part(event)
@@ -108,6 +113,10 @@ class Linter:
         assert not [key for key in self._parts if key[0] == index and not self._parts[key].get("closed")]
         if item["type"] in ("function_call", "mcp_call"):
             assert self._arguments.pop(index, item["arguments"]) == item["arguments"]
+        if item["type"] == "custom_tool_call":
+            assert self._arguments.pop(index, item["input"]) == item["input"]
+        if item["type"] == "shell_call":
+            assert self._commands.pop(index, []) == item["action"]["commands"]
         for is_summary, field in ((False, "content"), (True, "summary")):
             told = [self._parts[key]["part"] for key in sorted(self._parts) if key[0] == index and key[1] is is_summary]
             if item["type"] in ("message", "reasoning"):
@@ -145,6 +154,16 @@ class Linter:
             self._arguments[index] = self._arguments.get(index, "") + event["delta"]
         else:
             assert event["arguments"] == self._arguments.setdefault(index, ""), "the arguments are what the deltas said"
+
+    def _command(self, kind: str, event: Json) -> None:
+        commands = self._commands.setdefault(event["output_index"], [])
+        if kind.endswith(".added"):
+            assert event["command_index"] == len(commands)
+            commands.append(event["command"])
+        elif kind.endswith(".delta"):
+            commands[event["command_index"]] += event["delta"]
+        else:
+            assert event["command"] == commands[event["command_index"]]
 
     def _key(self, event: Json) -> tuple[int, bool, int]:
         is_summary = "summary_index" in event

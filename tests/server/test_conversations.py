@@ -98,10 +98,10 @@ async def test_an_item_is_in_a_conversation_once(tmp_path: Path) -> None:
 async def test_at_most_twenty_items_are_added_at_a_time(tmp_path: Path) -> None:
     async with client_of(Scripted(), tmp_path) as client:
         items = [{"role": "user", "content": str(number)} for number in range(21)]
-        with pytest.raises(openai.BadRequestError, match="21 items"):
+        with pytest.raises(openai.BadRequestError, match="items must have at most 20 elements"):
             await client.conversations.create(items=items)  # type: ignore[arg-type]
         made = await client.conversations.create(items=items[:20])  # type: ignore[arg-type]
-        with pytest.raises(openai.BadRequestError, match="21 items"):
+        with pytest.raises(openai.BadRequestError, match="items must have at most 20 elements"):
             await client.conversations.items.create(made.id, items=items)  # type: ignore[arg-type]
         assert len(await texts(client, made.id)) == 20
 

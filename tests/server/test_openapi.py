@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import aiohttp
+from tests.server.linter import Json
 from tests.server.process import serving
 
 
@@ -20,8 +21,22 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
     names = _references(told)
     assert "CreateResponse" in names
     assert names <= set(told["components"]["schemas"])
-    ids = [operation["operationId"] for path in told["paths"].values() for operation in path.values()]
+    operations = [(path, operation) for path, methods in told["paths"].items() for operation in methods.values()]
+    ids = [operation["operationId"] for _, operation in operations]
     assert len(ids) == len(set(ids))
+    for path, operation in operations:
+        errors = set(operation["responses"]) - {"200"}
+        assert errors >= ({"401", "403", "500"} if path.startswith("/v1/") else {"500"})
+        assert ("404" in errors) or "{" not in path
+        assert {"400", "413", "415"} <= errors or "requestBody" not in operation
+    plain = {path for path, operation in operations if "$ref" not in _answer(operation)}
+    assert plain == {"/openapi.json", "/v1/conversations/{conversation_id}/items/{item_id}"}
+    assert {"id", "output", "usage", "error"} <= set(told["components"]["schemas"]["Response"]["required"])
+
+
+def _answer(operation: Json) -> Json:
+    schema: Json = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    return schema
 
 
 def _references(node: object) -> set[str]:

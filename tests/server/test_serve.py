@@ -177,14 +177,14 @@ async def test_a_failing_model_fails_the_response_and_says_why(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        ({"input": "x", "temperature": 9}, "temperature", "between 0 and 2"),
+        ({"input": "x", "temperature": 9}, "temperature", "temperature must be at most 2.0"),
         ({"input": "x", "max_output_tokens": 3}, "max_output_tokens", "at least 16"),
         ({"input": 7}, "input", "Expected"),
         ({"input": "x", "tools": [{"type": "function", "name": "no spaces"}]}, "tools[0].name", "letters"),
         ({"input": "x", "tool_choice": {"type": "function", "name": "nope"}}, "tool_choice", "not among the tools"),
         ({"input": "x", "tool_choice": "sometimes"}, "tool_choice", "allowed_tools"),
         ({"input": "x", "previous_response_id": "resp_nope"}, "previous_response_id", "resp_nope"),
-        ({"input": "x", "metadata": {"a": 1}}, "metadata", "strings"),
+        ({"input": "x", "metadata": {"a": 1}}, "metadata", "Expected `str`, got `int`"),
         ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format", "schema"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "No tool call found"),
         ({"input": [{"type": "message"}]}, "input", "role"),

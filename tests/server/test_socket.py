@@ -361,13 +361,13 @@ async def test_w18_at_the_limit_a_response_under_way_is_cancelled() -> None:
     [
         ("{", "invalid_json"),
         ('{"a":' * 5000, "invalid_json"),
-        ("[]", "invalid_request_error"),
-        ("7", "invalid_request_error"),
+        ("[]", "invalid_type"),
+        ("7", "invalid_type"),
         ("{}", "unknown_type"),
         ('{"type": 7}', "unknown_type"),
         ('{"type": "response.cancel"}', "unknown_type"),
-        ('{"type": "response.create", "input": {"a": 1}}', "invalid_request_error"),
-        ('{"type": "response.create", "input": "x", "tools": 3}', "invalid_request_error"),
+        ('{"type": "response.create", "input": {"a": 1}}', "invalid_type"),
+        ('{"type": "response.create", "input": "x", "tools": 3}', "invalid_type"),
         (b'{"type": "response.create"}', "invalid_json"),
     ],
     ids=[

@@ -9,8 +9,8 @@ from mainspring.events import Reason, Recorded, RunEnded, RunStarted
 from mainspring.items import assistant, user
 from mainspring.loop.history import Entry
 from mainspring.loop.response import Response
-from mainspring.ports import Snapshot, Store, StoredRun
-from mainspring.spec import RunSpec
+from mainspring.ports import Filter, Snapshot, Store, StoredRun
+from mainspring.spec import Conversation, RunSpec
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
 
@@ -152,6 +152,10 @@ async def test_a_circle_has_no_history(store: AnyStore) -> None:
             await store.history(id)
 
 
+async def listed(store: Store, only: Filter) -> list[str]:
+    return [run.id for run in (await store.list(only=only)).runs]
+
+
 async def page_ids(store: Store, *, limit: int, newest_first: bool) -> list[str]:
     """All ids, page by page; fails if a page that promises more does not deliver."""
     ids: list[str] = []
@@ -180,11 +184,13 @@ async def test_runs_can_be_listed_by_status(store: AnyStore) -> None:
         await store.append(id, begin(id, at=float(place)))
         if place % 2:
             await store.append(id, end(1, "failed"), answer(id, status="failed"))
-    first = await store.list(status="failed", limit=2)
+    failed = Filter(status=("failed",))
+    first = await store.list(only=failed, limit=2)
     assert ([run.id for run in first.runs], first.has_more) == (["r5", "r3"], True)
-    rest = await store.list(status="failed", limit=2, after="r3")
+    rest = await store.list(only=failed, limit=2, after="r3")
     assert ([run.id for run in rest.runs], rest.has_more) == (["r1"], False)
-    assert [run.id for run in (await store.list(status="in_progress")).runs] == ["r4", "r2", "r0"]
+    assert await listed(store, Filter(status=("in_progress",))) == ["r4", "r2", "r0"]
+    assert await listed(store, Filter(status=("in_progress", "failed"))) == ["r5", "r4", "r3", "r2", "r1", "r0"]
     assert rest.runs[0] == await store.load("r1")
 
 
@@ -193,14 +199,36 @@ async def test_runs_can_be_listed_by_tenant(store: AnyStore) -> None:
         order = replace(spec(f"r{place}"), tenant=tenant)
         await store.append(f"r{place}", [Recorded(0, float(place), RunStarted(order))])
     assert (await store.load("r1")).tenant == "acme"
-    first = await store.list(tenant="acme", limit=2)
+    first = await store.list(only=Filter("acme"), limit=2)
     assert ([run.id for run in first.runs], first.has_more) == (["r4", "r3"], True)
-    rest = await store.list(tenant="acme", limit=2, after="r3", status="in_progress")
+    rest = await store.list(only=Filter("acme", ("in_progress",)), limit=2, after="r3")
     assert ([run.id for run in rest.runs], rest.has_more) == (["r1"], False)
-    assert [run.id for run in (await store.list(tenant="")).runs] == ["r5", "r2", "r0"]
+    assert await listed(store, Filter("")) == ["r5", "r2", "r0"]
     assert len((await store.list()).runs) == 6
     with pytest.raises(NotFound, match="`r2`"):
-        await store.list(tenant="acme", after="r2")
+        await store.list(only=Filter("acme"), after="r2")
+
+
+async def test_runs_can_be_listed_by_all_that_is_known_of_their_order(store: AnyStore) -> None:
+    orders = [
+        replace(spec("r0"), model="other"),
+        spec("r1", parent="r0"),
+        spec("r2", background=True),
+        replace(spec("r3"), conversation=Conversation("conv_1", 3)),
+        replace(spec("r4", parent="r0", background=True), model="other"),
+    ]
+    for at, order in enumerate(orders):
+        await store.append(order.id, [Recorded(0, float(at), RunStarted(order))])
+    assert await listed(store, Filter(model="other")) == ["r4", "r0"]
+    assert await listed(store, Filter(parent="r0")) == ["r4", "r1"]
+    assert await listed(store, Filter(background=True)) == ["r4", "r2"]
+    assert await listed(store, Filter(background=False)) == ["r3", "r1", "r0"]
+    assert await listed(store, Filter(conversation="conv_1")) == ["r3"]
+    assert await listed(store, Filter(conversation="conv")) == []
+    assert await listed(store, Filter(since=1.0, before=3.0)) == ["r2", "r1"]
+    assert await listed(store, Filter(parent="r0", background=True, model="other", since=4.0)) == ["r4"]
+    page = await store.list(only=Filter(parent="r0"), limit=1, after="r3")
+    assert ([run.id for run in page.runs], page.has_more) == (["r1"], False), "the last one seen need not fit"
 
 
 async def test_the_history_of_another_tenant_is_not_found(store: AnyStore) -> None:
@@ -261,3 +289,21 @@ async def test_items_are_found_by_id_within_their_tenant(store: Store) -> None:
     found = await store.items(["msg_said", "msg_heard", "msg_none", "%"], tenant="a")
     assert found == {"msg_said": said, "msg_heard": entries[0].item}
     assert await store.items(["msg_said"], tenant="b") == {}
+
+
+async def test_an_item_that_several_runs_hold_is_found_until_the_last_of_them_is_gone(store: Store) -> None:
+    for id in ("a", "b"):
+        await ended(store, id, "hi")
+    for id in ("b", "a"):
+        assert await store.items(["msg_0"]) == {"msg_0": assistant("hi", id="msg_0")}
+        await store.delete(id)
+    assert await store.items(["msg_0"]) == {}
+
+
+async def test_items_are_told_apart_however_odd_their_ids(store: Store) -> None:
+    items = [user(id, id=id) for id in ("\0", "\0a", "a\0", "a\0b", "%", "' OR 1=1", "\N{SNOWMAN}", "x" * 100_000)]
+    snapshot = Snapshot(answer("a").response, tuple([Entry(item, "input") for item in items]))
+    await store.append("a", [*begin("a"), *end(1)], snapshot)
+    assert await store.items([item.id for item in items]) == {item.id: item for item in items}
+    await store.delete("a")
+    assert await store.items([item.id for item in items]) == {}

@@ -11,7 +11,8 @@ import pytest
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.errors import StoreError
-from mainspring.ports import Document, StoredRun
+from mainspring.items import assistant
+from mainspring.ports import Document, Filter, StoredRun
 from mainspring.store.schema import APPLICATION_ID, MIGRATIONS, connect
 from mainspring.store.sqlite import SqliteStore
 
@@ -99,7 +100,7 @@ async def test_opening_twice_is_opening_once(tmp_path: Path) -> None:
 
 async def test_a_store_is_not_used_before_it_is_open(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
-    with pytest.raises(StoreError, match=r"runs\.db is not open"):
+    with pytest.raises(StoreError, match="the store is not open"):
         await store.append("a", begin("a"))
     assert contents(tmp_path) == {}
 
@@ -173,15 +174,19 @@ async def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     assert "restore it from a backup, or choose another file" in await refusal(path)
 
 
-async def test_damage_in_the_middle_is_reported_when_it_is_met(tmp_path: Path) -> None:
+async def test_damage_in_the_middle_is_reported_when_it_is_met_and_only_the_log_names_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "runs.db"
     await make(path, length=50)
     whole = path.read_bytes()
     half = len(whole) // 2
     path.write_bytes(whole[:half] + b"\xa5" * (len(whole) - half))
     async with SqliteStore(path) as store:
-        with pytest.raises(StoreError, match=r"runs\.db(: this run cannot be| is damaged)"):
+        with pytest.raises(StoreError, match=r"(this cannot be written or read|the database is damaged) \(") as caught:
             await store.events("a")
+    assert "runs.db" not in caught.value.message
+    assert str(path) in caplog.text
 
 
 async def test_a_file_that_lacks_its_tables_is_refused(tmp_path: Path) -> None:
@@ -215,10 +220,12 @@ async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) ->
     async with SqliteStore(path) as store:
         assert await store.events("a") == [*begin("a"), *say(1, "hi"), *end(2)]
         assert await store.load("a") == StoredRun("a", "completed", 1.0, model="m", response=answer("a", "hi").response)
+        assert await store.items(["msg_0", ""], tenant="") == {"msg_0": assistant("hi", id="msg_0")}
         assert await store.unfinished() == ["b"]
         await store.append("b", end(1), answer("b", "bye"))
+        assert await store.items(["msg_0"], tenant="") == {"msg_0": assistant("bye", id="msg_0")}
         assert await store.history("b", tenant="") == [*answer("a", "hi").entries, *answer("b", "bye").entries]
-        assert [run.id for run in (await store.list(tenant="")).runs] == ["b", "a"]
+        assert [run.id for run in (await store.list(only=Filter(""))).runs] == ["b", "a"]
         assert await store.put([Document("note", "n", b"{}")])
     with closing(connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

@@ -33,7 +33,7 @@ class Disk(Protocol):
 class SmallDisk:
     """A real disk of 2 MB; only root can have one."""
 
-    complaint = "the disk holding {path} is full; free space and resume the run"
+    complaint = "the disk holding the database is full; free space and resume the run"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class SmallDisk:
 class SmallFiles:
     """A limit on the size of this process's files; anybody can have it."""
 
-    complaint = "{path} cannot be read or written (disk I/O error); check the disk and its free space, then resume the run"
+    complaint = "the database cannot be read or written (disk I/O error); check the disk and its free space, then resume the run"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,7 +90,7 @@ async def test_a_full_disk_fails_the_append_and_the_run_can_go_on_when_there_is_
         with disk.only(room=0):
             with pytest.raises(StoreError) as caught:
                 await store.append("a", large)
-            assert caught.value.message == disk.complaint.format(path=path)
+            assert caught.value.message == disk.complaint
             assert await store.events("a") == begin("a")
         await store.append("a", large)
         await store.append("a", say(2, "and on"))

@@ -39,8 +39,9 @@ async def test_a_deleted_run_leaves_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
         for id in ("a", "b"):
-            await store.append(id, [*begin(id), *end(1)], answer(id))
+            await store.append(id, [*begin(id), *end(1)], answer(id, "hi"))
         await store.delete("a")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id, count(*) FROM runs JOIN segments ON run = number").fetchall() == [("b", 1)]
         assert connection.execute("SELECT count(*) FROM segments").fetchone() == (1,)
+        assert connection.execute("SELECT id, run FROM items").fetchall() == [("msg_0", 2)]

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.app import Engine
@@ -18,7 +18,7 @@ from mainspring.server.compact import Compact
 from mainspring.server.conversations import Conversations
 from mainspring.server.faults import Fault, fault_response, json_response
 from mainspring.server.keys import Guard, Keys
-from mainspring.server.openapi import document
+from mainspring.server.openapi import Health, Model, Models, document
 from mainspring.server.responses import Responses
 from mainspring.server.socket import Sockets
 from mainspring.server.tokens import Tokens
@@ -48,19 +48,18 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
 
     async def models(request: Request) -> HttpResponse:
         found = await engine.provider.models()
-        data = [{"id": model.id, "object": "model", "created": model.created, "owned_by": model.owned_by} for model in found]
-        return json_response({"object": "list", "data": data})
+        return json_response(Models([Model(model.id, model.created, model.owned_by) for model in found]))
 
     async def describe(request: Request) -> HttpResponse:
         """This document."""
         return json_response(document(app.routes))
 
     async def health(request: Request) -> HttpResponse:
-        return json_response({"status": "ok"})
+        return json_response(Health("ok"))
 
     async def ready(request: Request) -> HttpResponse:
         await engine.store.list(limit=1)
-        return json_response({"status": "ready"})
+        return json_response(Health("ready"))
 
     app = Starlette(
         routes=[
@@ -94,6 +93,8 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
         },
         lifespan=lifespan,
     )
+    # A path with a slash too many is another path; a redirect would be an answer that no client expects.
+    app.router.redirect_slashes = False
     app.add_middleware(Guard, keys=keys or Keys(engine.store), is_local=is_local)
     app.add_middleware(RequestIds)
     return app
@@ -128,8 +129,19 @@ async def _engine_fault(request: Request, error: Exception) -> HttpResponse:
 async def _http_fault(request: Request, error: Exception) -> HttpResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        return fault_response(Fault(405, "method_not_allowed", f"{request.method} is not possible at {request.url.path}"))
+        allowed = ", ".join(sorted(_methods(request)))
+        message = f"{request.method} is not possible at {request.url.path}; use {allowed}"
+        response = fault_response(Fault(405, "method_not_allowed", message))
+        response.headers["allow"] = allowed
+        return response
     return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
+
+
+def _methods(request: Request) -> set[str]:
+    """What can be done at the path of this request; one path may have several routes, and the first that fits names it."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in fitting if route.path == fitting[0].path for method in route.methods or ()}
 
 
 async def _our_fault(request: Request, error: Exception) -> HttpResponse:

@@ -7,21 +7,25 @@ What is stored and what the model sees stays call and output.
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from mainspring.ids import derived
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Json, Unknown, text_of
+from mainspring.items import FunctionCall, FunctionCallOutput, Item, Json, ServerTool, Unknown, text_of
 from mainspring.loop.response import Response
+from mainspring.server.forms import spelled
 
 SERVER_LABEL = "mainspring"
+_CLIENTS = ("function", "custom", "shell", "local_shell", "apply_patch")
 
 
 def client_tools(told: Response) -> frozenset[str]:
-    """The names of the functions that the client performs in this response."""
-    names = {str(tool["name"]) for tool in told.tools if tool.get("type") == "function" and "name" in tool}
+    """The names of the tools that the client performs in this response."""
+    names = {str(tool.get("name", tool.get("type"))) for tool in told.tools if tool.get("type") in _CLIENTS}
     match told.tool_choice:
         case "none" | {"type": "allowed_tools", "mode": "none"}:
             return frozenset()
         case {"type": "allowed_tools", "tools": [*allowed]}:
-            return frozenset(names & {str(tool.get("name")) for tool in allowed if isinstance(tool, dict)})
+            return frozenset(names & {str(tool.get("name", tool.get("type"))) for tool in allowed if isinstance(tool, dict)})
         case _:
             return frozenset(names)
 
@@ -29,15 +33,18 @@ def client_tools(told: Response) -> frozenset[str]:
 def mcp_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
     """A call of the server's, with its output if it has one."""
     failed = output is not None and output.is_error is True
+    whose = call.server if isinstance(call.server, ServerTool) else ServerTool(SERVER_LABEL, call.name)
     item: Json = {
         "type": "mcp_call",
         "id": mcp_id(call),
         "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
-        "server_label": SERVER_LABEL,
-        "name": call.name,
+        "server_label": whose.label,
+        "name": whose.name,
         "arguments": call.arguments,
         "output": None if output is None or failed else text_of(output.output),
     }
+    if call.approval is not UNSET:
+        item["approval_request_id"] = call.approval
     if failed and output is not None:
         item["error"] = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text_of(output.output)}]}
     return Unknown(item)
@@ -62,7 +69,7 @@ def merged(told: Response) -> tuple[Item, ...]:
                 place, call = open_calls.pop(item.call_id)
                 items[place] = mcp_call(call, item)
             case _:
-                items.append(item)
+                items.append(spelled(item))
     return (*items, *delegated(told, [call for _, call in open_calls.values()]))
 
 
@@ -73,12 +80,14 @@ def delegated(told: Response, calls: Sequence[FunctionCall]) -> list[FunctionCal
 
 
 def unmerged(item: Item) -> tuple[Item, ...]:
-    """An `mcp_call` of ours that a client sends back, as the call and the output that it stands for; other items as they are."""
-    if not isinstance(item, Unknown) or item.data.get("type") != "mcp_call" or item.data.get("server_label") != SERVER_LABEL:
+    """An `mcp_call` that a client sends back, as the call and the output that it stands for; other items as they are."""
+    if not isinstance(item, Unknown) or item.data.get("type") != "mcp_call":
         return (item,)
     data = item.data
     suffix = str(data.get("id", "")).removeprefix("mcp_")
-    call = FunctionCall(f"call_{suffix}", str(data.get("name", "")), str(data.get("arguments") or "{}"), id=f"fc_{suffix}")
+    name, label = str(data.get("name", "")), str(data.get("server_label", ""))
+    whose = UNSET if label == SERVER_LABEL else ServerTool(label, name)
+    call = FunctionCall(f"call_{suffix}", name, str(data.get("arguments") or "{}"), id=f"fc_{suffix}", server=whose)
     match data.get("error"):
         case {"content": [*parts]}:
             text = "".join([str(part.get("text", "")) for part in parts if isinstance(part, dict)])

@@ -4,6 +4,7 @@ The model is asked once for a summary. What comes back is every message of the u
 it; see `loop.compaction` for its form. Sent back as input, with new items behind it, it continues the conversation.
 """
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
@@ -11,7 +12,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app import Engine
 from mainspring.errors import InvalidRequest
 from mainspring.ids import NewId
-from mainspring.items import Item, Message, user
+from mainspring.items import Item, Json, Message, user
 from mainspring.loop.compaction import SUMMARIZE, Summary, compaction_item
 from mainspring.loop.run import Run
 from mainspring.server.faults import Fault, json_response
@@ -20,6 +21,14 @@ from mainspring.server.references import resolve
 from mainspring.server.requests import CreateResponse, order, parse
 from mainspring.server.responses import body_of, ended, raise_failure
 from mainspring.spec import RunSpec
+
+
+class Compaction(Struct, frozen=True):
+    id: str
+    created_at: int
+    output: tuple[Item, ...]
+    usage: Json | None
+    object: str = "response.compaction"
 
 
 class Compact:
@@ -36,15 +45,8 @@ class Compact:
         run = handle.run
         content = await engine.seal.close(Summary(_summary(run)))
         item = compaction_item(engine.new_id("cmp"), content)
-        return json_response(
-            {
-                "id": run.spec.id,
-                "object": "response.compaction",
-                "created_at": int(run.started_at),
-                "output": [*_asked(run, engine.new_id), item],
-                "usage": handle.response.usage,
-            }
-        )
+        output = (*_asked(run, engine.new_id), item)
+        return json_response(Compaction(run.spec.id, int(run.started_at), output, handle.response.usage))
 
 
 def _summary_order(body: CreateResponse, engine: Engine) -> RunSpec:

@@ -6,41 +6,43 @@ ends (`loop.conversation` says how). Of two responses at once in one conversatio
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Final
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
 from mainspring.engine.journal import Clock
-from mainspring.errors import AlreadyInConversation, InvalidRequest, NotFound
+from mainspring.errors import AlreadyInConversation, NotFound
 from mainspring.items import Item, decode, encode
 from mainspring.loop.conversation import CONVERSATION, ITEM, with_id
 from mainspring.loop.drafts import item_id
 from mainspring.ports import Document
 from mainspring.server.faults import json_response
+from mainspring.server.forms import spelled, understood
 from mainspring.server.keys import caller_of
-from mainspring.server.requests import check_metadata, identified, misfit
-from mainspring.server.responses import Page, body_of, page_of
+from mainspring.server.requests import Metadata, identified, read
+from mainspring.server.responses import Deleted, Page, body_of, page_of
 
 MOST_ITEMS: Final = 20
+
+Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
 
 
 class CreateConversation(Struct):
     """The body of `POST /v1/conversations`."""
 
-    items: tuple[Item, ...] | None = None
-    metadata: dict[str, Any] | None = None
+    items: Items | None = None
+    metadata: Metadata | None = None
 
 
 class UpdateConversation(Struct):
-    metadata: dict[str, Any] | None
+    metadata: Metadata | None
 
 
 class CreateItems(Struct):
-    items: tuple[Item, ...]
+    items: Items
 
 
 class Conversation(Struct, frozen=True):
@@ -60,8 +62,8 @@ class Conversations:
         self._clock = clock
 
     async def create(self, request: Request) -> HttpResponse:
-        body = _parsed(await body_of(request), CreateConversation)
-        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), _metadata(body.metadata))
+        body = read(await body_of(request) or b"{}", CreateConversation)
+        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = caller_of(request).tenant
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_document(conversation, tenant), *items])
@@ -71,9 +73,9 @@ class Conversations:
         return json_response(await self._find(request))
 
     async def update(self, request: Request) -> HttpResponse:
-        body = _parsed(await body_of(request), UpdateConversation)
+        body = read(await body_of(request) or b"{}", UpdateConversation)
         found = await self._find(request)
-        changed = Conversation(found.id, found.created_at, _metadata(body.metadata))
+        changed = Conversation(found.id, found.created_at, body.metadata or {})
         await self._engine.store.put([_document(changed, caller_of(request).tenant)])
         return json_response(changed)
 
@@ -81,7 +83,7 @@ class Conversations:
         id = str(request.path_params["conversation_id"])
         if not await self._engine.store.remove(CONVERSATION, id, tenant=caller_of(request).tenant):
             raise _not_found(id)
-        return json_response({"id": id, "object": "conversation.deleted", "deleted": True})
+        return json_response(Deleted(id, "conversation.deleted"))
 
     async def list_items(self, request: Request) -> HttpResponse:
         limit, newest_first, after = page_of(request)
@@ -98,7 +100,7 @@ class Conversations:
         return json_response(_page(found[:limit], has_more=len(found) > limit))
 
     async def add_items(self, request: Request) -> HttpResponse:
-        body = _parsed(await body_of(request), CreateItems)
+        body = read(await body_of(request) or b"{}", CreateItems)
         conversation, tenant = await self._find(request), caller_of(request).tenant
         items = await self._documents(body.items, tenant, conversation.id)
         if not await self._engine.store.put(items, if_absent=True):
@@ -113,7 +115,7 @@ class Conversations:
         found = await self._engine.store.get(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id)
         if found is None:
             raise _no_item(id, conversation.id)
-        return json_response(decode(found.body, Item))
+        return json_response(spelled(decode(found.body, Item)))
 
     async def delete_item(self, request: Request) -> HttpResponse:
         conversation, id = await self._find(request), str(request.path_params["item_id"])
@@ -130,37 +132,16 @@ class Conversations:
         return decode(found.body, Conversation)
 
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
-        """The items to be added, each with an id. Raises `InvalidRequest` if they are too many or one is there twice."""
-        if len(items) > MOST_ITEMS:
-            raise InvalidRequest(f"{len(items)} items were sent; at most {MOST_ITEMS} are taken at a time", param="items")
+        """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice."""
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:
-            item = identified(given, self._engine.new_id)
+            item = identified(understood(given), self._engine.new_id)
             id = item_id(item) or self._engine.new_id("item")
             if id in documents:
                 raise _already_there(id)
             documents[id] = Document(ITEM, id, encode(with_id(item, id)), tenant, conversation)
         return list(documents.values())
-
-
-Body = TypeVar("Body", CreateConversation, UpdateConversation, CreateItems)
-
-
-def _parsed(body: bytes, kind: type[Body]) -> Body:
-    try:
-        return decode(body or b"{}", kind)
-    except msgspec.ValidationError as error:
-        raise misfit(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-
-
-def _metadata(given: dict[str, Any] | None) -> dict[str, str]:
-    check_metadata(given or {})
-    return given or {}
 
 
 def _document(conversation: Conversation, tenant: str) -> Document:
@@ -169,7 +150,7 @@ def _document(conversation: Conversation, tenant: str) -> Document:
 
 def _page(documents: Sequence[Document], has_more: bool) -> Page:
     ids = [document.id for document in documents]
-    data = [decode(document.body, Item) for document in documents]
+    data = [spelled(decode(document.body, Item)) for document in documents]
     return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
 
 

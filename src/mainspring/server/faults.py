@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 from starlette.responses import Response as HttpResponse
 
-from mainspring.errors import CallerError, MainspringError, RateLimited
-from mainspring.items import encode
+from mainspring.errors import MainspringError, RateLimited
+from mainspring.items import Json, encode
+
+MOST_MESSAGE_CHARS = 2000
 
 
 class Fault(Exception):
@@ -27,12 +29,13 @@ def fault_response(error: Fault | MainspringError) -> HttpResponse:
         headers["x-should-retry"] = "false"
     if isinstance(error, RateLimited) and error.retry_after is not None:
         headers["retry-after"] = f"{error.retry_after:g}"
-    code = None if isinstance(error, CallerError) and error.code == "invalid_request_error" else error.code
-    return json_response(
-        {"error": {"message": error.message, "type": fault_type(error.status), "param": error.param, "code": code}},
-        error.status,
-        headers,
-    )
+    return json_response({"error": told(error)}, error.status, headers)
+
+
+def told(error: Fault | MainspringError) -> Json:
+    """The error object. `code` is never null, and a message that quotes what was sent does not grow with it."""
+    message = error.message if len(error.message) <= MOST_MESSAGE_CHARS else f"{error.message[:MOST_MESSAGE_CHARS]}..."
+    return {"message": message, "type": fault_type(error.status), "param": error.param, "code": error.code}
 
 
 def fault_type(status: int) -> str:

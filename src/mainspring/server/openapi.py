@@ -2,59 +2,130 @@
 
 import inspect
 from collections.abc import Sequence
+from http import HTTPStatus
+from typing import get_args
 
 import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import fields
 from starlette.routing import BaseRoute, Route
 
 import mainspring
-from mainspring.items import Item, Json, Part, Tool
+from mainspring.events import Status
+from mainspring.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
 from mainspring.loop.response import Response
+from mainspring.server.compact import Compaction
+from mainspring.server.conversations import Conversation, CreateConversation, CreateItems, UpdateConversation
 from mainspring.server.requests import CreateResponse
-from mainspring.server.responses import Page
+from mainspring.server.responses import Deleted, Page
+from mainspring.server.tokens import InputTokens
 
-_BODIES: dict[tuple[str, str], type] = {("/v1/responses", "POST"): CreateResponse}
-_ANSWERS: dict[tuple[str, str], type] = {
-    ("/v1/responses", "POST"): Response,
-    ("/v1/responses", "GET"): Page,
-    ("/v1/responses/{response_id}", "GET"): Response,
-    ("/v1/responses/{response_id}/cancel", "POST"): Response,
-    ("/v1/responses/{response_id}/input_items", "GET"): Page,
+
+class Model(Struct, frozen=True):
+    id: str
+    created: int
+    owned_by: str
+    object: str = "model"
+
+
+class Models(Struct, frozen=True):
+    data: Sequence[Model]
+    object: str = "list"
+
+
+class Health(Struct, frozen=True):
+    status: str
+
+
+class Error(Struct, frozen=True):
+    """What is wrong, and what to do. `param` names the field at fault, if it is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Failure(Struct, frozen=True):
+    error: Error
+
+
+class _Told(Struct, frozen=True):
+    """What the route table does not say of an operation. `errors` are those that follow from nothing else."""
+
+    answer: type[Struct] | None
+    body: type[Struct] | None = None
+    query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    streams: bool = False
+
+
+_CURSOR = ("limit", "order", "after")
+_FILTERS = ("status", "model", "background", "previous_response_id", "conversation", "created_after", "created_before")
+_OF_MODELS = (429, 502, 503)
+_TOLD: dict[tuple[str, str], _Told] = {
+    ("/v1/responses", "POST"): _Told(
+        Response, CreateResponse, headers=("Idempotency-Key",), errors=(404, 409, *_OF_MODELS), streams=True
+    ),
+    ("/v1/responses", "GET"): _Told(Page, query=(*_CURSOR, *_FILTERS)),
+    ("/v1/responses/compact", "POST"): _Told(Compaction, CreateResponse, errors=(404, 409, *_OF_MODELS)),
+    ("/v1/responses/input_tokens", "POST"): _Told(InputTokens, CreateResponse, errors=(404, *_OF_MODELS)),
+    ("/v1/responses/{response_id}", "GET"): _Told(Response, query=("stream", "starting_after"), streams=True),
+    ("/v1/responses/{response_id}", "DELETE"): _Told(Deleted),
+    ("/v1/responses/{response_id}/cancel", "POST"): _Told(Response, errors=(400,)),
+    ("/v1/responses/{response_id}/input_items", "GET"): _Told(Page, query=_CURSOR),
+    ("/v1/conversations", "POST"): _Told(Conversation, CreateConversation),
+    ("/v1/conversations/{conversation_id}", "GET"): _Told(Conversation),
+    ("/v1/conversations/{conversation_id}", "POST"): _Told(Conversation, UpdateConversation),
+    ("/v1/conversations/{conversation_id}", "DELETE"): _Told(Deleted),
+    ("/v1/conversations/{conversation_id}/items", "GET"): _Told(Page, query=_CURSOR),
+    ("/v1/conversations/{conversation_id}/items", "POST"): _Told(Page, CreateItems),
+    ("/v1/conversations/{conversation_id}/items/{item_id}", "DELETE"): _Told(Conversation),
+    ("/v1/models", "GET"): _Told(Models, errors=_OF_MODELS),
+    ("/healthz", "GET"): _Told(Health),
+    ("/readyz", "GET"): _Told(Health),
 }
-_ERROR: Json = {
-    "description": "What is wrong, and what to do.",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["error"],
-                "properties": {
-                    "error": {
-                        "type": "object",
-                        "required": ["message", "type", "param", "code"],
-                        "properties": {
-                            "message": {"type": "string"},
-                            "type": {"type": "string"},
-                            "param": {"type": ["string", "null"]},
-                            "code": {"type": ["string", "null"]},
-                        },
-                    }
-                },
-            }
-        }
-    },
+_COUNT: Json = {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}
+_NAME: Json = {"type": "string"}
+_PARAMETERS: dict[str, Json] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"enum": ["asc", "desc"], "default": "desc"},
+    "after": _NAME,
+    "status": {"enum": [status for status in get_args(Status) if status != "queued"]},
+    "model": _NAME,
+    "background": {"type": "boolean"},
+    "previous_response_id": _NAME,
+    "conversation": _NAME,
+    "created_after": _COUNT,
+    "created_before": _COUNT,
+    "stream": {"type": "boolean", "default": False},
+    "starting_after": _COUNT,
+    "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255},
 }
+_EVENT: Json = {
+    "description": "Each event; `data` is JSON, but for the last, which is `[DONE]`.",
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+_REFERENCE = "#/components/schemas/{name}"
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:
     """The document for these routes."""
-    kinds = sorted({*_BODIES.values(), *_ANSWERS.values()}, key=lambda kind: kind.__name__)
-    schemas, components = msgspec.json.schema_components(kinds, schema_hook=_schema, ref_template="#/components/schemas/{name}")
-    known = dict(zip(kinds, schemas, strict=True))
+    answers: set[type[Struct]] = {told.answer for told in _TOLD.values() if told.answer is not None} | {Failure, Error, Model}
+    bodies = {told.body for told in _TOLD.values() if told.body is not None}
+    kinds = sorted([*answers, *bodies, *ITEMS.values(), *PARTS.values()], key=lambda kind: kind.__name__)
+    _, components = msgspec.json.schema_components(kinds, schema_hook=_schema, ref_template=_REFERENCE)
+    components |= {"Item": _ITEM, "Part": _PART, "Tool": _UNKNOWN}
+    for kind in answers:  # whatever has a value is written, also where a reader could do without
+        components[kind.__name__]["required"] = [field.name for field in fields(kind) if field.default is not UNSET]
     paths: dict[str, Json] = {}
     for route in routes:
         if isinstance(route, Route):
             for method in sorted((route.methods or set()) - {"HEAD"}):
-                paths.setdefault(route.path, {})[method.lower()] = _operation(route, method, known)
+                paths.setdefault(route.path, {})[method.lower()] = _operation(route, method)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Mainspring", "version": mainspring.__version__},
@@ -64,29 +135,63 @@ def document(routes: Sequence[BaseRoute]) -> Json:
     }
 
 
-def _operation(route: Route, method: str, known: dict[type, Json]) -> Json:
-    place = route.path, method
-    answer: Json = {"description": "The answer."}
-    content: Json = {"application/json": {"schema": known.get(_ANSWERS.get(place, object), {"type": "object"})}}
-    if place in (("/v1/responses", "POST"), ("/v1/responses/{response_id}", "GET")):
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+def _operation(route: Route, method: str) -> Json:
+    told = _TOLD.get((route.path, method), _Told(None))
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    content: Json = {"application/json": {"schema": {"type": "object"} if told.answer is None else _reference(told.answer)}}
+    if told.streams:
+        content["text/event-stream"] = {"schema": _EVENT}
+    responses: Json = {"200": {"description": "The answer.", "content": content}}
+    for status in sorted(_errors(route.path, told)):
+        failure = {"application/json": {"schema": _reference(Failure)}}
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": failure}
     operation: Json = {
         "operationId": f"{method.lower()}{route.path.replace('/', '_').replace('{', '').replace('}', '')}",
         "summary": (inspect.getdoc(route.endpoint) or route.name).split("\n")[0],
-        "responses": {"200": {**answer, "content": content}, "default": _ERROR},
+        "responses": responses,
+        "parameters": [
+            *[{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names],
+            *[{"name": name, "in": "query", "schema": _PARAMETERS[name]} for name in told.query],
+            *[{"name": name, "in": "header", "schema": _PARAMETERS[name]} for name in told.headers],
+        ],
     }
-    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
-    if names:
-        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    if place in _BODIES:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": known[_BODIES[place]]}}}
+    if told.body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(told.body)}}}
     return operation
 
 
+def _errors(path: str, told: _Told) -> set[int]:
+    found = {500, *told.errors}
+    if path.startswith("/v1/") or path == "/openapi.json":
+        found |= {401, 403}
+    if "{" in path or "after" in told.query:
+        found.add(404)
+    if told.query or told.headers:
+        found.add(400)
+    if told.body is not None:
+        found |= {400, 413, 415}
+    return found
+
+
+def _reference(kind: type) -> Json:
+    return {"$ref": _REFERENCE.format(name=kind.__name__)}
+
+
 def _schema(kind: type) -> Json:
-    """Items, parts and tools are open: whatever has a `type` is one."""
     if kind in (Item, Part, Tool):
-        return {"type": "object"}
+        return _reference(kind)
     if kind is object:
         return {"description": "Anything."}
     raise NotImplementedError(f"no schema for {kind}")
+
+
+# Items, parts and tools are open: whatever has a `type` is one. A message may do without, and its content may be a plain string.
+_UNKNOWN: Json = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+_CONTENT: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": _reference(Part)}]}
+_MESSAGE: Json = {
+    "type": "object",
+    "properties": {"role": {"enum": list(get_args(Role))}, "content": _CONTENT},
+    "required": ["role"],
+}
+_ITEM: Json = {"anyOf": [*map(_reference, ITEMS.values()), _MESSAGE, _UNKNOWN]}
+_PART: Json = {"anyOf": [*map(_reference, PARTS.values()), _UNKNOWN]}

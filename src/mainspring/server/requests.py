@@ -5,116 +5,122 @@ cannot be honoured is refused with the name of the field at fault.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
 from mainspring.ids import NewId
 from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
+from mainspring.server import forms
 from mainspring.server.calls import unmerged
+from mainspring.server.forms import understood
 from mainspring.spec import Conversation, RunSpec, ToolChoice, spec_for
+from mainspring.tools.schema import Validator
 
 MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
 MOST_TOOLS = 128
 MOST_NUMBER = 2**31 - 1
+SPARE_DEPTH = 200
+
+Name = Annotated[str, Meta(max_length=512)]
+Text = Annotated[str, Meta(max_length=MOST_INPUT_CHARS)]
+Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class CreateResponse(Struct):
     """The body of `POST /v1/responses`, as far as it is understood; unknown fields are ignored."""
 
-    model: str | None = None
-    input: str | tuple[Item, ...] | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | Json | None = None
-    tools: tuple[Json, ...] | None = None
+    model: Name | None = None
+    input: Text | Items | None = None
+    instructions: Text | None = None
+    previous_response_id: Name | None = None
+    conversation: Name | Json | None = None
+    tools: Annotated[tuple[Json, ...], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    top_logprobs: int | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=16, le=MOST_NUMBER)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: Json | None = None
     reasoning: Json | None = None
-    truncation: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     context_management: tuple[Json, ...] | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
     stream_options: Json | None = None
-    service_tier: str | None = None
-    metadata: dict[str, Any] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    user: str | None = None
+    service_tier: Name | None = None
+    metadata: Metadata | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    user: Name | None = None
     include: tuple[str, ...] | None = None
 
 
 def parse(body: bytes) -> CreateResponse:
     """The body, checked. Raises `InvalidRequest` naming the field at fault."""
-    try:
-        request = decode(body, CreateResponse)
-    except msgspec.ValidationError as error:
-        raise misfit(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    _check(request)
-    return request
-
-
-def misfit(error: msgspec.ValidationError) -> InvalidRequest:
-    message, *paths = str(error).split(" - at `")
-    field = "".join([path.rstrip("`").removeprefix("$") for path in reversed(paths)]).removeprefix(".")
-    return InvalidRequest(f"{field or 'the body'}: {message}", param=field or None)
-
-
-_RANGES: tuple[tuple[str, int, int], ...] = (
-    ("temperature", 0, 2),
-    ("top_p", 0, 1),
-    ("top_logprobs", 0, 20),
-    ("presence_penalty", -2, 2),
-    ("frequency_penalty", -2, 2),
-    ("max_tool_calls", 1, MOST_NUMBER),
-    ("max_output_tokens", 16, MOST_NUMBER),
-)
-
-
-def _check(request: CreateResponse) -> None:
-    for field, low, high in _RANGES:
-        value = getattr(request, field)
-        if value is not None and not low <= value <= high:
-            bounds = f"at least {low}" if value < low and high == MOST_NUMBER else f"between {low} and {high}"
-            raise InvalidRequest(f"{field} must be {bounds}, not {value}", param=field)
-    if request.truncation not in (None, "auto", "disabled"):
-        raise InvalidRequest(f"truncation must be `auto` or `disabled`, not `{request.truncation}`", param="truncation")
-    if isinstance(request.input, str) and len(request.input) > MOST_INPUT_CHARS:
-        raise InvalidRequest(f"input has {len(request.input)} characters; at most {MOST_INPUT_CHARS} are taken", param="input")
-    if isinstance(request.input, tuple) and len(request.input) > MOST_ITEMS:
-        raise InvalidRequest(f"input has {len(request.input)} items; at most {MOST_ITEMS} are taken", param="input")
-    if request.tools is not None and len(request.tools) > MOST_TOOLS:
-        raise InvalidRequest(f"{len(request.tools)} tools are declared; at most {MOST_TOOLS} are taken", param="tools")
+    request = read(body, CreateResponse)
     if request.previous_response_id is not None and request.conversation is not None:
         message = "previous_response_id and conversation exclude each other; send one of them"
         raise InvalidRequest(message, param="previous_response_id")
-    check_metadata(request.metadata or {})
+    return request
 
 
-def check_metadata(metadata: dict[str, Any]) -> None:
-    if len(metadata) > 16:
-        raise InvalidRequest(f"metadata has {len(metadata)} pairs; at most 16 are taken", param="metadata")
-    for key, value in metadata.items():
-        if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
-            message = "metadata keys have at most 64 characters, and values are strings of at most 512"
-            raise InvalidRequest(f"{message}; `{key[:64]}` does not fit", param="metadata")
+Body = TypeVar("Body", bound=Struct)
+
+
+def read(body: bytes, kind: type[Body]) -> Body:
+    """The body, as far as its form goes. Raises `InvalidRequest` naming the field at fault."""
+    try:
+        request = decode(body, kind)
+        # All of it is written again later, inside of more: what only just fits is too deep.
+        msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
+        return request
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
+
+
+def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
+    message, *paths = str(error).split(" - at `")
+    names = [path.rstrip("`").removeprefix("key` in `").removeprefix("$") for path in reversed(paths)]
+    field = "".join(names).removeprefix(".").partition("[...]")[0]
+    code = "missing_required_parameter" if "missing required field" in message else "invalid_type"
+    told = f"{field or 'the body'}: {message}"
+    for words, name, rule in _BOUNDS:
+        if message.startswith(words):
+            code, told = name, f"{_whose(error, field)} {rule.format(message.removeprefix(words))}"
+    return InvalidRequest(told, param=field or "body", code=code)
+
+
+def _whose(error: msgspec.ValidationError, field: str) -> str:
+    return f"a key in {field}" if " - at `key` in `" in str(error) else field
+
+
+# What msgspec says of a value out of bounds, what OpenAI calls it, and what to tell.
+_BOUNDS = (
+    ("Invalid enum value ", "invalid_value", "cannot be {}"),
+    ("Expected `str` of length <= ", "string_above_max_length", "must have at most {} characters"),
+    ("Expected `array` of length <= ", "array_above_max_length", "must have at most {} elements"),
+    ("Expected `object` of length <= ", "object_above_max_properties", "must have at most {} fields"),
+    ("Expected `int` >= ", "integer_below_min_value", "must be at least {}"),
+    ("Expected `int` <= ", "integer_above_max_value", "must be at most {}"),
+    ("Expected `float` >= ", "decimal_below_min_value", "must be at least {}"),
+    ("Expected `float` <= ", "decimal_above_max_value", "must be at most {}"),
+)
 
 
 def order(
@@ -167,7 +173,7 @@ def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, .
         return ()
     if isinstance(given, str):
         return (user(given, id=new_id("msg")),)
-    return tuple([identified(part, new_id) for item in given for part in unmerged(item)])
+    return tuple([identified(understood(part), new_id) for item in given for part in unmerged(item)])
 
 
 _PREFIXES = {"Message": "msg", "FunctionCall": "fc", "FunctionCallOutput": "fco", "Reasoning": "rs"}
@@ -180,18 +186,32 @@ def identified(item: Item, new_id: NewId) -> Item:
 
 
 def _tool(number: int, tool: Json) -> Tool:
+    if not isinstance(tool.get("type"), str):
+        place = f"tools[{number}].type"
+        raise InvalidRequest(f"{place} is missing; say what kind of tool it is", param=place, code="missing_required_parameter")
     if tool.get("type") != "function":
-        return Unknown(tool)
-    try:
-        # Client functions run at the client, whatever else their declaration says.
-        known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
-        definition = convert(known, ToolDefinition)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
+        try:
+            formed = forms.definition(tool)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"tools[{number}]: {error.message}", param=f"tools[{number}]") from None
+        if formed is None:
+            return Unknown(tool)
+        definition = formed
+    else:
+        definition = _function(number, tool)
     if not 0 < len(definition.name) <= 64 or not all(char.isalnum() or char in "_-" for char in definition.name):
         message = f"tools[{number}].name must be 1 to 64 letters, digits, `_` or `-`, not `{definition.name[:80]}`"
         raise InvalidRequest(message, param=f"tools[{number}].name")
     return definition
+
+
+def _function(number: int, tool: Json) -> ToolDefinition:
+    try:
+        # Client functions run at the client, whatever else their declaration says.
+        known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
+        return convert(known, ToolDefinition)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
 
 
 def _choice(choice: str | Json | None) -> ToolChoice:
@@ -202,11 +222,11 @@ def _choice(choice: str | Json | None) -> ToolChoice:
             return ToolChoice("none")
         case "required":
             return ToolChoice("required")
-        case {"type": "function", "name": str(name)}:
+        case {"type": "function" | "custom", "name": str(name)} | {"type": "shell" | "local_shell" | "apply_patch" as name}:
             return ToolChoice("required", name=name)
         case {"type": "allowed_tools", "tools": [*tools], **rest}:
             mode = rest.get("mode", "auto")
-            names = tuple([str(tool["name"]) for tool in tools if isinstance(tool, dict) and "name" in tool])
+            names = tuple([str(tool.get("name", tool.get("type"))) for tool in tools if isinstance(tool, dict)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
         case _:
@@ -247,6 +267,11 @@ def _text(text: Json | None) -> Json | None:
         raise InvalidRequest("text.format.type must be `text`, `json_object` or `json_schema`", param="text.format")
     if form["type"] == "json_schema" and not (isinstance(form.get("name"), str) and isinstance(form.get("schema"), dict)):
         raise InvalidRequest("text.format of type `json_schema` needs `name` and `schema`", param="text.format")
+    if form["type"] == "json_schema":
+        try:
+            Validator(ToolDefinition("text.format", parameters=form["schema"]))
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param="text.format.schema") from None
     return text
 
 

@@ -1,11 +1,12 @@
 """The Responses API: requests become runs, runs become answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, get_args
 
 from anyio import create_task_group
 from msgspec import Struct
 from msgspec.structs import replace
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
@@ -16,7 +17,9 @@ from mainspring.items import Item
 from mainspring.loop.drafts import item_id
 from mainspring.loop.response import Response
 from mainspring.loop.run import Run
+from mainspring.ports import Filter
 from mainspring.server.faults import Fault, json_response
+from mainspring.server.forms import spelled
 from mainspring.server.idempotency import Idempotency
 from mainspring.server.keys import caller_of
 from mainspring.server.references import resolve
@@ -34,6 +37,12 @@ class Page(Struct, frozen=True):
     last_id: str | None
     has_more: bool
     object: str = "list"
+
+
+class Deleted(Struct, frozen=True):
+    id: str
+    object: str = "response"
+    deleted: bool = True
 
 
 class Responses:
@@ -69,8 +78,9 @@ class Responses:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         handle = await self._find(request)
-        if _flag(request, "stream"):
-            return self._stream(handle, request, _number(request, "starting_after", -1), is_owner=False)
+        if _one_of(request, "stream", _FLAGS):
+            after = _number(request, "starting_after")
+            return self._stream(handle, request, -1 if after is None else after, is_owner=False)
         return json_response(shown(handle.response, self._told(request)))
 
     async def delete(self, request: Request) -> HttpResponse:
@@ -78,7 +88,7 @@ class Responses:
         if not handle.run.has_ended:
             await self._engine.cancel(handle.id)
         await self._engine.forget(handle.id)
-        return json_response({"id": handle.id, "object": "response", "deleted": True})
+        return json_response(Deleted(handle.id))
 
     async def cancel(self, request: Request) -> HttpResponse:
         handle = await self._find(request)
@@ -91,9 +101,8 @@ class Responses:
 
     async def list(self, request: Request) -> HttpResponse:
         limit, newest_first, after = page_of(request)
-        status: Status | None = request.query_params.get("status")  # type: ignore[assignment]
-        tenant = caller_of(request).tenant
-        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, status=status, tenant=tenant)
+        only = _filter(request, self._told(request))
+        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, only=only)
         told: list[Response] = []
         for run in page.runs:
             answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
@@ -103,7 +112,7 @@ class Responses:
     async def input_items(self, request: Request) -> HttpResponse:
         limit, newest_first, after = page_of(request)
         handle = await self._find(request)
-        items = list(handle.run.spec.input)
+        items = [spelled(item) for item in handle.run.spec.input]
         return json_response(paged(items[::-1] if newest_first else items, limit, after))
 
     async def _find(self, request: Request) -> Handle:
@@ -173,22 +182,44 @@ def _goes_on(request: Request) -> bool:
 def raise_failure(run: Run) -> None:
     """A run that failed before it said anything is an error of the request, as SDKs expect it; it can be read all the same."""
     if run.status == "failed" and not run.output and run.error is not None:
-        status = _STATUSES.get(run.error.code, 502 if run.error.code.startswith("provider_") else 500)
-        raise Fault(status, run.error.code, without_addresses(run.error.message))
+        code = run.error.code
+        status = _HTTP_STATUSES.get(code, 502 if code.startswith("provider_") else 500)
+        param = None if status == 500 else "input" if status == 400 else "model"
+        raise Fault(status, code, without_addresses(run.error.message), param=param)
 
 
-_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
+_HTTP_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
 
 
 def page_of(request: Request) -> tuple[int, bool, str | None]:
     """`limit`, whether the newest come first, and `after`, as list endpoints take them."""
-    limit = _number(request, "limit", 20)
-    if not 1 <= limit <= 100:
-        raise InvalidRequest(f"limit must be between 1 and 100, not {limit}", param="limit")
-    sequence = request.query_params.get("order", "desc")
-    if sequence not in ("asc", "desc"):
-        raise InvalidRequest(f"order must be `asc` or `desc`, not `{sequence}`", param="order")
-    return limit, sequence == "desc", request.query_params.get("after")
+    limit = _number(request, "limit")
+    if limit is not None and not 1 <= limit <= 100:
+        raise _invalid("limit", "between 1 and 100", str(limit))
+    newest_first = _one_of(request, "order", {"desc": True, "asc": False})
+    return 20 if limit is None else limit, newest_first is not False, request.query_params.get("after")
+
+
+def _filter(request: Request, dialect: Dialect) -> Filter:
+    """Which responses a list shows. Status and time are meant as the responses tell them."""
+    after, before = _number(request, "created_after"), _number(request, "created_before")
+    statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}
+    return Filter(
+        tenant=caller_of(request).tenant,
+        status=_one_of(request, "status", statuses) or (),
+        model=request.query_params.get("model"),
+        background=_one_of(request, "background", _FLAGS),
+        parent=request.query_params.get("previous_response_id"),
+        conversation=request.query_params.get("conversation"),
+        # Responses tell whole seconds, runs are kept by fractions of them.
+        since=None if after is None else after + 1,
+        before=before,
+    )
+
+
+# The store knows no `queued`: such a run is in progress there.
+_STATUSES: dict[str, tuple[Status, ...]] = {status: (status,) for status in get_args(Status) if status != "queued"}
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
 def paged(items: Sequence[Item], limit: int, after: str | None) -> Page:
@@ -206,30 +237,47 @@ def _page(data: Sequence[object], ids: Sequence[str], has_more: bool) -> Page:
     return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
 
 
-def _number(request: Request, name: str, default: int) -> int:
+def _number(request: Request, name: str) -> int | None:
     text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidRequest(f"{name} must be a whole number, not `{text[:40]}`", param=name) from None
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise _invalid(name, "a whole number from 0 on", text)
+    return None if text is None else int(text)
 
 
-def _flag(request: Request, name: str) -> bool:
-    return request.query_params.get(name, "false").lower() in ("true", "1")
+T = TypeVar("T")
+
+
+def _one_of(request: Request, name: str, meanings: Mapping[str, T]) -> T | None:
+    text = request.query_params.get(name)
+    if text is not None and text.lower() not in meanings:
+        raise _invalid(name, "one of " + ", ".join([f"`{word}`" for word in meanings]), text)
+    return None if text is None else meanings[text.lower()]
+
+
+def _invalid(name: str, wanted: str, text: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} must be {wanted}, not `{text[:40]}`", param=name, code="invalid_value")
 
 
 async def body_of(request: Request) -> bytes:
     """The JSON body. Raises for another content type, and for a body beyond the limit before all of it is read."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Fault(415, "unsupported_media_type", f"send the body as application/json, not as `{kind or 'nothing'}`")
+        message = f"send the body as application/json, not as `{kind[:80] or 'nothing'}`"
+        raise Fault(415, "unsupported_media_type", message, param="content-type")
+    if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
+        raise _too_large()
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > MOST_BODY_BYTES:
-            raise Fault(413, "request_too_large", f"the body has more than {MOST_BODY_BYTES} bytes")
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MOST_BODY_BYTES:
+                raise _too_large()
+            pieces.append(piece)
+    except ClientDisconnect:  # nobody is left to read this, but it is no failure of ours
+        raise Fault(400, "incomplete_body", "the connection ended before the body did", param="body") from None
     return b"".join(pieces)
+
+
+def _too_large() -> Fault:
+    return Fault(413, "request_too_large", f"the body has more than {MOST_BODY_BYTES} bytes; send less", param="body")

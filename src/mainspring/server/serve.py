@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 
+from msgspec import Struct
 from uvicorn import Config, Server
 
 import mainspring
-from mainspring.app import Engine, provider_for
+from mainspring import backends
+from mainspring.app import Engine
+from mainspring.backends import Answering
 from mainspring.config import Settings
 from mainspring.errors import InvalidRequest
-from mainspring.ports import Provider, Store
+from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
 from mainspring.server.keys import Keys, is_loopback
@@ -20,23 +23,26 @@ from mainspring.server.wire import Dialect
 from mainspring.tools.functions import load
 
 WELCOME = (
-    "Hello! I am only a scripted stand-in, because this server has no model yet. Start it with `mainspring serve --base-url "
-    "http://127.0.0.1:11434/v1 --model NAME`, and a real one will answer you here."
+    "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
+    "'mainspring[local]'`, or start it with `mainspring serve --base-url http://127.0.0.1:11434/v1 --model NAME`, and a real one "
+    "will answer you here."
 )
 
 
 class Announcing(Server):
     """Says where it listens once it does, so that port 0 and scripts work."""
 
-    def __init__(self, config: Config, settings: Settings) -> None:
+    def __init__(self, config: Config, settings: Settings, choice: "Choice") -> None:
         super().__init__(config)
         self._settings = settings
+        self._choice = choice
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         if self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            print(announcement(self._settings, f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"), flush=True)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+            print(announcement(self._settings, self._choice, url), flush=True)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -44,16 +50,15 @@ class Announcing(Server):
         self._captured_signals.clear()
 
 
-def announcement(settings: Settings, url: str) -> str:
-    model = settings.model or ("every model of " + settings.base_url if settings.base_url else "a scripted stand-in")
-    example = settings.model or "NAME"
+def announcement(settings: Settings, choice: "Choice", url: str) -> str:
+    example = choice.engine.model or "NAME"
     if settings.api_key is not None or not is_loopback(settings.host):
         keys = f"needed; `mainspring keys create --database {settings.database}` makes one"
     else:
         keys = "none needed, since only this machine can reach it, until you make one"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
-        f"  model     {model}\n"
+        f"  model     {choice.told}\n"
         f"  database  {settings.database}\n"
         f"  API keys  {keys}\n"
         f"  try       curl {url}/responses -H 'content-type: application/json' "
@@ -62,18 +67,50 @@ def announcement(settings: Settings, url: str) -> str:
     )
 
 
-def engine_for(settings: Settings) -> Engine:
-    """The engine that the settings describe. Raises `InvalidRequest` for what is missing or wrong."""
+class Choice(Struct, frozen=True):
+    """The engine that the settings describe, and what there is to say about its model."""
+
+    engine: Engine
+    told: str
+
+
+def chosen(settings: Settings) -> Choice:
+    """Raises `InvalidRequest` for what is missing or wrong."""
     tools = [function for reference in settings.tools for function in load(reference)]
-    provider: Provider
-    if settings.model is None and settings.base_url is None and settings.backend_key is None:
-        provider = Scripted(say(WELCOME), repeat=True, chunk=4)
-    else:
-        provider = provider_for(settings.model or "", settings.base_url, settings.backend_key)
-    engine = Engine(provider, tools=tools, database=Path(settings.database), context_tokens=settings.context_tokens)
+    answering = _answering(settings)
+    engine = Engine(answering.provider, tools=tools, database=Path(settings.database), context_tokens=settings.context_tokens)
     engine.owns_provider = True
-    engine.model = settings.model or (provider.name if isinstance(provider, Scripted) else "")
-    return engine
+    engine.model = answering.model
+    return Choice(engine, answering.told)
+
+
+def _answering(settings: Settings) -> Answering:
+    if settings.providers:
+        return _configured(settings)
+    if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
+        model = settings.model or ""
+        provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
+        told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
+        return Answering(provider, model, told)
+    found = asyncio.run(backends.found())
+    if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
+        return answering
+    return Answering(Scripted(say(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
+
+
+def _configured(settings: Settings) -> Answering:
+    known = backends.configured(settings.providers)
+    if settings.base_url is not None:
+        known["default"] = backends.Found(backends.Backend(base_url=settings.base_url, key=settings.backend_key), "configured")
+    first = "default" if "default" in known else next(iter(known))
+    provider = backends.provider_of(known, aliases=settings.aliases, default=first, progress=_note)
+    model = settings.model or backends.default_model(known) or ""
+    told = f"{model or 'as the request says'}, of the providers {', '.join(known)}"
+    return Answering(provider, model, told)
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def serve(settings: Settings) -> int:
@@ -84,7 +121,8 @@ def serve(settings: Settings) -> int:
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
-    engine = engine_for(settings)
+    choice = chosen(settings)
+    engine = choice.engine
     asyncio.run(_try_out(engine.store))
     config = Config(
         server(engine, dialect, keys=Keys(engine.store, configured=settings.api_key), is_local=is_loopback(settings.host)),
@@ -99,7 +137,7 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
     with _listening(settings) as listener:
-        Announcing(config, settings).run([listener])
+        Announcing(config, settings, choice).run([listener])
     return 0
 
 

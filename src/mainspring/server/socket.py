@@ -28,7 +28,7 @@ from mainspring.errors import InvalidRequest, MainspringError, PreviousNotFound
 from mainspring.items import ApprovalResponse, Item, encode
 from mainspring.loop.history import History
 from mainspring.loop.run import Run, history_after
-from mainspring.server.faults import Fault, fault_type
+from mainspring.server.faults import Fault, told
 from mainspring.server.keys import caller_of
 from mainspring.server.references import resolve
 from mainspring.server.requests import CreateResponse, order, parse
@@ -189,7 +189,7 @@ def _frame(text: str) -> _Frame:
     try:
         frame = msgspec.json.decode(text, type=_Frame)
     except msgspec.ValidationError:
-        raise InvalidRequest("a frame must be a JSON object with a `type`") from None
+        raise InvalidRequest("a frame must be a JSON object with a `type`", param="type", code="invalid_type") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(400, "invalid_json", f"the frame is not valid JSON: {error}") from None
     if frame.type != "response.create":
@@ -208,9 +208,8 @@ def _self_contained(spec: RunSpec, history: History) -> RunSpec:
 
 
 async def _tell(socket: WebSocket, error: Fault | MainspringError) -> None:
-    """The error envelope of the WebSocket transport; its code is never null."""
-    inner = {"type": fault_type(error.status), "code": error.code, "message": error.message, "param": error.param}
-    await socket.send_text(encode({"type": "error", "status": error.status, "error": inner}).decode())
+    """The error envelope of the WebSocket transport."""
+    await socket.send_text(encode({"type": "error", "status": error.status, "error": told(error)}).decode())
 
 
 def _limit_reached(lifetime: float) -> Fault:

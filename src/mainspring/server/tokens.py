@@ -3,6 +3,7 @@
 The answer is exact if the provider can count, and else the estimate of `loop.tokens`. Nothing is run and nothing is stored.
 """
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
@@ -15,6 +16,11 @@ from mainspring.server.keys import caller_of
 from mainspring.server.references import resolve
 from mainspring.server.requests import order, parse
 from mainspring.server.responses import body_of
+
+
+class InputTokens(Struct, frozen=True):
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 class Tokens:
@@ -38,4 +44,4 @@ class Tokens:
             counted = await provider.count_tokens(asked)
         else:
             counted = estimate(asked.items, asked.instructions, asked.tools)
-        return json_response({"object": "response.input_tokens", "input_tokens": counted})
+        return json_response(InputTokens(counted))

@@ -39,12 +39,15 @@ from mainspring.items import (
     ReasoningText,
     Refusal,
     SummaryText,
+    Unknown,
     to_wire,
 )  # fmt: skip
 from mainspring.loop.drafts import item_id
+from mainspring.loop.history import list_label
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run
 from mainspring.server.calls import client_tools, delegated, mcp_call, mcp_id, merged
+from mainspring.server.forms import arguments_of, commands, custom_input, spelled
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
 DONE = b"data: [DONE]\n\n"
@@ -70,7 +73,7 @@ def shown(told: Response, dialect: Dialect) -> Response:
     status = told.status
     if status == "requires_action" and not dialect.requires_action:
         status = "completed"
-    output = merged(told) if dialect.server_calls == "mcp_call" else told.output
+    output = merged(told) if dialect.server_calls == "mcp_call" else tuple([spelled(item) for item in told.output])
     return replace(told, status=status, output=output, error=_error(told.error) if told.error else None)
 
 
@@ -92,6 +95,7 @@ class _Open(Struct):
     has_arguments: bool = False
     head: bytes = b""
     is_servers: bool = False
+    is_formed: bool = False
 
 
 class Wire:
@@ -188,6 +192,8 @@ class Wire:
             entry = run.transcript[self._entries]
             self._entries += 1
             if entry.origin == "model":
+                if isinstance(entry.item, FunctionCall) and entry.item.approval is not msgspec.UNSET:
+                    self._begin(entry.item)
                 if item_id(entry.item) in self._open:
                     self._finish(entry.item)
             elif entry.origin == "tool":
@@ -206,8 +212,9 @@ class Wire:
             self._tell("response.mcp_call.in_progress", {"item_id": mcp_id(item), "output_index": opened.index})
             opened.head = self._head("response.mcp_call_arguments.delta", mcp_id(item), opened.index)
             return
-        self._tell("response.output_item.added", {"output_index": opened.index, "item": _begun(item)})
+        self._tell("response.output_item.added", {"output_index": opened.index, "item": spelled(_begun(item))})
         if isinstance(item, FunctionCall):
+            opened.is_formed = item.form is not msgspec.UNSET
             opened.head = self._head("response.function_call_arguments.delta", item.id, opened.index)
 
     def _finish(self, item: Item) -> None:
@@ -216,6 +223,8 @@ class Wire:
             case FunctionCall() if opened.is_servers:
                 self._called(opened, item)
                 return
+            case FunctionCall() if opened.is_formed:
+                self._formed(opened, item)
             case FunctionCall():
                 if item.arguments and not opened.has_arguments:
                     self._arguments(item.id, item.arguments)
@@ -234,7 +243,21 @@ class Wire:
             case _:
                 pass
         del self._open[item_id(item)]
-        self._tell("response.output_item.done", {"output_index": opened.index, "item": item})
+        self._tell("response.output_item.done", {"output_index": opened.index, "item": spelled(item)})
+
+    def _formed(self, opened: _Open, call: FunctionCall) -> None:
+        """What a call of the client's own kind says, told once all of it is there: arguments are JSON, these events are not."""
+        if call.form == "custom":
+            where = {"item_id": call.id, "output_index": opened.index}
+            if given := custom_input(call):
+                self._tell("response.custom_tool_call_input.delta", {**where, "delta": given})
+            self._tell("response.custom_tool_call_input.done", {**where, "input": given})
+        elif call.form == "shell":
+            for number, command in enumerate(commands(arguments_of(call))):
+                where = {"output_index": opened.index, "command_index": number}
+                self._tell("response.shell_call_command.added", {**where, "command": ""})
+                self._tell("response.shell_call_command.delta", {**where, "delta": command})
+                self._tell("response.shell_call_command.done", {**where, "command": command})
 
     def _called(self, opened: _Open, call: FunctionCall) -> None:
         """The model has made a call that the server performs; its item stays open until the output is there."""
@@ -262,8 +285,15 @@ class Wire:
         """An item that comes at once."""
         index = self._count
         self._count += 1
-        self._tell("response.output_item.added", {"output_index": index, "item": item})
-        self._tell("response.output_item.done", {"output_index": index, "item": item})
+        told = {"output_index": index, "item": spelled(item)}
+        if isinstance(item, Unknown) and list_label(item) is not None:
+            where = {"item_id": item.data.get("id"), "output_index": index}
+            self._tell("response.output_item.added", {**told, "item": Unknown({**item.data, "tools": []})})
+            self._tell("response.mcp_list_tools.in_progress", where)
+            self._tell(f"response.mcp_list_tools.{'failed' if item.data.get('error') else 'completed'}", where)
+        else:
+            self._tell("response.output_item.added", told)
+        self._tell("response.output_item.done", told)
 
     # Parts.
 
@@ -301,6 +331,8 @@ class Wire:
     def _arguments(self, id_: str, delta: str) -> None:
         opened = self._open[id_]
         opened.has_arguments = True
+        if opened.is_formed:
+            return
         self.frames.append(opened.head + _encode(delta) + b',"sequence_number":%d}\n\n' % len(self.frames))
 
     def _annotate(self, id_: str, index: int, annotation: Json) -> None:

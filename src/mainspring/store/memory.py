@@ -8,12 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.errors import MainspringError, StoreError
-from mainspring.events import Recorded, Status
+from mainspring.events import Recorded
 from mainspring.items import Item, decode
 from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
-from mainspring.ports import Document, Page, Snapshot, StoredRun
-from mainspring.store.segment import Segment, among, not_ended, not_found, superseded
+from mainspring.ports import EVERY_RUN, Document, Filter, Page, Snapshot, StoredRun
+from mainspring.store.segment import Segment, among, named, not_ended, not_found, superseded
 
 
 class _Kept(Struct):
@@ -35,6 +35,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
+        self._holders: dict[tuple[str, str], list[str]] = {}  # which runs hold an item, by tenant and its id
         self._documents: dict[_Folder, dict[str, Document]] = {}
         self._kinds: set[str] = set()
         self._number = 0
@@ -66,8 +67,9 @@ class MemoryStore:
         return self._kept(run_id).run
 
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
-        runs = [kept for kept in self._runs.values() if kept.run.tenant == tenant]
-        return among(ids, [kept.entries for kept in runs if kept.entries is not None])
+        self._open()
+        holders = [self._runs[run_id] for id in ids for run_id in self._holders.get((tenant, id), [])[-1:]]
+        return among(ids, [kept.entries or () for kept in holders])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
         if tenant not in (None, self._kept(run_id).run.tenant):
@@ -93,16 +95,10 @@ class MemoryStore:
         return joined(known, conversation.waiting).entries
 
     async def list(
-        self,
-        *,
-        limit: int = 20,
-        after: str | None = None,
-        newest_first: bool = True,
-        status: Status | None = None,
-        tenant: str | None = None,
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
         # Sorting is stable and a dict keeps the order of creation: that order decides between runs of the same moment.
-        own = [kept.run for kept in self._open().values() if tenant in (None, kept.run.tenant)]
+        own = [kept.run for kept in self._open().values() if only.tenant in (None, kept.run.tenant)]
         runs = sorted(own, key=lambda run: run.created_at)
         if newest_first:
             runs.reverse()
@@ -111,7 +107,7 @@ class MemoryStore:
             if seen not in runs:
                 raise not_found(after, "after")
             del runs[: runs.index(seen) + 1]
-        found = [run for run in runs if status in (None, run.status)]
+        found = [run for run in runs if _fits(run, only)]
         return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def unfinished(self) -> Sequence[str]:
@@ -119,8 +115,10 @@ class MemoryStore:
         return [run.id for run in sorted(runs, key=lambda run: run.created_at)]
 
     async def delete(self, run_id: str) -> None:
-        self._kept(run_id)
+        kept = self._kept(run_id)
         del self._runs[run_id]
+        for id in named(kept.entries or ()):
+            self._holders[kept.run.tenant, id].remove(run_id)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         self._open()
@@ -207,6 +205,20 @@ class MemoryStore:
         if ending := segment.ending:
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
+            for id in named(kept.entries):
+                self._holders.setdefault((kept.run.tenant, id), []).append(segment.run_id)
             for document in ending.snapshot.documents:
                 if self._has_parent(document):
                     self._put(document)
+
+
+def _fits(run: StoredRun, only: Filter) -> bool:
+    return (
+        (not only.status or run.status in only.status)
+        and only.model in (None, run.model)
+        and only.background in (None, run.background)
+        and only.parent in (None, run.parent)
+        and (only.conversation is None or (run.conversation is not None and run.conversation.id == only.conversation))
+        and (only.since is None or run.created_at >= only.since)
+        and (only.before is None or run.created_at < only.before)
+    )

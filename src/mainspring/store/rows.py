@@ -11,9 +11,9 @@ from mainspring.items import Item, decode, encode
 from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
 from mainspring.loop.response import Response
-from mainspring.ports import Document, Page, StoredRun
+from mainspring.ports import Document, Filter, Page, StoredRun
 from mainspring.spec import Conversation
-from mainspring.store.segment import Segment, among, not_ended, not_found, superseded
+from mainspring.store.segment import Segment, among, named, not_ended, not_found, superseded
 
 OPEN_RUN = """
     INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -33,8 +33,10 @@ LENGTH = """
 EVENTS = """
     SELECT body FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?) AND last > ? ORDER BY first
 """
+HOLDING = """
+    SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
+"""
 # UNION, not UNION ALL: a link that has been followed is not followed again.
-HOLDING = "SELECT entries FROM runs WHERE tenant = ? AND instr(entries, ?) > 0 ORDER BY number DESC LIMIT 1"
 LINKS = """
     WITH RECURSIVE links (id, parent) AS (
         SELECT id, parent FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)
@@ -68,6 +70,8 @@ def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | Non
     if ending := segment.ending:
         response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
         connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
+        number = connection.execute("SELECT number FROM runs WHERE id = ?", (segment.run_id,)).fetchone()[0]
+        connection.executemany("INSERT INTO items VALUES (?, ?)", [(id, number) for id in named(ending.snapshot.entries)])
         for document in ending.snapshot.documents:
             _put(connection, document)
     return None
@@ -87,13 +91,12 @@ def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
 
 
 def items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
-    """Looks through the entries of the tenant's runs, newest first: rare, and not worth a table that every run would pay for."""
+    """Of several runs that hold an item, the newest has the last word."""
     found: dict[str, Item] = {}
     for id in ids:
-        if id in found:
-            continue
-        for [entries] in connection.execute(HOLDING, (tenant, encode(id))):
-            found |= among(ids, [decode(entries, list[Entry])])
+        if id not in found:
+            for [entries] in connection.execute(HOLDING, (id, tenant)):
+                found |= among(ids, [decode(entries, list[Entry])])
     return found
 
 
@@ -120,18 +123,16 @@ def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conv
     return joined([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
 
 
-def page(
-    connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, status: Status | None, tenant: str | None
-) -> Page:
-    conditions: list[str] = ["TRUE"]
-    values: list[object] = []
-    for column, wanted in (("status", status), ("tenant", tenant)):
-        if wanted is not None:
-            conditions.append(f"{column} = ?")
-            values.append(wanted)
+def page(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
+    wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
+    conditions: list[str] = ["TRUE", *[condition for condition, _ in wanted]]
+    values: list[object] = [value for _, value in wanted]
+    if only.status:
+        conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
+        values.extend(only.status)
     if after is not None:
         seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
-        place = connection.execute(seen, (after, tenant)).fetchone()
+        place = connection.execute(seen, (after, only.tenant)).fetchone()
         if place is None:
             raise not_found(after, "after")
         conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
@@ -142,14 +143,30 @@ def page(
     return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
 
 
+# A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
+_CONDITIONS = (
+    ("tenant", "tenant = ?"),
+    ("model", "model = ?"),
+    ("background", "background = ?"),
+    ("parent", "parent = ?"),
+    ("conversation", "json_extract(CAST(conversation AS TEXT), '$.id') = ?"),
+    ("since", "created_at >= ?"),
+    ("before", "created_at < ?"),
+)
+
+
 def unfinished(connection: sqlite3.Connection) -> list[str]:
     query = "SELECT id FROM runs WHERE status = 'in_progress' ORDER BY created_at, number"
     return [id for (id,) in connection.execute(query)]
 
 
 def delete(connection: sqlite3.Connection, run_id: str) -> None:
-    if connection.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount == 0:
-        raise not_found(run_id)
+    for number, entries in connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchall():
+        held = named(decode(entries, list[Entry])) if entries is not None else ()
+        connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
+        connection.execute("DELETE FROM runs WHERE number = ?", (number,))
+        return
+    raise not_found(run_id)
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:

@@ -66,6 +66,19 @@ MIGRATIONS: tuple[Migration, ...] = (
         """,
         "CREATE INDEX documents_in_order ON documents (tenant, parent, kind, number)",
     ),
+    (
+        # Which runs hold an item; the item itself is among their entries. One tree and no foreign key, because every run pays
+        # for every item: whoever deletes a run knows from its entries what to delete here.
+        "CREATE TABLE items (id TEXT NOT NULL, run INTEGER NOT NULL, PRIMARY KEY (id, run)) WITHOUT ROWID",
+        # Entries are arrays with the item first. SQLite reads less deeply nested JSON than we write; such a run stays unlisted.
+        """
+        INSERT OR IGNORE INTO items
+        SELECT json_extract(value, '$[0].id'), number
+        FROM (SELECT number, CAST(entries AS TEXT) AS told FROM runs WHERE entries IS NOT NULL),
+            json_each(CASE WHEN json_valid(told) THEN told ELSE '[]' END)
+        WHERE json_type(value, '$[0].id') = 'text' AND json_extract(value, '$[0].id') <> ''
+        """,
+    ),
 )
 
 
@@ -104,26 +117,26 @@ def is_locked(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_BUSY
 
 
-def explained(error: sqlite3.Error, path: Path) -> StoreError:
-    """The error in words for whoever runs the machine: what happened, and what to do."""
+def explained(error: sqlite3.Error, name: str | Path) -> StoreError:
+    """The error in words for whoever runs the machine: what happened, and what to do. `name` is what the file is called in it."""
     match _code(error):
         case sqlite3.SQLITE_FULL:
-            return StoreError(f"the disk holding {path} is full; free space and resume the run")
+            return StoreError(f"the disk holding {name} is full; free space and resume the run")
         case sqlite3.SQLITE_IOERR:
             return StoreError(
-                f"{path} cannot be read or written ({error}); check the disk and its free space, then resume the run"
+                f"{name} cannot be read or written ({error}); check the disk and its free space, then resume the run"
             )
         case sqlite3.SQLITE_BUSY:
-            return StoreError(f"another process has locked {path} for over {LOCK_SECONDS:.0f} s; end it, or try again later")
+            return StoreError(f"another process has locked {name} for over {LOCK_SECONDS:.0f} s; end it, or try again later")
         case sqlite3.SQLITE_NOTADB:
-            return StoreError(f"{path} is not a database; choose another file with --database")
+            return StoreError(f"{name} is not a database; choose another file with --database")
         case sqlite3.SQLITE_CORRUPT:
-            return StoreError(f"{path} is damaged ({error}); restore it from a backup, or choose another file with --database")
+            return StoreError(f"{name} is damaged ({error}); restore it from a backup, or choose another file with --database")
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return StoreError(f"{path} cannot be opened ({error}); let this user read and write the file and its folder")
+            return StoreError(f"{name} cannot be opened ({error}); let this user read and write the file and its folder")
         case _:
             return StoreError(
-                f"{path} cannot be used ({error}); restore it from a backup, or choose another file with --database"
+                f"{name} cannot be used ({error}); restore it from a backup, or choose another file with --database"
             )
 
 
@@ -160,7 +173,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
     connection.execute("PRAGMA foreign_keys = ON")
     _migrate(connection, path, migrations)
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
-    for table in ("runs", "segments", "documents"):
+    for table in ("runs", "segments", "documents", "items"):
         connection.execute(f"DELETE FROM {table} WHERE FALSE")
 
 

@@ -90,7 +90,12 @@ def not_ended(run_id: str) -> NotFound:
     return NotFound(f"run `{run_id}` has not ended; it can be continued when it has")
 
 
+def named(entries: Iterable[Entry]) -> set[str]:
+    """The ids of these items, those that have one."""
+    return {id for entry in entries if (id := item_id(entry.item))}
+
+
 def among(ids: Sequence[str], logs: Iterable[Sequence[Entry]]) -> dict[str, Item]:
-    """Those of these items that are among the entries, by id."""
-    wanted = set(ids)
+    """Those of these items that are among the entries, by id. An item without one is never meant."""
+    wanted = set(ids) - {""}
     return {id: entry.item for entries in logs for entry in entries if (id := item_id(entry.item)) in wanted}

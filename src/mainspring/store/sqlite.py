@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Self
 
 from mainspring.errors import Malformed, StoreError
-from mainspring.events import Recorded, Status
+from mainspring.events import Recorded
 from mainspring.items import Item
 from mainspring.loop.history import Entry
-from mainspring.ports import Document, Page, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, Document, Filter, Page, Snapshot, StoredRun
 from mainspring.store import rows
 from mainspring.store.schema import transaction
 from mainspring.store.segment import Segment
@@ -79,22 +79,15 @@ class SqliteStore:
         return await self._open().ask(partial(rows.history, run_id=run_id, tenant=tenant))
 
     async def list(
-        self,
-        *,
-        limit: int = 20,
-        after: str | None = None,
-        newest_first: bool = True,
-        status: Status | None = None,
-        tenant: str | None = None,
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
-        page = partial(rows.page, limit=limit, after=after, newest_first=newest_first, status=status, tenant=tenant)
-        return await self._open().ask(page)
+        return await self._open().ask(partial(rows.page, limit=limit, after=after, newest_first=newest_first, only=only))
 
     async def unfinished(self) -> Sequence[str]:
         return await self._open().ask(rows.unfinished)
 
     async def delete(self, run_id: str) -> None:
-        await self._open().ask(partial(rows.delete, run_id=run_id))
+        await self._open().ask(partial(_delete, run_id=run_id))
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._open().ask(partial(_put, documents=tuple(documents), if_absent=if_absent))
@@ -122,12 +115,17 @@ class SqliteStore:
 
     def _open(self) -> Worker:
         if self._worker is None:
-            raise StoreError(f"the store {self.path} is not open")
+            raise StoreError("the store is not open")
         return self._worker
 
 
 class _TakenBack(Exception):
     """Ends a transaction that is not to be."""
+
+
+def _delete(connection: sqlite3.Connection, run_id: str) -> None:
+    with transaction(connection):
+        rows.delete(connection, run_id)
 
 
 def _put(connection: sqlite3.Connection, documents: tuple[Document, ...], if_absent: bool) -> bool:

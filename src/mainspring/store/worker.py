@@ -4,12 +4,15 @@ Theory of operation. The event loop only puts jobs into a queue and is woken whe
 Jobs are done in the order they came, so an answer is never older than its question. Appends that wait side by side become one
 transaction: the busier the store, the fewer commits. A segment that does not fit its log is refused alone (`rows.append` says so
 without failing); if the transaction itself fails, each segment is tried again in one of its own, so only those fail that must.
+
+Once the file is open, its path is told to the log alone: errors may reach clients, who have no business with it.
 """
 
 import sqlite3
 from asyncio import AbstractEventLoop, Future, get_running_loop, shield
 from collections.abc import Callable
 from contextlib import closing, suppress
+from logging import getLogger
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -21,6 +24,8 @@ from mainspring.errors import MainspringError, StoreError
 from mainspring.store import rows
 from mainspring.store.schema import connect, explained, is_locked, transaction
 from mainspring.store.segment import Segment
+
+log = getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -124,10 +129,11 @@ class Worker:
     def _told(self, error: Exception) -> MainspringError:
         if isinstance(error, MainspringError):
             return error
+        log.error("%s: %s: %s", self._path, type(error).__name__, error)
         if isinstance(error, sqlite3.Error):
-            told = explained(error, self._path)
+            told = explained(error, "the database")
         else:
-            told = StoreError(f"{self._path}: this run cannot be written or read ({type(error).__name__}: {error})")
+            told = StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
         told.__cause__ = error
         return told
 

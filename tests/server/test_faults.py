@@ -1,0 +1,68 @@
+"""What an error tells a client: a status, a code, the field at fault, and nothing about our machine."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import aiohttp
+from tests.server.linter import Json
+from tests.server.process import serving
+from tests.server.test_serve import HELLO, get, post
+
+FIELDS = {"message", "type", "param", "code"}
+
+
+CASES: list[tuple[Json, int, str, str]] = [
+    ({"input": 7}, 400, "input", "invalid_type"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, 400, "input[0]", "missing_required_parameter"),
+    ({"input": "x", "top_p": -1}, 400, "top_p", "decimal_below_min_value"),
+    ({"input": "x", "top_logprobs": 21}, 400, "top_logprobs", "integer_above_max_value"),
+    ({"input": "x", "truncation": "perhaps"}, 400, "truncation", "invalid_value"),
+    ({"input": "x", "tools": [{"name": "f"}]}, 400, "tools[0].type", "missing_required_parameter"),
+    ({"input": "x", "previous_response_id": "resp_no"}, 400, "previous_response_id", "previous_response_not_found"),
+    ({"input": "x", "conversation": "conv_no"}, 404, "conversation", "not_found"),
+    ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, 400, "input", "invalid_request_error"),
+    ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, 400, "input", "invalid_request_error"),
+    ({}, 400, "input", "invalid_request_error"),
+    ({"input": "down"}, 502, "model", "provider_unavailable"),
+]
+
+
+async def test_an_error_has_a_code_and_names_the_field(tmp_path: Path) -> None:
+    with serving(tmp_path, HELLO) as served:
+        for body, status, param, code in CASES:
+            given, answer = await post(served, body)
+            error = answer["error"]
+            assert set(error) == FIELDS
+            assert (given, error["param"], error["code"]) == (status, param, code)
+
+
+async def test_what_fails_in_the_store_is_told_without_the_path_of_its_file(tmp_path: Path) -> None:
+    told: list[str] = []
+    with serving(tmp_path, HELLO) as served:
+        _, made = await post(served, {"input": "hello"})
+        with closing(sqlite3.connect(tmp_path / "served.db")) as connection:
+            connection.execute("ALTER TABLE runs RENAME TO hidden")
+        for path in ("/responses", f"/responses/{made['id']}x", "/responses?model=m"):
+            status, answer = await get(served, path)
+            assert (status, answer["error"]["code"]) == (500, "store_error")
+            told.append(answer["error"]["message"])
+        _, failed = await post(served, {"input": "hello"})
+        assert failed["error"]["reason"] == "store_error"
+        told.append(failed["error"]["message"])
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{served.url}/responses", json={"input": "hello", "stream": True}) as stream:
+                told.append((await stream.read()).decode())
+                assert "response.failed" in told[-1]
+            async with session.ws_connect(f"{served.url}/responses") as socket:
+                await socket.send_str('{"type": "response.create", "input": "hello"}')
+                while not told[-1].startswith('{"type":"response.failed"'):
+                    told.append(str(await socket.receive_str(timeout=30)))
+        await asyncio.to_thread(served.stop)
+        assert served.process.stdout is not None
+        log = served.process.stdout.read()
+    for words in told:
+        assert "served.db" not in words
+    assert "the database cannot be used (no such table" in told[0]
+    assert f"{tmp_path}/served.db: OperationalError: no such table" in log
