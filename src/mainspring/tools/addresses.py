@@ -1,0 +1,107 @@
+"""Which machines a stranger's URL may lead us to: those with public addresses, and those the operator has named.
+
+A name is resolved once, every address it has is checked, and the connection is made to a checked address, never to the name:
+what the name means a moment later does not matter. The guard stands where connections are made, so that redirects, odd spellings
+of an address and names that point inwards all meet the same check.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
+
+from mainspring.errors import InvalidRequest
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_NOT_PUBLIC_6 = tuple(
+    # Protocol assignments with Teredo, documentation twice, 6to4: each may lead to an IPv4 address that is not shown.
+    IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "3fff::/20", "2002::/16")
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+_NOT_PUBLIC_4 = tuple(
+    # Protocol assignments, 6to4 relays, and the address at which one cloud serves its machines' secrets.
+    IPv4Network(text)
+    for text in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
+)
+
+
+class AddressGuard:
+    """Turns hosts into addresses that may be connected to. `allowed_hosts` may have any address."""
+
+    def __init__(self, allowed_hosts: Iterable[str] = (), *, lookup: Lookup | None = None) -> None:
+        self._allowed = frozenset([_normal(host) for host in allowed_hosts])
+        self._lookup = lookup or _system_lookup
+
+    def allowing(self, host: str) -> "AddressGuard":
+        """The same guard for whom this host is allowed as well."""
+        return AddressGuard([*self._allowed, host], lookup=self._lookup)
+
+    def is_allowed(self, host: str) -> bool:
+        """Whether the operator has named this host."""
+        return _normal(host) in self._allowed
+
+    async def addresses(self, host: str, port: int) -> tuple[str, ...]:
+        """The addresses of a host, in the resolver's order. Raises `InvalidRequest` unless all may be connected to.
+
+        Raises `OSError` for a name that means nothing.
+        """
+        found = (host,) if _literal(host) is not None else tuple(await self._lookup(host, port))
+        if not found:
+            raise OSError(f"the name `{host}` has no address")
+        if not self.is_allowed(host) and not all(is_public(address) for address in found):
+            # The address stays unsaid: a stranger is not told what our names mean.
+            raise InvalidRequest(f"host `{host}` is not public; the operator can allow it: --allow-host {host}")
+        return found
+
+    async def check(self, url: str) -> None:
+        """Raises `InvalidRequest` for a URL that is not HTTP, or whose host may not be connected to or has no address."""
+        host, port = endpoint(url)
+        try:
+            await self.addresses(host, port)
+        except OSError as error:
+            raise InvalidRequest(f"host `{host}` cannot be resolved ({error.strerror or error}); check the URL") from error
+
+
+def endpoint(url: str) -> tuple[str, int]:
+    """Host and port of an HTTP URL; raises `InvalidRequest` for any other."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"`{url}` is no URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidRequest(f"`{url}` is no HTTP URL; write http:// or https:// and a host")
+    return host, port or (443 if parts.scheme == "https" else 80)
+
+
+def is_public(text: str) -> bool:
+    """Whether this is the address of a single machine on the public internet. What is no address is not."""
+    address = _literal(text)
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None)
+        if inner is None:
+            return address in _GLOBAL_UNICAST and not any(address in network for network in _NOT_PUBLIC_6)
+        address = inner
+    if address is None or any(address in network for network in _NOT_PUBLIC_4):
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _literal(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _normal(host: str) -> str:
+    return str(_literal(host) or host.lower().rstrip("."))
+
+
+async def _system_lookup(host: str, port: int) -> Sequence[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys([str(address[0]) for *_, address in found]))

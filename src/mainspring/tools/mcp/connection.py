@@ -1,0 +1,288 @@
+"""A connection to one MCP server, for callers of any task.
+
+A session of the SDK must be left in the task that entered it, and dies whole when one request cannot reach the server. So each
+session is owned by a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session begins
+with the first request, and again with the first request after it was lost. A server that ends before it has answered anything is
+left alone for a while, longer each time.
+
+Every wait has an end: connecting, listing, each call, and closing. A caller that is cancelled cancels its request at the server.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from logging import getLogger
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from mainspring.errors import MainspringError, ToolUnavailable
+from mainspring.items import Json
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves, shortened
+from mainspring.tools.mcp.servers import CALL_SECONDS, ServerSpec
+
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.process import Wrap
+    from mainspring.tools.mcp.session import Session
+
+log = getLogger(__name__)
+
+CONNECT_SECONDS = 30.0
+LIST_SECONDS = 30.0
+LIST_TTL = 300.0
+CLOSE_SECONDS = 5.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+
+T = TypeVar("T")
+
+
+class Connection:
+    """One server, connected when needed. Raises `ToolUnavailable` for whatever goes wrong, and `InvalidRequest` for a host that
+    may not be reached."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        guard: AddressGuard | None = None,
+        wrap: "Wrap | None" = None,
+        elicit: Elicit | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
+        guard = guard or AddressGuard()
+        self.spec = spec
+        self._guard = guard.allowing(spec.host) if spec.trusted else guard
+        self._wrap = wrap
+        self._elicit = elicit
+        self._connect_seconds = connect_seconds
+        self._life: _Life | None = None
+        self._owners: set[asyncio.Task[None]] = set()
+        self._listing: Listing | None = None
+        self._listed_at = -math.inf
+        self._asking: asyncio.Task[Listing] | None = None
+        self._failures = 0
+        self._failure = ""
+        self._resume_at = -math.inf
+        self._in_use = 0
+        self._last_use = -math.inf
+        self._is_closed = False
+
+    async def list_tools(self) -> Listing:
+        """The server's tools; asked again once the server says that they changed, after a while, and in each new session.
+
+        All who ask at the same time wait for the same answer.
+        """
+        if self._listing is not None and asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL:
+            return self._listing
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._listed())
+            self._asking.add_done_callback(_heard)
+        return await asyncio.shield(self._asking)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Json,
+        *,
+        progress: Progress | None = None,
+        seconds: float = CALL_SECONDS,
+        repeatable: bool = False,
+    ) -> Answer:
+        """The answer of a tool. If the session is lost on the way, the call is made once more only if it is repeatable."""
+        heard = progress or _unheard
+        return await self._ask(lambda session: session.call(name, arguments, heard), seconds, is_repeatable=repeatable)
+
+    def forget_tools(self) -> None:
+        """The next `list_tools` asks the server."""
+        self._listing = None
+        self._listed_at = -math.inf
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the list of tools is at hand."""
+        return self._listing is not None
+
+    def idle_seconds(self) -> float:
+        """How long nobody has used the connection; 0 while somebody does."""
+        return 0.0 if self._in_use else asyncio.get_running_loop().time() - self._last_use
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of this connection is running."""
+        return not self._owners
+
+    def release(self) -> None:
+        """Lets the session end. The next request begins another."""
+        if self._life is not None:
+            self._life.stop.set()
+            self._life = None
+        self.forget_tools()
+
+    async def close(self) -> None:
+        """Ends the session, and the server if it is a process. Takes no request any more."""
+        self._is_closed = True
+        self.release()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._owners:
+            _, late = await asyncio.wait(self._owners, timeout=2 * CLOSE_SECONDS)
+            for owner in late:
+                owner.cancel()
+
+    async def _listed(self) -> Listing:
+        # Set before the question: a change that is told while the answer is on its way must not be forgotten.
+        self._listed_at = began = asyncio.get_running_loop().time()
+        listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
+        if self._listed_at == began:
+            self._listing = listing
+        return listing
+
+    async def _ask(self, question: "Callable[[Session], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
+        self._in_use += 1
+        try:
+            try:
+                return await self._ask_once(question, seconds)
+            except Lost as lost:
+                if not is_repeatable:
+                    raise ToolUnavailable(
+                        f"MCP server `{self.spec.label}` was lost during the call ({lost}); whether it was carried out is not "
+                        "known: look before you call again"
+                    ) from lost
+            # The one repetition is made at once.
+            self._resume_at = -math.inf
+            try:
+                return await self._ask_once(question, seconds)
+            except Lost as lost:
+                raise ToolUnavailable(f"MCP server `{self.spec.label}` was lost twice ({lost}); try again later") from lost
+        finally:
+            self._in_use -= 1
+            self._last_use = asyncio.get_running_loop().time()
+
+    async def _ask_once(self, question: "Callable[[Session], Awaitable[T]]", seconds: float) -> T:
+        life = await self._alive()
+        assert life.session is not None
+        try:
+            with anyio.fail_after(seconds):
+                answer = await question(life.session)
+        except TimeoutError:
+            raise ToolUnavailable(
+                f"MCP server `{self.spec.label}` did not answer within {seconds:g} s; the request was cancelled"
+            ) from None
+        except Lost as lost:
+            await self._retire(life, str(lost))
+            if life.fault is not None:
+                raise life.fault from lost
+            raise Lost(life.reason) from lost
+        life.has_answered = True
+        self._failures = 0
+        return answer
+
+    async def _alive(self) -> "_Life":
+        life = self._life
+        if life is None or life.stop.is_set():
+            life = self._life = self._begun()
+        await life.opened.wait()
+        if life.session is None:
+            raise life.fault or ToolUnavailable(self._described(life))
+        return life
+
+    def _begun(self) -> "_Life":
+        wait = self._resume_at - asyncio.get_running_loop().time()
+        if self._is_closed:
+            raise ToolUnavailable(f"the connection to MCP server `{self.spec.label}` is closed; open another")
+        if wait > 0:
+            raise ToolUnavailable(f"{self._failure}; it is tried again in {wait:.1f} s")
+        life = _Life()
+        owner = asyncio.get_running_loop().create_task(self._own(life), name=f"MCP server {self.spec.label}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
+        return life
+
+    async def _own(self, life: "_Life") -> None:
+        """The one task that enters a session and leaves it."""
+        try:
+            opened = await to_thread.run_sync(_sdk)
+            with anyio.move_on_after(self._connect_seconds) as scope:
+                async with opened(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
+                    scope.deadline = math.inf
+                    life.session = session
+                    life.opened.set()
+                    await life.stop.wait()
+                    scope.deadline = anyio.current_time() + CLOSE_SECONDS
+            if life.session is None:
+                life.reason = f"it did not get ready within {self._connect_seconds:g} s"
+        # A session may end in any way its server, the SDK or the network has, and all of them end no more than the session.
+        except Exception as error:
+            log.debug("the session with MCP server %s ended", self.spec.label, exc_info=True)
+            life.end(error)
+        finally:
+            self._note_end(life)
+
+    def _note_end(self, life: "_Life") -> None:
+        is_ours = life.stop.is_set() and not life.is_lost
+        if self._life is life:
+            self._life = None
+        self.forget_tools()
+        if not is_ours and not life.has_answered:
+            self._failures += 1
+            self._failure = self._described(life)
+            pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+            self._resume_at = asyncio.get_running_loop().time() + pause
+            log.warning("%s", self._failure)
+        life.stop.set()
+        life.opened.set()
+        life.ended.set()
+
+    def _described(self, life: "_Life") -> str:
+        return life.fault.message if life.fault is not None else f"MCP server `{self.spec.label}` cannot be used: {life.reason}"
+
+    async def _retire(self, life: "_Life", symptom: str) -> None:
+        """Leaves a session that is of no more use, and learns why: its owner may know more than the symptom tells."""
+        life.is_lost = True
+        life.reason = life.reason or symptom
+        if self._life is life:
+            self.release()
+        life.stop.set()
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await life.ended.wait()
+
+
+class _Life:
+    """A session from its beginning to its end. `fault` is an error of ours that ended it, `reason` any other in words."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.stop = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.session: Session | None = None
+        self.has_answered = False
+        self.is_lost = False
+        self.fault: MainspringError | None = None
+        self.reason = ""
+
+    def end(self, error: BaseException) -> None:
+        found = leaves(error)
+        self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
+        said = [str(leaf) if isinstance(leaf, Lost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
+        self.reason = shortened(", ".join(dict.fromkeys(said)))
+
+
+def _sdk() -> "Callable[..., AbstractAsyncContextManager[Session]]":
+    # The SDK takes a second and 65 MB to import: nobody pays for it who uses no MCP server, and no other run waits for it.
+    from mainspring.tools.mcp.session import opened
+
+    return opened
+
+
+def _heard(task: asyncio.Task[Listing]) -> None:
+    """Takes note of an error that nobody may be there to hear any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _unheard(text: str) -> None:
+    pass

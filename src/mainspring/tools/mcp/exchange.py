@@ -1,0 +1,64 @@
+"""What crosses a connection to an MCP server: the tools it lists, its answers, and a session that is no more."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+
+from mainspring.items import Json
+
+# One message, whatever it is. A larger one is refused while it is being read.
+MOST_BYTES = 16 * 1024 * 1024
+
+Progress = Callable[[str], None]
+# Is shown a server's question, as the protocol spells it, and gives the fields of the answer; None declines.
+Elicit = Callable[[Json], Awaitable[Json | None]]
+
+
+class RemoteTool(Struct, frozen=True):
+    """A tool as its server lists it."""
+
+    name: str
+    description: str
+    schema: Json
+    annotations: Json = {}
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.annotations.get("readOnlyHint") is True
+
+
+class Rejected(Struct, frozen=True):
+    """A listed tool that cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+class Listing(Struct, frozen=True):
+    tools: tuple[RemoteTool, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+class Answer(Struct, frozen=True):
+    """The result of a call: content blocks as the protocol spells them, and the structured content if there is any."""
+
+    content: tuple[Json, ...] = ()
+    structured: object = None
+    is_error: bool = False
+
+
+class Lost(Exception):
+    """The session ended under a request. Whether the server carried it out is not known."""
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """A stranger's words, for a message of ours."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors that a group is made of; an error that is no group is its own."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]

@@ -1,0 +1,159 @@
+"""The tools of MCP servers, as the engine performs them.
+
+A connection serves everybody if the operator configured its server, else one principal: what a request brought with it, its
+credentials and its tool lists, is no one else's. Connections stay open between runs and go when nobody has used them for a while.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mainspring.errors import MainspringError
+from mainspring.items import ToolDefinition, ToolKind
+from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
+from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.exchange import Listing
+from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.toolset import Offer, Route, Toolset, offer_of, toolset
+
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.process import Wrap
+
+IDLE_SECONDS = 600.0
+MOST_STRANGERS = 64
+
+
+class McpTools:
+    """Performs calls of MCP tools. `servers` are the operator's; a run may have others bound to it, for as long as it runs, and
+    `most_strangers` of those stay connected behind it.
+
+    Made within the event loop that uses it, and closed there.
+    """
+
+    kind: ToolKind = "mcp"
+
+    def __init__(
+        self,
+        servers: Sequence[ServerSpec] = (),
+        *,
+        guard: AddressGuard | None = None,
+        wrap: "Wrap | None" = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        most_strangers: int = MOST_STRANGERS,
+    ) -> None:
+        labels = [spec.label for spec in servers]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"two MCP servers are called `{twice[0]}`; give one of them another label")
+        self.servers = tuple(servers)
+        self._guard = guard or AddressGuard()
+        self._wrap = wrap
+        self._connect_seconds = connect_seconds
+        self._most_strangers = most_strangers
+        self._connections: dict[tuple[bytes, str], Connection] = {}
+        self._released: set[Connection] = set()
+        # What an unchanged list offers is not worked out again.
+        self._offers: dict[tuple[bytes, str], tuple[Listing, Offer]] = {}
+        self._bound: dict[str, Toolset] = {}
+
+    async def toolset(
+        self, servers: Sequence[ServerSpec] | None = None, *, principal: str = "", taken: Collection[str] = ()
+    ) -> Toolset:
+        """The tools of these servers, by default the operator's. A server that fails has an offer without tools that says why.
+
+        `taken` are names that others have; the client's functions keep theirs.
+        """
+        self._release_idle()
+        wanted = self.servers if servers is None else tuple(servers)
+        offers: dict[int, Offer] = {}
+
+        async def ask(place: int, spec: ServerSpec) -> None:
+            offers[place] = await self._offer(spec, principal)
+
+        async with anyio.create_task_group() as tasks:
+            for place, spec in enumerate(wanted):
+                tasks.start_soon(ask, place, spec)
+        return toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
+
+    def bind(self, run_id: str, tools: Toolset) -> None:
+        """From now on the calls of this run mean the tools of this set."""
+        self._bound[run_id] = tools
+
+    def unbind(self, run_id: str) -> None:
+        self._bound.pop(run_id, None)
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        tools = self._bound.get(context.run_id)
+        # A run that was resumed has no set bound to it; the operator's servers are still there to be asked.
+        tools = tools if tools is not None else await self.toolset()
+        if (route := tools.route(call.name)) is None:
+            missing = ", ".join([f"`{offer.spec.label}`: {offer.error}" for offer in tools.offers if offer.error])
+            why = f"; not available: {missing}" if missing else "; it may have been renamed, or its server is no longer given"
+            return ToolResult(call.id, f"No MCP server has a tool `{call.name}`{why}", is_error=True)
+        return await self._performed(call, context, route, tools.principal)
+
+    async def close(self) -> None:
+        """Ends every session, and every server that is a process."""
+        connections = [*self._connections.values(), *self._released]
+        self._connections.clear()
+        self._released.clear()
+        async with anyio.create_task_group() as tasks:
+            for connection in connections:
+                tasks.start_soon(connection.close)
+
+    async def _offer(self, spec: ServerSpec, principal: str) -> Offer:
+        try:
+            listing = await self._connection(spec, principal).list_tools()
+        except MainspringError as error:
+            return Offer(spec, error=error.message)
+        known, offer = self._offers.get(self._key(spec, principal), (None, None))
+        if offer is None or known is not listing or offer.spec != spec:
+            offer = offer_of(spec, listing)
+            self._offers[self._key(spec, principal)] = listing, offer
+        return offer
+
+    async def _performed(self, call: ToolCall, context: CallContext, route: Route, principal: str) -> ToolResult:
+        connection = self._connection(route.spec, principal)
+        seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
+        try:
+            answer = await connection.call(
+                route.tool.name,
+                call.parsed,
+                progress=context.progress,
+                seconds=seconds,
+                repeatable=context.tool.repeatable,
+            )
+        except MainspringError as error:
+            # The tool may be gone, or want other arguments by now.
+            connection.forget_tools()
+            return ToolResult(call.id, error.message, is_error=True)
+        return ToolResult(call.id, output_of(answer), answer.is_error)
+
+    def _connection(self, spec: ServerSpec, principal: str) -> Connection:
+        key = self._key(spec, principal)
+        if key not in self._connections:
+            self._connections[key] = Connection(spec, guard=self._guard, wrap=self._wrap, connect_seconds=self._connect_seconds)
+        return self._connections[key]
+
+    def _key(self, spec: ServerSpec, principal: str) -> tuple[bytes, str]:
+        return spec.target, "" if spec.trusted else principal
+
+    def _release_idle(self) -> None:
+        """Lets strangers' servers go that nobody has used for long, and the longest unused if there are too many."""
+        self._released = {connection for connection in self._released if not connection.is_over}
+        strangers = sorted(
+            [(connection.idle_seconds(), key) for key, connection in self._connections.items() if not connection.spec.trusted],
+            reverse=True,
+        )
+        surplus = len(strangers) - self._most_strangers
+        for place, (seconds, key) in enumerate(strangers):
+            if seconds > 0 and (seconds > IDLE_SECONDS or place < surplus):
+                self._offers.pop(key, None)
+                connection = self._connections.pop(key)
+                connection.release()
+                self._released.add(connection)

@@ -1,0 +1,144 @@
+"""The tools of several MCP servers as one set that a model can be given.
+
+A model's name for a tool is the server's own where that is free, else `server__tool`, and always one that every provider takes.
+Names are never taken apart again: the set knows which tool each belongs to.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from hashlib import sha256
+
+from msgspec import Struct
+
+from mainspring.errors import InvalidRequest
+from mainspring.items import Effect, Json, ToolDefinition
+from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool
+from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.schema import Validator
+
+LONGEST_NAME = 64
+_HASH_CHARS = 8
+
+
+class Offer(Struct, frozen=True):
+    """What one server gave when it was asked for its tools: those that may be used, those that cannot, or why there are none."""
+
+    spec: ServerSpec
+    tools: tuple[RemoteTool, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    error: str | None = None
+
+
+class Route(Struct, frozen=True):
+    """A tool under the name that the model knows it by, and whose it is."""
+
+    spec: ServerSpec
+    tool: RemoteTool
+    definition: ToolDefinition
+    needs_approval: bool
+
+
+class Toolset(Struct, frozen=True):
+    """The tools of some servers, for one principal. `routes` is by the model's names, `qualified` by `server__tool`."""
+
+    offers: tuple[Offer, ...] = ()
+    routes: dict[str, Route] = {}
+    qualified: dict[str, Route] = {}
+    principal: str = ""
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        return tuple([route.definition for route in self.routes.values()])
+
+    def route(self, name: str) -> Route | None:
+        """Whose tool this is. A qualified name is known even where a shorter one is in use: an older set may have needed it."""
+        return self.routes.get(name) or self.qualified.get(name)
+
+
+def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
+    """The tools that the server's description allows, each looked at by itself: one that cannot be used costs no other."""
+    sound: dict[str, RemoteTool] = {}
+    unsound = list(listing.rejected)
+    for tool in listing.tools:
+        if not spec.offers(tool.name, tool.is_read_only):
+            continue
+        if (reason := "it is listed twice" if tool.name in sound else _flaw(tool)) is None:
+            sound[tool.name] = tool
+        else:
+            unsound.append(Rejected(tool.name, reason))
+    return Offer(spec, tuple(sound.values()), tuple(unsound))
+
+
+def toolset(offers: Sequence[Offer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
+    """All tools of all offers, each with a name of its own that is not one of `taken`."""
+    every = [(offer.spec, tool) for offer in offers for tool in offer.tools]
+    shorts = Counter([_clean(tool.name) for _, tool in every])
+    routes: dict[str, Route] = {}
+    qualified: dict[str, Route] = {}
+    for spec, tool in every:
+        short, long = _clean(tool.name), f"{_clean(spec.label)}__{_clean(tool.name)}"
+        preferred = short if shorts[short] == 1 and short not in taken else long
+        name = next(name for name in _names(preferred, spec, tool) if name not in routes and name not in taken)
+        routes[name] = route = _route(spec, tool, name)
+        qualified.setdefault(_fitted(long, spec, tool), route)
+    return Toolset(tuple(offers), routes, qualified, principal)
+
+
+def _names(preferred: str, spec: ServerSpec, tool: RemoteTool) -> Iterator[str]:
+    yield _fitted(preferred, spec, tool)
+    number = 0
+    while True:
+        number += 1
+        yield _hashed(preferred, f"{spec.label}\0{tool.name}\0{number}")
+
+
+def _fitted(name: str, spec: ServerSpec, tool: RemoteTool) -> str:
+    return name if 0 < len(name) <= LONGEST_NAME else _hashed(name, f"{spec.label}\0{tool.name}")
+
+
+def _hashed(name: str, whole: str) -> str:
+    return f"{name[: LONGEST_NAME - _HASH_CHARS - 1]}_{sha256(whole.encode()).hexdigest()[:_HASH_CHARS]}"
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+
+
+def _flaw(tool: RemoteTool) -> str | None:
+    try:
+        Validator(ToolDefinition(tool.name, parameters=tool.schema))
+    except InvalidRequest as error:
+        return error.message
+    return None if tool.name else "it has no name"
+
+
+def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> Route:
+    definition = ToolDefinition(
+        name,
+        tool.description,
+        _parameters(tool.schema),
+        # Servers write schemas that strict modes refuse.
+        strict=False,
+        kind="mcp",
+        repeatable=tool.name in spec.repeatable or tool.is_read_only or tool.annotations.get("idempotentHint") is True,
+        effects=_effects(spec, tool),
+        timeout=spec.timeout,
+    )
+    return Route(spec, tool, definition, spec.needs_approval(tool.name, tool.is_read_only))
+
+
+def _parameters(schema: Json) -> Json:
+    # Some providers refuse an object that does not say which properties it has.
+    return schema if "properties" in schema else {**schema, "properties": {}}
+
+
+def _effects(spec: ServerSpec, tool: RemoteTool) -> tuple[Effect, ...]:
+    """What a call does to the world, by the tool's annotations and the protocol's defaults; a stranger's are not believed."""
+    hints = tool.annotations if spec.trusted else {}
+    effects: list[Effect] = ["read"] if hints.get("readOnlyHint") is True else ["write"]
+    if effects == ["write"] and hints.get("destructiveHint") is not False:
+        effects.append("destructive")
+    if hints.get("openWorldHint") is not False:
+        effects.append("network")
+    return tuple(effects)

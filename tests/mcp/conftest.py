@@ -1,0 +1,67 @@
+"""What the MCP tests share: servers of the zoo by name, connections that are closed behind each test."""
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from msgspec import Struct
+
+from mainspring.tools.mcp.connection import Connection
+from mainspring.tools.mcp.servers import ServerSpec
+
+ZOO = Path(__file__).parent / "zoo.py"
+
+PATIENCE = 20.0
+
+Connect = Callable[..., Connection]
+
+
+class Zoo(Struct, frozen=True):
+    """The folder in which the servers of a test keep their logs."""
+
+    folder: Path
+
+    def spec(self, animal: str, **more: Any) -> ServerSpec:
+        fields = {"label": animal, "require_approval": "never", **more}
+        command = (str(ZOO), animal, str(self.log(animal)))
+        self.log(animal).touch()
+        return ServerSpec(transport="stdio", command=sys.executable, args=command, trusted=True, **fields)
+
+    def log(self, animal: str) -> Path:
+        return self.folder / f"{animal}.log"
+
+    def pids(self, animal: str) -> list[int]:
+        """The server's own process, and that of its child if it has one."""
+        return [int(pid) for pid in self.log(animal).with_suffix(".pids").read_text().split()]
+
+    def count(self, animal: str, method: str) -> int:
+        """How many messages of a kind have reached the server."""
+        return self.log(animal).read_text().count(f'"{method}"')
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what happens in another process, which can set no event."""
+    with anyio.fail_after(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.002)
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Zoo:
+    return Zoo(tmp_path)
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    opened: list[Connection] = []
+
+    def connected(spec: ServerSpec, **options: Any) -> Connection:
+        opened.append(Connection(spec, **options))
+        return opened[-1]
+
+    yield connected
+    for connection in opened:
+        await connection.close()

@@ -1,0 +1,65 @@
+"""The protocol's own conformance suite, with our connection as the client under test: all it requires of clients but OAuth."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.clients import node
+from tests.clients.process import environment
+
+FOLDER = Path(__file__).parent / "node"
+CLIENT = Path(__file__).parent / "conformance_client.py"
+SECONDS = 120
+
+SCENARIOS = {
+    "2025-11-25": ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"],
+    "2026-07-28": [
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "json-schema-ref-no-deref",
+    ],
+}
+# Not required, since it came after the revisions were released.
+LATER = "json-schema-2020-12-preservation"
+
+
+@pytest.fixture(scope="session")
+def suite() -> list[str]:
+    """The command; the suite needs a newer Node than most machines have, so one is installed with it."""
+    node.install(FOLDER)
+    program = FOLDER / "node_modules" / ".bin" / "node"
+    if not program.exists():
+        pytest.skip("the conformance suite needs Node 22, and npm has none for this machine")
+    return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
+
+
+@pytest.mark.slow
+def test_the_list_of_scenarios_is_the_suites_own(suite: list[str]) -> None:
+    for revision, scenarios in SCENARIOS.items():
+        said = run([*suite, "list", "--client", "--requirements", revision]).stdout
+        required = said.partition("Client scenarios")[2].partition("Run and reported")[0]
+        listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
+        assert [name for name in listed if not name.startswith("auth/")] == scenarios
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("revision", "scenario"), [(revision, name) for revision, names in SCENARIOS.items() for name in [*names, LATER]]
+)
+def test_a_scenario_passes(revision: str, scenario: str, suite: list[str]) -> None:
+    command = shlex.join([sys.executable, str(CLIENT)])
+    done = run([*suite, "client", "--command", command, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OVERALL: PASSED" in done.stdout + done.stderr
+
+
+def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+    )

@@ -1,0 +1,181 @@
+"""Tools of several servers under names of their own, and answers as parts of an output."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.items import InputFile, InputImage, InputText, Json, ToolDefinition
+from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.exchange import Answer, Listing, Rejected, RemoteTool
+from mainspring.tools.mcp.servers import ServerSpec, ToolFilter
+from mainspring.tools.mcp.toolset import Offer, Toolset, offer_of, toolset
+
+SCHEMA: Json = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def server(label: str = "gears", **more: object) -> ServerSpec:
+    return ServerSpec(label, url="https://tools.example/mcp", **more)  # type: ignore[arg-type]
+
+
+def remote(name: str, **annotations: bool) -> RemoteTool:
+    return RemoteTool(name, f"Does {name}.", SCHEMA, dict(annotations))
+
+
+def named(*servers: tuple[str, list[str]], taken: tuple[str, ...] = ()) -> Toolset:
+    offers = [Offer(server(label), tuple(map(remote, names))) for label, names in servers]
+    return toolset(offers, taken=taken)
+
+
+def owners(tools: Toolset) -> dict[str, tuple[str, str]]:
+    return {name: (route.spec.label, route.tool.name) for name, route in tools.routes.items()}
+
+
+def test_a_name_that_is_free_stays() -> None:
+    assert owners(named(("a", ["read"]), ("b", ["write"]))) == {"read": ("a", "read"), "write": ("b", "write")}
+
+
+def test_names_that_collide_are_told_apart_by_their_server() -> None:
+    assert owners(named(("a", ["read", "list"]), ("b", ["read"]))) == {
+        "a__read": ("a", "read"),
+        "list": ("a", "list"),
+        "b__read": ("b", "read"),
+    }
+
+
+def test_the_client_keeps_the_names_of_its_functions() -> None:
+    assert list(named(("a", ["read", "write"]), taken=("read",)).routes) == ["a__read", "write"]
+
+
+def test_signs_that_no_provider_takes_are_replaced_and_the_tool_is_found_again() -> None:
+    tools = named(("a", ["files.read", "files read", "größe"]))
+    assert owners(tools) == {
+        "a__files_read": ("a", "files.read"),
+        "a__files_read_21b04ee0": ("a", "files read"),
+        "gr__e": ("a", "größe"),
+    }
+
+
+def test_a_long_name_is_cut_and_keeps_apart_from_another_that_begins_alike() -> None:
+    tools = named(("a", ["x" * 200, "x" * 201]))
+    assert {len(name) for name in tools.routes} == {64}
+    assert len(tools.routes) == 2
+    assert list(named(("a", ["x" * 200, "x" * 201])).routes) == list(tools.routes)
+
+
+def test_a_qualified_name_is_known_where_a_shorter_one_is_in_use() -> None:
+    tools = named(("a", ["read"]))
+    assert list(tools.routes) == ["read"]
+    assert tools.route("a__read") is tools.route("read") is not None
+    assert tools.route("b__read") is None
+
+
+LABELS = st.text(min_size=1, max_size=64).filter(lambda label: bool(label.strip()) and label.isprintable())
+
+
+@given(
+    st.lists(st.tuples(LABELS, st.lists(st.text(min_size=1), unique=True, max_size=5)), max_size=4),
+    st.lists(st.text(alphabet="ab_", min_size=1, max_size=3), max_size=4),
+)
+def test_any_names_become_distinct_names_that_providers_take(servers: list[tuple[str, list[str]]], taken: list[str]) -> None:
+    tools = named(*servers, taken=tuple(taken))
+    assert len(tools.routes) == sum([len(names) for _, names in servers])
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in tools.routes)
+    assert not set(tools.routes) & set(taken)
+    assert all(route.definition.name == name for name, route in tools.routes.items())
+
+
+def test_a_definition_tells_the_model_and_the_engine_what_they_need() -> None:
+    spec = server(trusted=True, timeout=7)
+    tool = RemoteTool("read", "Reads.", {"type": "object"}, {"readOnlyHint": True, "openWorldHint": False})
+    assert toolset([Offer(spec, (tool,))]).definitions == (
+        ToolDefinition(
+            "read",
+            "Reads.",
+            {"type": "object", "properties": {}},
+            strict=False,
+            kind="mcp",
+            repeatable=True,
+            effects=("read",),
+            timeout=7,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hints", "effects", "repeatable"),
+    [
+        ({}, ("write", "destructive", "network"), False),
+        ({"readOnlyHint": True}, ("read", "network"), True),
+        ({"destructiveHint": False, "openWorldHint": False}, ("write",), False),
+        ({"idempotentHint": True, "openWorldHint": False}, ("write", "destructive"), True),
+    ],
+)
+def test_annotations_of_a_trusted_server_are_believed(hints: dict[str, bool], effects: tuple[str, ...], repeatable: bool) -> None:
+    [definition] = toolset([Offer(server(trusted=True), (remote("do", **hints),))]).definitions
+    assert (definition.effects, definition.repeatable) == (effects, repeatable)
+
+
+def test_annotations_of_a_stranger_make_no_tool_harmless() -> None:
+    [definition] = toolset([Offer(server(), (remote("do", readOnlyHint=True, openWorldHint=False),))]).definitions
+    assert definition.effects == ("write", "destructive", "network")
+
+
+def test_the_operator_can_declare_a_tool_repeatable() -> None:
+    [one, other] = toolset([Offer(server(repeatable=("put",)), (remote("put"), remote("post")))]).definitions
+    assert (one.repeatable, other.repeatable) == (True, False)
+
+
+def test_each_tool_is_looked_at_by_itself() -> None:
+    broken = RemoteTool("broken", "", {"type": "object", "properties": {"text": {"pattern": "("}}})
+    listing = Listing((remote("read"), broken, remote("read"), remote("secret")), (Rejected("null", "no schema"),))
+    offer = offer_of(server(allowed_tools=ToolFilter(("read", "broken"))), listing)
+    assert [tool.name for tool in offer.tools] == ["read"]
+    assert [found.name for found in offer.rejected] == ["null", "broken", "read"]
+    assert "not a JSON Schema" in offer.rejected[1].reason
+    assert offer.rejected[2].reason == "it is listed twice"
+
+
+def test_texts_become_one_text() -> None:
+    assert output_of(Answer(({"type": "text", "text": "a"}, {"type": "text", "text": "b"}))) == "a\nb"
+    assert output_of(Answer()) == ""
+
+
+def test_every_kind_of_content_is_carried() -> None:
+    blob = {"uri": "file:///a/plan.pdf", "mimeType": "application/pdf", "blob": "cGRm"}
+    content: list[Json] = [
+        {"type": "text", "text": "see"},
+        {"type": "image", "data": "aW1n", "mimeType": "image/png"},
+        {"type": "audio", "data": "d2F2", "mimeType": "audio/x-wav"},
+        {"type": "resource", "resource": {"uri": "memo://1", "text": "a memo"}},
+        {"type": "resource", "resource": blob},
+        {"type": "resource", "resource": {"uri": "x://y", "mimeType": "image/gif", "blob": "Z2lm"}},
+        {"type": "resource_link", "uri": "https://a.example/b", "name": "b", "description": "The b."},
+        {"type": "hologram", "light": 1},
+    ]
+    assert output_of(Answer(tuple(content), {"n": 1})) == (
+        InputText("see"),
+        InputImage("data:image/png;base64,aW1n"),
+        InputFile(filename="audio.wav", file_data="data:audio/x-wav;base64,d2F2"),
+        InputText("memo://1:\na memo"),
+        InputFile(filename="plan.pdf", file_data="data:application/pdf;base64,cGRm"),
+        InputImage("data:image/gif;base64,Z2lm"),
+        InputText("https://a.example/b (b, The b.)"),
+        InputText('{"type":"hologram","light":1}'),
+        InputText('{"n":1}'),
+    )
+
+
+def test_structured_content_that_a_text_repeats_is_told_once() -> None:
+    said = {"type": "text", "text": '{ "n": 1 }'}
+    assert output_of(Answer((said,), {"n": 1})) == '{ "n": 1 }'
+    assert output_of(Answer((said,), {"n": 2})) == '{ "n": 1 }\n{"n":2}'
+    assert output_of(Answer((), {"n": 1})) == '{"n":1}'
+
+
+@pytest.mark.parametrize(("texts", "result"), [(["3"], 3), (["three"], "three"), (["a", "b"], ["a", "b"])])
+def test_a_bare_result_that_the_server_has_wrapped_is_told_once(texts: list[str], result: object) -> None:
+    said = [{"type": "text", "text": text} for text in texts]
+    assert output_of(Answer(tuple(said), {"result": result})) == "\n".join(texts)
+    assert output_of(Answer(tuple(said), {"result": result, "unit": "s"})) != "\n".join(texts)

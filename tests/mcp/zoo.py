@@ -1,0 +1,155 @@
+"""MCP servers that misbehave, each in its own way, on standard input and output.
+
+    zoo.py ANIMAL LOG
+
+Every message that arrives is appended to LOG, so that a test sees what reached the server, over all its lives.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ANIMAL, LOG = sys.argv[1], Path(sys.argv[2])
+HUGE = 100 * 1024 * 1024
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+READ: dict[str, Any] = {"name": "read", "description": "Reads.", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}}
+WRITE: dict[str, Any] = {"name": "write", "inputSchema": SCHEMA}
+MALFORMED: list[Any] = [
+    READ,
+    {"name": "schemaless"},
+    {"name": "null", "inputSchema": None},
+    {"name": "array", "inputSchema": []},
+    {"name": "empty", "inputSchema": {}},
+    {"name": "untyped", "inputSchema": {"$schema": "http://json-schema.org/draft-07/schema#"}},
+    {"inputSchema": SCHEMA},
+    "not even an object",
+    {"name": "regex", "inputSchema": {"type": "object", "properties": {"text": {"type": "string", "pattern": "("}}}},
+    WRITE,
+    WRITE,
+]
+
+
+def send(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def answer(request: dict[str, Any], text: str, **more: object) -> None:
+    send({"id": request["id"], "result": {"content": [{"type": "text", "text": text}], **more}})
+
+
+def refuse(request: dict[str, Any], code: int, message: str) -> None:
+    send({"id": request["id"], "error": {"code": code, "message": message}})
+
+
+def calls() -> int:
+    return LOG.read_text().count('"tools/call"')
+
+
+def tools(request: dict[str, Any]) -> dict[str, Any]:
+    match ANIMAL:
+        case "malformed":
+            return {"tools": MALFORMED}
+        case "endless":
+            page = int(request.get("params", {}).get("cursor", 0))
+            return {"tools": [{**READ, "name": f"read{page}"}], "nextCursor": str(page + 1)}
+        case "renamed" if calls():
+            return {"tools": [{**READ, "name": "peruse"}]}
+        case "changed" if calls():
+            return {"tools": [{**READ, "inputSchema": {**SCHEMA, "required": ["text"]}}]}
+        case "liar":
+            return {"tools": [{**READ, "outputSchema": {"type": "object", "required": ["word"]}}]}
+        case _:
+            return {"tools": [READ, WRITE]}
+
+
+def called(request: dict[str, Any], inbox: Iterator[str]) -> None:
+    match ANIMAL:
+        case "stall":
+            pass
+        case "crash" if calls() == 1:
+            sys.exit("the spring broke")
+        case "doomed":
+            sys.exit("the spring broke again")
+        case "huge":
+            sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {request["id"]}, "result": {{"content": [{{"type": "text", "text": "')
+            for _ in range(HUGE // 65_536):
+                sys.stdout.write("x" * 65_536)
+            sys.stdout.write('"}]}}\n')
+            sys.stdout.flush()
+        case "renamed" | "changed" if calls() == 1:
+            send({"method": "notifications/tools/list_changed"})
+            answer(request, "for the last time")
+        case "renamed":
+            refuse(request, -32602, f"Unknown tool: {request['params']['name']}")
+        case "liar":
+            answer(request, "none", structuredContent={"wort": "none"})
+        case "curious":
+            answer(request, " ".join([reply(inbox, "elicitation/create"), reply(inbox, "sampling/createMessage")]))
+        case "progress":
+            token = request["params"]["_meta"]["progressToken"]
+            for step in (1, 2):
+                told = {"progressToken": token, "progress": step, "total": 2}
+                send({"method": "notifications/progress", "params": told})
+            answer(request, "done")
+        case "env":
+            answer(request, json.dumps(dict(os.environ)))
+        case _:
+            answer(request, json.dumps(request["params"].get("arguments")))
+
+
+def reply(inbox: Iterator[str], method: str) -> str:
+    """What the client says to a question of ours."""
+    send({"id": method, "method": method, "params": {"message": "?", "messages": [], "maxTokens": 1, "requestedSchema": SCHEMA}})
+    return "refused" if "error" in json.loads(next(inbox)) else "answered"
+
+
+def received() -> Iterator[str]:
+    for line in sys.stdin:
+        with LOG.open("a") as log:
+            log.write(line)
+        yield line
+
+
+def main() -> None:
+    pids = [os.getpid()]
+    if ANIMAL == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pids.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
+    LOG.with_suffix(".pids").write_text(" ".join(map(str, pids)))
+    if ANIMAL == "slow":
+        time.sleep(1)
+    inbox = received()
+    for line in inbox:
+        request = json.loads(line)
+        if ANIMAL == "mute":
+            continue
+        if ANIMAL == "garbage":
+            sys.stdout.buffer.write(b'hello\n{"jsonrpc": "2.0", "id":\n\xff\xfe\n[]\n\n{"id": 1}\n')
+            sys.stdout.flush()
+        match request.get("method"):
+            case "initialize":
+                about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
+                send({"id": request["id"], "result": {**about, "serverInfo": {"name": ANIMAL, "version": "1"}}})
+            case "tools/list":
+                send({"id": request["id"], "result": tools(request)})
+                if ANIMAL == "deaf":
+                    time.sleep(600)
+            case "tools/call":
+                called(request, inbox)
+            case str() if "id" in request:
+                refuse(request, -32601, "Method not found")
+            case _:
+                pass
+    if ANIMAL == "stubborn":
+        time.sleep(600)
+
+
+main()
