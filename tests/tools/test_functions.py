@@ -23,15 +23,17 @@ import pytest
 from anyio.lowlevel import checkpoint
 from msgspec import Meta
 
-from mainspring.errors import DelegateToClient, NotFound
+from mainspring.errors import DelegateToClient
 from mainspring.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
-from mainspring.tools.functions import Functions, read_docstring, tool
+from mainspring.tools.contract import ToolContext
+from mainspring.tools.functions import FunctionTool, read_docstring, tool
+from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validator
 
 
 def definition(function: Callable[..., object]) -> ToolDefinition:
-    (made,) = Functions([function]).definitions
+    (made,) = Registry([function]).definitions
     return made
 
 
@@ -46,11 +48,11 @@ def properties(function: Callable[..., object]) -> Json:
 
 
 async def result(function: Callable[..., object], progress: Callable[[str], None] = print, /, **arguments: object) -> ToolResult:
-    functions: ToolExecutor = Functions([function])
-    (made,) = Functions([function]).definitions
-    assert functions.can_execute(made)
+    registry: ToolExecutor = Registry([function])
+    (made,) = Registry([function]).definitions
+    assert registry.can_execute(made)
     call = ToolCall("call_1", made.name, encode(arguments).decode(), arguments)
-    return await functions.execute(call, CallContext("resp_1", made, progress))
+    return await registry.execute(call, CallContext("resp_1", made, progress))
 
 
 async def output(function: Callable[..., object], /, **arguments: object) -> str | tuple[Part, ...]:
@@ -130,7 +132,7 @@ def test_a_declaration_works_bare_and_names_can_be_given() -> None:
     def other() -> None:
         """Not this."""
 
-    assert [(made.name, made.description) for made in Functions([first, other]).definitions] == [
+    assert [(made.name, made.description) for made in Registry([first, other]).definitions] == [
         ("first", "One."),
         ("second-tool", "Two."),
     ]
@@ -295,7 +297,7 @@ async def streamed(up_to: int) -> AsyncIterator[int]:
     ],
 )
 def test_what_no_model_could_call_is_refused_when_it_is_declared(function: Callable[..., object], told: str) -> None:
-    for declare in (tool, tool(name="other"), lambda function: Functions([function])):
+    for declare in (tool, tool(name="other"), lambda function: Registry([function])):
         with pytest.raises(TypeError) as caught:
             declare(function)
         assert str(caught.value).startswith(told)
@@ -304,7 +306,7 @@ def test_what_no_model_could_call_is_refused_when_it_is_declared(function: Calla
 def test_a_function_without_a_usable_name_needs_one() -> None:
     nameless = lambda: "hi"  # noqa: E731
     with pytest.raises(ValueError, match=r"cannot be called `<lambda>` as a tool; name it with letters, .*: tool\(name=\.\.\.\)"):
-        Functions([nameless])
+        Registry([nameless])
     assert definition(tool(name="greet")(nameless)).name == "greet"
 
 
@@ -318,8 +320,8 @@ def test_an_option_that_is_none_is_refused() -> None:
 def test_two_functions_of_one_name_are_refused() -> None:
     def same() -> None: ...
 
-    with pytest.raises(ValueError, match="two functions are called `same`"):
-        Functions([same, tool(name="same")(lambda: None)])
+    with pytest.raises(ValueError, match="two tools are called `same`"):
+        Registry([same, tool(name="same")(lambda: None)])
 
 
 def test_a_method_is_a_tool_once_it_is_bound() -> None:
@@ -464,7 +466,7 @@ async def test_an_argument_of_another_type_is_an_error_that_names_it(arguments: 
     def take(count: int) -> None: ...
 
     with pytest.raises(ValueError, match=told):
-        await result(take, print, **arguments)
+        await FunctionTool(take).execute(arguments, ToolContext())
 
 
 async def test_a_parameter_called_self_is_one_if_it_has_a_hint() -> None:
@@ -676,12 +678,12 @@ async def test_what_a_function_raises_goes_through(error: Exception) -> None:
 async def test_only_its_own_builtin_tools_are_executed() -> None:
     def mine() -> None: ...
 
-    functions = Functions([mine])
-    assert functions.can_execute(ToolDefinition("mine", kind="builtin"))
-    assert not functions.can_execute(ToolDefinition("mine", kind="function"))
-    assert not functions.can_execute(ToolDefinition("other", kind="builtin"))
-    with pytest.raises(NotFound, match="there is no function `other`; known: `mine`"):
-        await functions.execute(ToolCall("call_1", "other", "{}"), CallContext("resp_1", ToolDefinition("other"), print))
+    registry = Registry([mine])
+    assert registry.can_execute(ToolDefinition("mine", kind="builtin"))
+    assert not registry.can_execute(ToolDefinition("mine", kind="function"))
+    assert not registry.can_execute(ToolDefinition("other", kind="builtin"))
+    answer = await registry.execute(ToolCall("call_1", "other", "{}"), CallContext("resp_1", ToolDefinition("other"), print))
+    assert answer == ToolResult("call_1", "There is no tool `other`. Available: `mine`.", is_error=True)
 
 
 def test_importing_it_is_light() -> None:

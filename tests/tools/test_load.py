@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.errors import InvalidRequest
-from mainspring.tools.functions import Functions, load
+from mainspring.tools.functions import load
+from mainspring.tools.registry import Registry
 
 MODULE = """
 from mainspring import tool
@@ -56,7 +57,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def names(reference: str) -> list[str]:
-    return [made.name for made in Functions(load(reference)).definitions]
+    return [made.name for made in Registry(load(reference)).definitions]
 
 
 def test_a_function_is_found_in_the_current_directory(write: Write) -> None:

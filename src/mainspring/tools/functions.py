@@ -9,7 +9,7 @@
         \"\"\"
 
 The hints make the schema, the docstring the descriptions; both are read once, when the function is declared, and what cannot
-become a tool is refused there. `Functions` then runs them: coroutines in the event loop, everything else in worker threads.
+become a tool is refused there. `FunctionTool` then runs them: coroutines in the event loop, everything else in worker threads.
 """
 
 import inspect
@@ -32,9 +32,11 @@ from anyio import to_thread
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest, NotFound
-from mainspring.items import Effect, Json, Part, ToolDefinition, ToolKind, Unknown, decode, encode
-from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.errors import InvalidRequest
+from mainspring.items import Effect, Json, Part, Purpose, ToolDefinition, Unknown, decode, encode, text_of
+from mainspring.ports import CallContext
+from mainspring.ports import ToolResult as CallResult
+from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import REF, inlined
 
 Function = Callable[..., object]
@@ -53,6 +55,7 @@ def tool(
     description: str | None = None,
     repeatable: bool = False,
     effects: Sequence[Effect] = (),
+    purposes: Mapping[str, Purpose] = {},
     timeout: float | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
@@ -63,19 +66,23 @@ def tool(
     description: str | None = None,
     repeatable: bool = False,
     effects: Sequence[Effect] = (),
+    purposes: Mapping[str, Purpose] = {},
     timeout: float | None = None,
 ) -> F | Callable[[F], F]:
     """Declares a function to be a tool; it stays the function it is.
 
-    `repeatable` promises that doing it twice does no harm, `effects` says what it does to the world, `timeout` is in seconds.
+    `repeatable` promises that doing it twice does no harm, `effects` says what it does to the world, `purposes` which of its
+    parameters are shell commands, paths and URLs, `timeout` is in seconds.
     Raises `TypeError` naming the parameter that no model could fill in, or `ValueError` for a name or an option that is none.
     """
 
     def declare(function: F) -> F:
         declared = _declared(function, name, description)
-        options = replace(declared.definition, repeatable=repeatable, effects=tuple(effects), timeout=timeout)
+        options = replace(
+            declared.definition, repeatable=repeatable, effects=tuple(effects), purposes=dict(purposes), timeout=timeout
+        )
         try:
-            setattr(function, MARK, replace(declared, definition=_checked(options)))
+            setattr(function, MARK, replace(declared, definition=checked(options)))
         except AttributeError as error:
             kind = type(function).__name__
             raise TypeError(f"tool `{options.name}`: a {kind} cannot be marked; mark its function, or a partial of it") from error
@@ -84,41 +91,36 @@ def tool(
     return declare if function is None else declare(function)
 
 
-class Functions:
-    """Runs functions as tools. Plain functions are taken as if they were declared by `@tool`.
+class FunctionTool:
+    """A function as a tool. A plain one is taken as if it were declared by `@tool`, and refused in the same way.
 
     The arguments arrive as the hinted types. What a function returns becomes text: a string as it is, None as nothing, anything
-    else as JSON; content parts and a `ToolResult` stay what they are. What it raises is the engine's to tell the model. A
-    function in a thread that is cancelled runs on unheard.
+    else as JSON; content parts and a result stay what they are. What it raises goes through. A function in a thread that is
+    cancelled runs on unheard.
     """
 
-    kind: ToolKind = "builtin"
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._declared: _Declared = getattr(function, MARK, None) or _declared(function)
+        self._definition = self._declared.definition
+        self.name = self._definition.name
+        self.description = self._definition.description
+        self.parameters_schema = self._definition.parameters or {}
+        self.effects = self._definition.effects
+        self.purposes = self._definition.purposes
+        self.repeatable = self._definition.repeatable
+        self.timeout = self._definition.timeout
+        self.source = _underlying(function).__module__
 
-    def __init__(self, functions: Iterable[Function]) -> None:
-        self._functions: dict[str, _Bound] = {}
-        for function in functions:
-            declared: _Declared = getattr(function, MARK, None) or _declared(function)
-            name = declared.definition.name
-            if name in self._functions:
-                raise ValueError(f"two functions are called `{name}`; give one of them another name: @tool(name=...)")
-            self._functions[name] = _Bound(function, declared)
-
-    @property
-    def definitions(self) -> tuple[ToolDefinition, ...]:
-        return tuple([bound.declared.definition for bound in self._functions.values()])
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == self.kind and tool.name in self._functions
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        if (bound := self._functions.get(call.name)) is None:
-            raise NotFound(f"there is no function `{call.name}`; known: {_listed(self._functions)}")
-        function, arguments = bound.function, bound.declared.arguments(call.parsed, context)
+    async def execute(self, params: Json, context: ToolContext) -> ToolResult:
+        """Raises `ValueError` naming the argument that does not fit, and whatever the function raises."""
+        function = self._function
+        arguments = self._declared.arguments(params, CallContext(context.run_id, self._definition, context.progress))
         if inspect.iscoroutinefunction(_underlying(function)):
             value = function(**arguments)
         else:
             value = await to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
-        return _result(call, await value if inspect.isawaitable(value) else value)
+        return _result(self.name, await value if inspect.isawaitable(value) else value)
 
 
 def load(reference: str) -> tuple[Function, ...]:
@@ -163,11 +165,6 @@ class _Declared(Struct, frozen=True):
         return arguments if self.context is None else {**arguments, self.context: context}
 
 
-class _Bound(Struct, frozen=True):
-    function: Function
-    declared: _Declared
-
-
 def _declared(function: Function, name: str | None = None, description: str | None = None) -> _Declared:
     label = getattr(function, "__qualname__", repr(function))
     name = name if name is not None else getattr(function, "__name__", "")
@@ -189,13 +186,15 @@ def _declared(function: Function, name: str | None = None, description: str | No
         parameters=_schema(fields, parameters, doc.parameters),
         kind="builtin",
     )
-    return _Declared(_checked(definition), fields, context)
+    return _Declared(checked(definition), fields, context)
 
 
-def _checked(definition: ToolDefinition) -> ToolDefinition:
+def checked(definition: ToolDefinition) -> ToolDefinition:
     """The definition, if it can be stored and read again."""
     if definition.timeout is not None and definition.timeout <= 0:
         raise ValueError(f"tool `{definition.name}`: timeout must be above 0, not {definition.timeout}; leave it out for none")
+    if unknown := sorted(definition.purposes.keys() - (definition.parameters or {}).get("properties", {}).keys()):
+        raise ValueError(f"tool `{definition.name}` has no parameter `{unknown[0]}`; `purposes` are for its parameters")
     try:
         return decode(encode(definition), ToolDefinition)
     except msgspec.ValidationError as error:
@@ -280,20 +279,22 @@ def _with_integers(value: object) -> object:
     return value
 
 
-def _result(call: ToolCall, value: object) -> ToolResult:
+def _result(name: str, value: object) -> ToolResult:
     match value:
         case ToolResult():
-            return replace(value, call_id=call.id)
+            return value
+        case CallResult(output=output, is_error=is_error):
+            return ToolResult(not is_error, output, text_of(output) if is_error else "")
         case None:
-            return ToolResult(call.id, "")
+            return ToolResult.ok()
         case str():
-            return ToolResult(call.id, str.__str__(value))
+            return ToolResult.ok(str.__str__(value))
         case Part():
-            return ToolResult(call.id, (value,))
+            return ToolResult.ok((value,))
         case list() | tuple() if parts := [part for part in value if isinstance(part, Part)]:
-            return ToolResult(call.id, tuple(parts) if len(parts) == len(value) else _json(call.name, value))
+            return ToolResult.ok(tuple(parts) if len(parts) == len(value) else _json(name, value))
         case _:
-            return ToolResult(call.id, _json(call.name, value))
+            return ToolResult.ok(_json(name, value))
 
 
 def _json(name: str, value: object) -> str:

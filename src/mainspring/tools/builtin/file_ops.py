@@ -1,0 +1,323 @@
+"""The tool `file_ops`: reads, writes, lists, searches and patches files inside the working directory.
+
+A path is resolved first, links included, and must then lie in the working directory, and in the allowed paths if there are any,
+by whole names. What was found so is opened without following any link, from folder to folder, so that nothing swapped in
+meanwhile leads out. A file is replaced by a complete new one or not at all.
+"""
+
+import errno
+import os
+import stat
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from mimetypes import guess_type
+from pathlib import Path, PurePath
+from typing import Annotated, Literal
+
+import msgspec
+from anyio import to_thread
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from mainspring.errors import CallerError, InvalidRequest, NotFound
+from mainspring.items import Effect, Json, Purpose
+from mainspring.tools.builtin.apart import apart
+from mainspring.tools.builtin.beneath import DEEPEST, Found, file_at, folder_at, walk
+from mainspring.tools.builtin.patching import patched, replaced
+from mainspring.tools.contract import ToolContext, ToolResult
+from mainspring.tools.schema import REF, inlined
+
+MOST_BYTES = 8 << 20
+# Below what a run shows of an output by default, so that a page is seen whole.
+PAGE_CHARS = 12_000
+MOST_LISTED = 300
+MOST_MATCHES = 100
+SEARCH_SECONDS = 10.0
+MODULE = "mainspring.tools.builtin.search"
+
+
+class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model may ask for. Which arguments an operation needs is said in words, since models follow that best."""
+
+    operation: Annotated[
+        Literal["read", "write", "list", "search", "patch"],
+        Meta(
+            description="read: a text file. write: a whole file, new or replaced. list: a folder. search: lines of files that "
+            "match. patch: change a part of a file."
+        ),
+    ]
+    path: Annotated[str, Meta(description="File or folder, relative to the working directory.")] = "."
+    content: Annotated[str, Meta(description="write: the whole new text of the file.")] | UnsetType = UNSET
+    start_line: Annotated[int, Meta(ge=1, description="read: first line to show, counted from 1.")] | UnsetType = UNSET
+    end_line: Annotated[int, Meta(ge=1, description="read: last line to show.")] | UnsetType = UNSET
+    depth: Annotated[int, Meta(ge=1, le=DEEPEST, description="list: how many levels to show.")] = 1
+    pattern: Annotated[str, Meta(description="search: the text to look for.")] | UnsetType = UNSET
+    regex: Annotated[bool, Meta(description="search: take `pattern` as a regular expression.")] = False
+    glob: Annotated[str, Meta(description="search: only files whose name or path fits, such as *.py.")] = ""
+    old: Annotated[str, Meta(description="patch: the text to replace, exactly as it is, found once in the file.")] | UnsetType = (
+        UNSET
+    )
+    new: Annotated[str, Meta(description="patch: what replaces `old`.")] | UnsetType = UNSET
+    diff: Annotated[str, Meta(description="patch: a unified diff of this file, instead of `old` and `new`.")] | UnsetType = UNSET
+
+
+class Place(Struct, frozen=True):
+    """A path as it was asked for, and where that is: these names below this root, none of them a link when it was looked up."""
+
+    asked: str
+    root: str
+    parts: tuple[str, ...]
+
+
+class FileOps:
+    """Files inside `ToolContext.working_dir`. Its operations are told apart: `file_ops:read`, `file_ops:write`, ..."""
+
+    name = "file_ops"
+    description = "Works with the files in the working directory: read, write, list, search, patch."
+    effects: tuple[Effect, ...] = ("read", "write")
+    operation_effects: dict[str, tuple[Effect, ...]] = {  # noqa: RUF012 (read only, as all of these)
+        "read": ("read",),
+        "list": ("read",),
+        "search": ("read",),
+        "write": ("write",),
+        "patch": ("read", "write"),
+    }
+    purposes: dict[str, Purpose] = {"path": "path"}  # noqa: RUF012
+    repeatable = False
+    timeout = 30.0
+
+    @property
+    def parameters_schema(self) -> Json:
+        (root,), components = msgspec.json.schema_components([Arguments], ref_template=REF + "{name}")
+        return {key: value for key, value in inlined(root, components).items() if key != "description"}
+
+    async def execute(self, params: Json, context: ToolContext) -> ToolResult:
+        try:
+            asked = msgspec.convert(params, Arguments, strict=False)
+            place = await to_thread.run_sync(located, asked.path, context)
+            if asked.operation == "search":
+                return ToolResult.ok(await _searched(place, asked))
+            return ToolResult.ok(await to_thread.run_sync(_performed, place, asked, abandon_on_cancel=True))
+        except CallerError as error:
+            return ToolResult.fail(error.message)
+        except msgspec.ValidationError as error:
+            return ToolResult.fail(str(error))
+
+
+def located(path: str, context: ToolContext) -> Place:
+    """Where a path leads. Raises `InvalidRequest` for one that is not to be touched."""
+    if context.working_dir is None:
+        raise InvalidRequest("no working directory is set, so no file can be touched; the operator can set one")
+    if "\0" in path or ".." in PurePath(path).parts:
+        raise InvalidRequest(f"`{path!r:.200}` is no path here; give one without `..` and NUL, relative to the working directory")
+    try:
+        root = Path(os.path.realpath(context.working_dir))
+        real = Path(os.path.realpath(root / path))
+        allowed = None if context.path_allowlist is None else [os.path.realpath(root / each) for each in context.path_allowlist]
+    except (ValueError, OSError) as error:
+        raise InvalidRequest(f"`{path!r:.200}` is no path: {error}") from error
+    if not real.is_relative_to(root):
+        raise InvalidRequest(f"`{path}` leads out of the working directory; only files inside it are touched")
+    if allowed is not None and not any(real.is_relative_to(each) for each in allowed):
+        listed = ", ".join([f"`{each}`" for each in context.path_allowlist or ()]) or "none"
+        raise InvalidRequest(f"`{path}` is not among the allowed paths; allowed: {listed}")
+    return Place(path, str(root), real.relative_to(root).parts)
+
+
+def _performed(place: Place, asked: Arguments) -> str:
+    with _explained(place):
+        match asked.operation:
+            case "read":
+                return _page(place, _content(place), asked.start_line or 1, asked.end_line or None)
+            case "list":
+                return _listing(place, asked.depth)
+            case "write" if isinstance(asked.content, str):
+                return _written(place, asked.content)
+            case "patch":
+                return _patched(place, asked)
+            case _:
+                raise InvalidRequest(f"`{asked.operation}` needs `content`; send the whole text, empty if it is to be so")
+
+
+class _Text(Struct, frozen=True):
+    """A file's text with newlines alone between its lines, and what stands there in the file."""
+
+    text: str
+    newline: str
+    mode: int
+    is_cut: bool
+
+
+def _content(place: Place) -> _Text:
+    with folder_at(place.root, place.parts[:-1]) as folder, file_at(folder, _name(place)) as descriptor:
+        about = os.fstat(descriptor)
+        _check_regular(place, about.st_mode)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MOST_BYTES + 1)
+    is_cut = len(data) > MOST_BYTES
+    try:
+        if b"\0" in data:
+            raise ValueError
+        text = getincrementaldecoder("utf-8")().decode(data[:MOST_BYTES], final=not is_cut)
+    except ValueError:
+        kind = guess_type(place.asked)[0] or "unknown type"
+        raise InvalidRequest(
+            f"`{place.asked}` is binary ({kind}, {about.st_size:,} bytes); only UTF-8 text can be used"
+        ) from None
+    has_returns = "\r\n" in text and text.count("\r\n") == text.count("\n")
+    return _Text(text.replace("\r\n", "\n") if has_returns else text, "\r\n" if has_returns else "\n", about.st_mode, is_cut)
+
+
+def _page(place: Place, content: _Text, first: int, last: int | None) -> str:
+    """The lines asked for, as many as fit, and a note of what is missing."""
+    lines = content.text.removesuffix("\n").split("\n") if content.text else []
+    if not lines:
+        return f"`{place.asked}` is empty."
+    if first > len(lines):
+        raise InvalidRequest(f"`{place.asked}` has {len(lines)} lines; there is no line {first}")
+    shown: list[str] = []
+    room = PAGE_CHARS
+    for line in lines[first - 1 : last]:
+        if shown and len(line) >= room:
+            break
+        shown.append(line if len(line) <= PAGE_CHARS else f"{line[:PAGE_CHARS]} [... {len(line) - PAGE_CHARS} more characters]")
+        room -= len(line) + 1
+    end = first - 1 + len(shown)
+    if (first, end) == (1, len(lines)) and not content.is_cut:
+        return content.text if len(content.text) <= PAGE_CHARS else shown[0]
+    more = f"; go on with start_line={end + 1}" if end < len(lines) else ""
+    cut = f"; only the first {MOST_BYTES:,} bytes of the file were read" if content.is_cut else ""
+    return "\n".join([*shown, f"[lines {first} to {end} of {len(lines)}{cut}{more}]"])
+
+
+def _listing(place: Place, depth: int) -> str:
+    prefix = "".join([f"{part}/" for part in place.parts])
+    with folder_at(place.root, place.parts) as folder:
+        found = [_shown(each) for each in islice(walk(folder, depth, prefix), MOST_LISTED + 1)]
+    if len(found) > MOST_LISTED:
+        found[MOST_LISTED:] = [f"[only the first {MOST_LISTED} are shown; list a folder of it, or a smaller depth]"]
+    return "\n".join(found) or f"`{place.asked}` is empty."
+
+
+def _shown(found: Found) -> str:
+    # A name need not be text; what is shown must be.
+    path = os.fsencode(found.path).decode("utf-8", "replace")
+    if found.is_folder:
+        return f"{path}/"
+    if found.is_file:
+        return f"{path}  {found.about.st_size:,} bytes"
+    return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
+
+
+async def _searched(place: Place, asked: Arguments) -> str:
+    if not asked.pattern:
+        raise InvalidRequest("`search` needs `pattern`, the text to look for")
+    question = {
+        "root": place.root,
+        "parts": place.parts,
+        "pattern": asked.pattern,
+        "regex": asked.regex,
+        "glob": asked.glob,
+        "most": MOST_MATCHES,
+        "seconds": SEARCH_SECONDS / 2,
+    }
+    answer = await apart(MODULE, question, SEARCH_SECONDS)
+    if answer is None:
+        raise InvalidRequest(f"the search did not end within {SEARCH_SECONDS:g} s; simplify the pattern, or search fewer files")
+    if "error" in answer:
+        raise InvalidRequest(answer["error"])
+    lines = [f"{path}:{number}: {text}" for path, number, text in answer["matches"]]
+    fitting = _fitting(lines)
+    if len(fitting) < len(lines) or not answer["is_complete"]:
+        fitting.append("[there may be more; narrow `pattern`, `path` or `glob`]")
+    return "\n".join(fitting) or f"Nothing in `{place.asked}` matches."
+
+
+def _fitting(lines: list[str]) -> list[str]:
+    """As many of the lines as a page has room for."""
+    room = PAGE_CHARS
+    for count, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return lines[:count]
+    return lines
+
+
+def _written(place: Place, text: str) -> str:
+    with folder_at(place.root, place.parts[:-1], make=True) as folder:
+        name = _name(place)
+        mode: int | None = None
+        with suppress(FileNotFoundError):
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+            _check_regular(place, mode)
+        size = _replace(place, folder, text.encode(), mode)
+    return f"{'Wrote' if mode is None else 'Replaced'} `{place.asked}` ({size:,} bytes)."
+
+
+def _patched(place: Place, asked: Arguments) -> str:
+    content = _content(place)
+    if content.is_cut:
+        raise InvalidRequest(f"`{place.asked}` has more than {MOST_BYTES:,} bytes, too many to patch")
+    match asked:
+        case Arguments(diff=str(diff)):
+            text = patched(content.text, diff.replace("\r\n", "\n"))
+        case Arguments(old=str(old), new=str(new)):
+            text = replaced(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
+        case _:
+            raise InvalidRequest("`patch` needs `old` and `new`, or `diff`")
+    with folder_at(place.root, place.parts[:-1]) as folder:
+        size = _replace(place, folder, text.replace("\n", content.newline).encode(), content.mode)
+    return f"Patched `{place.asked}` ({size:,} bytes)."
+
+
+def _replace(place: Place, folder: int, data: bytes, mode: int | None) -> int:
+    """Puts a complete file in the place of what is there, durably; whoever reads meanwhile sees the old one or the new one."""
+    if len(data) > MOST_BYTES:
+        raise InvalidRequest(f"`{place.asked}` would have {len(data):,} bytes, more than the {MOST_BYTES:,} a file may have")
+    made = f".mainspring-{os.urandom(8).hex()}"
+    kept = None if mode is None else stat.S_IMODE(mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(made, flags, 0o666 if kept is None else 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if kept is not None:
+                os.fchmod(descriptor, kept)
+            os.fsync(descriptor)
+        os.replace(made, _name(place), src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(made, dir_fd=folder)
+        raise
+    os.fsync(folder)
+    return len(data)
+
+
+def _name(place: Place) -> str:
+    if not place.parts:
+        raise InvalidRequest("the working directory is no file; name one in it")
+    return place.parts[-1]
+
+
+def _check_regular(place: Place, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise InvalidRequest(f"`{place.asked}` is {what}; name a file, as `list` shows them")
+
+
+@contextmanager
+def _explained(place: Place) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        match error.errno:
+            case errno.ENOENT:
+                raise NotFound(f"there is no `{place.asked}`; `list` shows what there is") from error
+            case errno.ENOTDIR:
+                raise InvalidRequest(f"`{place.asked}` is or goes through something that is no folder; see `list`") from error
+            case errno.ELOOP:
+                raise InvalidRequest(f"`{place.asked}` leads over a link; name the file itself") from error
+            case _:
+                raise InvalidRequest(f"`{place.asked}` cannot be used: {error.strerror}") from error

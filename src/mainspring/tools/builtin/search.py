@@ -1,0 +1,70 @@
+"""Looks for a text or a regular expression in files. Runs in a process of its own and imports the standard library alone."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from time import monotonic
+
+from mainspring.tools.builtin.beneath import Found, file_at, folder_at, walk
+
+LARGEST = 4 << 20
+LONGEST = 240
+SNIFFED = 8192
+
+
+def answer(root: str, parts: list[str], pattern: str, regex: bool, glob: str, most: int, seconds: float) -> dict[str, object]:
+    """The first `most` lines that match, as path, number and text, of the text files below `parts` of `root`.
+
+    `is_complete` is false if there are more, or if time ran out; `error` says why the question makes no sense.
+    """
+    try:
+        wanted = re.compile(pattern if regex else re.escape(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        return {"error": f"`{pattern}` is no regular expression: {error}; correct it, or search for it as plain text"}
+    try:
+        return _searched(_files(root, parts), wanted, glob, most, monotonic() + seconds)
+    except OSError as error:
+        return {"error": f"`{'/'.join(parts)}` cannot be searched: {error.strerror}"}
+
+
+def _searched(files: Iterable[Found], wanted: re.Pattern[str], glob: str, most: int, ends: float) -> dict[str, object]:
+    matches: list[tuple[str, int, str]] = []
+    for file in files:
+        if monotonic() > ends:
+            return {"matches": matches, "is_complete": False}
+        if not file.is_file or file.about.st_size > LARGEST or not _is_named(file, glob):
+            continue
+        for match in _matches(file, wanted):
+            if len(matches) == most:
+                return {"matches": matches, "is_complete": False}
+            matches.append(match)
+    return {"matches": matches, "is_complete": True}
+
+
+def _files(root: str, parts: list[str]) -> Iterable[Found]:
+    path = "/".join(parts)
+    try:
+        with folder_at(root, parts) as folder:
+            yield from walk(folder, prefix=f"{path}/" if parts else "")
+    except NotADirectoryError:
+        with folder_at(root, parts[:-1]) as folder:
+            yield Found(folder, parts[-1], path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
+
+
+def _is_named(file: Found, glob: str) -> bool:
+    return not glob or fnmatchcase(file.name, glob) or fnmatchcase(file.path, glob)
+
+
+def _matches(file: Found, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
+    try:
+        with file_at(file.folder, file.name) as descriptor, open(descriptor, "rb", closefd=False) as opened:
+            data = opened.read(LARGEST)
+    except OSError:
+        return
+    if b"\0" in data[:SNIFFED]:
+        return
+    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
+        if found := wanted.search(line):
+            start = max(found.start() - LONGEST // 3, 0) if len(line) > LONGEST else 0
+            yield file.path, number, line[start : start + LONGEST].strip()

@@ -1,0 +1,230 @@
+"""The tool `web_fetch`: reads a page of the web as text.
+
+Every connection, redirects included, goes to an address that was checked: public, or of a host the operator has allowed. Size,
+time and redirects have limits, and what is compressed is unpacked only as far as the size limit goes.
+"""
+
+import re
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, lookup
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
+from msgspec import Struct
+from yarl import URL
+
+import mainspring
+from mainspring.errors import CallerError, InvalidRequest
+from mainspring.items import Effect, Json, Purpose
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.apart import apart
+from mainspring.tools.connector import guarded_connector
+from mainspring.tools.contract import ToolContext, ToolResult
+
+MOST_BYTES = 2_000_000
+MOST_REDIRECTS = 5
+SECONDS = 20.0
+READING_SECONDS = 5.0
+# Below what a run shows of an output by default, so that a page is seen whole.
+PAGE_CHARS = 12_000
+MODULE = "mainspring.tools.builtin.readable"
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEXT = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml|toml)")
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+# The encodings that pages have. Python knows others, some of which take for ever to decode.
+_ENCODINGS = re.compile(
+    r"ascii|utf-(?:8|16|32)(?:-(?:le|be|sig))?|iso8859-\d+|cp\d+|koi8-[rtu]|gb\w+|big5\w*|euc_\w+|shift_jis\w*|iso2022_\w+"
+    r"|mac-\w+|hz|johab|tis-620"
+)
+_META = re.compile(rb"""<meta[^>]{0,200}?charset\s{0,5}=\s{0,5}["']?([\w.:-]{1,40})""", re.IGNORECASE)
+_MARKS = ((BOM_UTF8, "utf-8-sig"), (BOM_UTF16_LE, "utf-16"), (BOM_UTF16_BE, "utf-16"))
+
+
+class Page(Struct, frozen=True):
+    """What a server answered. `data` is unpacked; `is_cut` says that there was more."""
+
+    url: str
+    status: int
+    reason: str
+    kind: str
+    charset: str
+    data: bytes
+    is_cut: bool
+
+
+class WebFetch:
+    """Fetches by GET. `guard` knows the hosts that need not be public; `seconds` is for all of a call's requests together."""
+
+    name = "web_fetch"
+    description = "Reads a page of the web as text, with its links. Long pages come in pieces: go on with `start`."
+    parameters_schema: Json = {  # noqa: RUF012 (read only, as all of these)
+        "type": "object",
+        "properties": {
+            "url": {"type": "string", "description": "Address that begins with http:// or https://."},
+            "start": {"type": "integer", "minimum": 0, "default": 0, "description": "Character of the text to begin at."},
+        },
+        "required": ["url"],
+        "additionalProperties": False,
+    }
+    effects: tuple[Effect, ...] = ("read", "network")
+    purposes: dict[str, Purpose] = {"url": "url"}  # noqa: RUF012
+    repeatable = True
+    timeout = SECONDS + READING_SECONDS + 5
+
+    def __init__(self, guard: AddressGuard | None = None, *, seconds: float = SECONDS) -> None:
+        self._guard = guard or AddressGuard()
+        self._seconds = seconds
+
+    async def execute(self, params: Json, context: ToolContext) -> ToolResult:
+        url = str(params["url"])
+        try:
+            with anyio.fail_after(self._seconds):
+                page = await self._fetched(url, context)
+            return await _told(page, int(params.get("start", 0)))
+        except TimeoutError:
+            return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
+        except CallerError as error:
+            return ToolResult.fail(error.message)
+        except (ClientError, OSError) as error:
+            return ToolResult.fail(f"`{url}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
+
+    async def _fetched(self, url: str, context: ToolContext) -> Page:
+        target = _target(url, context)
+        async with self._session() as session:
+            for _ in range(MOST_REDIRECTS + 1):
+                async with session.get(target, allow_redirects=False) as response:
+                    location = response.headers.get("Location")
+                    if response.status not in _REDIRECTS or location is None:
+                        return await _page(target, response)
+                    target = _target(location, context, base=target)
+        raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[ClientSession]:
+        async with ClientSession(
+            connector=guarded_connector(self._guard),
+            headers={"User-Agent": f"Mainspring/{mainspring.__version__}", "Accept-Encoding": "gzip"},
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=self._seconds),
+            # It would unpack whatever it is sent, at any size.
+            auto_decompress=False,
+        ) as session:
+            yield session
+
+
+def _target(text: str, context: ToolContext, base: URL | None = None) -> URL:
+    """The address that is asked next. Raises `InvalidRequest` for one that is not to be asked."""
+    try:
+        url = URL(text) if base is None else base.join(URL(text))
+        host = url.raw_host
+    except ValueError as error:
+        raise InvalidRequest(f"`{text:.200}` is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not host:
+        raise InvalidRequest(f"`{text:.200}` is no web address; write http:// or https:// and a host")
+    if url.raw_user is not None or url.raw_password is not None:
+        raise InvalidRequest(f"the URL for host `{host}` carries a user or password; leave them out")
+    allowed = context.domain_allowlist
+    if allowed is not None and not any(_is_within(host, domain) for domain in allowed):
+        listed = ", ".join([f"`{domain}`" for domain in allowed]) or "none"
+        raise InvalidRequest(f"host `{host}` is not among the allowed domains; allowed: {listed}")
+    return url.with_fragment(None)
+
+
+def _is_within(host: str, domain: str) -> bool:
+    host, domain = host.lower().rstrip("."), domain.lower().strip(".")
+    return host == domain or host.endswith(f".{domain}")
+
+
+async def _page(url: URL, response: ClientResponse) -> Page:
+    kind = response.content_type if "Content-Type" in response.headers else ""
+    if kind and not _TEXT.fullmatch(kind):
+        size = f"{response.content_length:,} bytes" if response.content_length is not None else "unknown size"
+        raise InvalidRequest(f"`{url}` is {kind} ({size}), which is not text; web_fetch reads text only")
+    data, is_cut = await _body(response)
+    return Page(str(url), response.status, response.reason or "", kind, response.charset or "", data, is_cut)
+
+
+async def _body(response: ClientResponse) -> tuple[bytes, bool]:
+    """The unpacked body, and whether there was more of it than is taken."""
+    coding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "x-gzip", "deflate", ""):
+        raise InvalidRequest(f"`{response.url}` answers compressed as `{coding}`, which was not asked for; try another source")
+    unpacked = _Unpacked(is_packed=coding not in ("identity", ""))
+    async for chunk in response.content.iter_any():
+        unpacked.take(chunk)
+        if len(unpacked.data) > MOST_BYTES:
+            return bytes(unpacked.data[:MOST_BYTES]), True
+    return bytes(unpacked.data), False
+
+
+class _Unpacked:
+    """Collects a body, unpacking no more of it than the limit and a little."""
+
+    def __init__(self, is_packed: bool) -> None:
+        self.data = bytearray()
+        # 32 above the window size: gzip and zlib headers are told apart by the library.
+        self._unpack = zlib.decompressobj(47) if is_packed else None
+
+    def take(self, chunk: bytes) -> None:
+        if self._unpack is None:
+            self.data += chunk
+            return
+        while chunk and len(self.data) <= MOST_BYTES:
+            if self._unpack.eof:
+                self._unpack = zlib.decompressobj(47)
+            try:
+                self.data += self._unpack.decompress(chunk, MOST_BYTES + 1 - len(self.data))
+            except zlib.error as error:
+                raise InvalidRequest(f"the answer is not compressed as it says: {error}; try another source") from error
+            chunk = self._unpack.unconsumed_tail or self._unpack.unused_data
+
+
+async def _told(page: Page, start: int) -> ToolResult:
+    if not page.data:
+        told = f"`{page.url}` answered {page.status} {page.reason} without content."
+        return ToolResult.fail(told) if page.status >= 400 else ToolResult.ok(told)
+    text = decoded(page)
+    title = ""
+    if page.kind in _HTML or (not page.kind and text.lstrip()[:1] == "<"):
+        read = await apart(MODULE, {"html": text, "base": page.url}, READING_SECONDS)
+        if read is None:
+            return ToolResult.fail(f"`{page.url}` is HTML that cannot be read within {READING_SECONDS:g} s; try another source")
+        title, text = read["title"], read["text"]
+    if page.status >= 400:
+        return ToolResult.fail(f"`{page.url}` answered {page.status} {page.reason}: {text[:500]}")
+    return _piece(page, title, text, start)
+
+
+def _piece(page: Page, title: str, text: str, start: int) -> ToolResult:
+    if start and start >= len(text):
+        return ToolResult.fail(f"`{page.url}` has {len(text):,} characters of text; there is nothing from {start:,} on")
+    end = min(start + PAGE_CHARS, len(text))
+    more = f"; go on with start={end}" if end < len(text) else ""
+    cut = f"; the page is longer than the {MOST_BYTES:,} bytes that are read" if page.is_cut else ""
+    note = f"\n\n[characters {start} to {end} of {len(text)}{cut}{more}]" if start or more or cut else ""
+    heading = f"{page.url}\n{title}\n\n" if title else f"{page.url}\n\n"
+    return ToolResult.ok(f"{heading}{text[start:end] or '[no text]'}{note}")
+
+
+def decoded(page: Page) -> str:
+    """The text, by the first that says which encoding it is in: a byte order mark, the server, the page. Else UTF-8, or Latin."""
+    mark = next((name for mark, name in _MARKS if page.data.startswith(mark)), "")
+    meta = _META.search(page.data[:2048])
+    for name in (mark, page.charset, meta[1].decode("ascii") if meta is not None else ""):
+        if name and _is_encoding(name):
+            return page.data.decode(name, "replace")
+    try:
+        return page.data.decode()
+    except UnicodeDecodeError as error:
+        # Where the page was cut, a character may have been cut with it.
+        return page.data.decode("utf-8" if page.is_cut and error.start > len(page.data) - 4 else "cp1252", "replace")
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return _ENCODINGS.fullmatch(lookup(name).name) is not None
+    except LookupError:
+        return False

@@ -1,0 +1,85 @@
+"""What a tool is: a name, a description and `execute`; and what it is told and answers.
+
+A tool says what it does by class attributes, each of which may be missing. `effects` is what it does to the world, `repeatable`
+promises that performing a call twice does no harm, `timeout` is in seconds, `result_limit` in characters.
+
+A tool that can do several things takes an argument `operation`, and says with `operation_effects` what each of them does, so that
+reading a file need not be judged like writing one. With `purposes` it says which of its parameters are shell commands, paths and
+URLs, which are judged by themselves.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, Self, runtime_checkable
+
+from msgspec import Struct
+
+from mainspring.items import Json, Part
+
+Output = str | tuple[Part, ...]
+
+
+def _unheard(text: str) -> None:
+    pass
+
+
+class ToolContext(Struct, frozen=True):
+    """What a call may touch, and for whom.
+
+    A list that is None restricts nothing; an empty one permits nothing. Paths and domains permit what lies below them. Without
+    a `working_dir` no file is touched. `progress` shows a line of text while the tool works.
+    """
+
+    user_scopes: tuple[str, ...] = ()
+    command_allowlist: tuple[str, ...] | None = None
+    path_allowlist: tuple[str, ...] | None = None
+    domain_allowlist: tuple[str, ...] | None = None
+    working_dir: Path | None = None
+    progress: Callable[[str], None] = _unheard
+    run_id: str = ""
+
+
+class ToolResult(Struct, frozen=True):
+    """Success with an output, or failure with an error that the model reads."""
+
+    success: bool
+    output: Output = ""
+    error: str = ""
+
+    @classmethod
+    def ok(cls, output: Output = "") -> Self:
+        return cls(True, output)
+
+    @classmethod
+    def fail(cls, error: str) -> Self:
+        return cls(False, error=error)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Performs calls. `execute` may raise anything: that becomes a failure of this call. It is cancelled when its time is up."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    async def execute(self, params: Json, context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class SchemaAwareTool(Tool, Protocol):
+    """A tool that declares its parameters, as a JSON Schema. `execute` is given what fits it, and nothing else."""
+
+    @property
+    def parameters_schema(self) -> Json: ...
+
+
+def operation_of(tool_name: str, params: Mapping[str, object]) -> str:
+    """Which of the things a tool can do is asked for: the argument `operation`. Empty for a tool that does one thing.
+
+    Rules name it behind the tool: `file_ops:write`. The name is there for tools whose operation shows in other ways.
+    """
+    operation = params.get("operation")
+    return operation if isinstance(operation, str) else ""

@@ -1,0 +1,243 @@
+"""The registry: every tool of the engine, what is known about it, and the one way to perform it.
+
+A tool is code; an `Entry` is what is said about it. Entries come with the code (`register`), from installed packages
+(`discover`) and from the operator's YAML files (`load_definitions`), in any order. What the operator says goes before what the
+code says, field by field. So the schema in force is the entry's, else the tool's own, else none.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from logging import getLogger
+from pathlib import Path
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring import ports
+from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
+from mainspring.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
+from mainspring.ports import CallContext, ToolCall
+from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult, operation_of
+from mainspring.tools.entries import Entry, Status, described, entry_of, merged
+from mainspring.tools.functions import NAME, Function, FunctionTool, checked
+from mainspring.tools.schema import Validator
+
+log = getLogger(__name__)
+
+GROUP = "mainspring.tools"
+
+
+class Discovery(Struct, frozen=True):
+    """What the installed packages offered: the names of the tools taken in, and what was wrong with the others."""
+
+    found: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+class Registry:
+    """Holds tools and performs their calls, with `context` as what they may touch."""
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self, tools: Iterable[Tool | Function] = (), *, context: ToolContext | None = None) -> None:
+        self._context = context or ToolContext()
+        self._given: dict[str, Entry] = {}
+        self._defined: dict[str, Entry] = {}
+        self._known: dict[str, _Known] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: Tool | Function, entry: Entry | None = None) -> None:
+        """Takes in a tool, or a function as one. Raises `TypeError` or `ValueError` for what cannot be a tool."""
+        made = _as_tool(tool)
+        if not NAME.fullmatch(made.name):
+            raise ValueError(f"a tool cannot be called `{made.name}`; name it with up to 64 letters, digits, `_` and `-`")
+        if made.name in self._given:
+            raise ValueError(f"two tools are called `{made.name}`; give one of them another name")
+        if entry is not None and entry.name != made.name:
+            raise ValueError(f"the entry of tool `{made.name}` is for `{entry.name}`; give both one name")
+        given = merged(entry, entry_of(made))
+        self._known[made.name] = _Known(made, given, self._defined.get(made.name))
+        self._given[made.name] = given
+
+    def get(self, name: str) -> Tool | None:
+        known = self._known.get(name)
+        return None if known is None else known.tool
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that is known, tools that are only defined included."""
+        return tuple([known.entry for known in self._known.values()])
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What a model may be told of: every tool with code that is not blocked."""
+        return tuple([known.definition for known in self._known.values() if known.tool is not None and known.entry.status != "blocked"])
+
+    def status(self, name: str) -> Status:
+        """Raises `NotFound`."""
+        return self._found(name).entry.status
+
+    def describe(self, name: str) -> Json:
+        """The tool as `generate_tool_description` gives it; made once. Raises `NotFound`."""
+        return self._found(name).description
+
+    def effects(self, name: str, params: Json) -> tuple[Effect, ...]:
+        """What this call would do: by its operation where the tool tells operations apart. Raises `NotFound`.
+
+        Effects that the operator's definition names are those of every operation.
+        """
+        known = self._found(name)
+        return known.operation_effects.get(operation_of(name, params), known.definition.effects)
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind and self.get(tool.name) is not None
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ports.ToolResult:
+        """Like `validated_execute`, but what the tool raises goes through, and its timeout is the caller's to keep."""
+        told = replace(self._context, progress=context.progress, run_id=context.run_id)
+        result = await self._performed(call.name, call.parsed, told)
+        output = result.output if result.success else result.output or result.error
+        return ports.ToolResult(call.id, output, not result.success)
+
+    async def validated_execute(self, name: str, params: Json, context: ToolContext) -> ToolResult:
+        """The result of a call. Never raises: a tool that is missing, blocked, late or broken, and arguments that do not fit its
+        schema, are failures that say so."""
+        known = self._known.get(name)
+        seconds = known.entry.timeout if known is not None else None
+        try:
+            with anyio.move_on_after(seconds):
+                return await self._performed(name, params, context)
+        except DelegateToClient:
+            return ToolResult.fail(f"The tool `{name}` wants the client to perform this call; there is none here.")
+        except Exception as error:
+            log.debug("tool %s failed", name, exc_info=True)
+            return ToolResult.fail(f"The tool `{name}` failed: {type(error).__name__}: {error}")
+        return ToolResult.fail(f"The tool `{name}` was stopped: it took longer than {seconds:g} s.")
+
+    def discover(self, group: str = GROUP) -> Discovery:
+        """Registers what installed packages offer under this entry point group: tools, their classes, or functions.
+
+        One that cannot be used is logged and reported; the others are taken.
+        """
+        found: list[str] = []
+        problems: list[str] = []
+        for point in sorted(entry_points(group=group), key=lambda point: point.name):
+            try:
+                found.append(self._taken(point))
+            # Loading runs the code of others: whatever it raises is the answer to this entry point.
+            except Exception as error:
+                problems.append(f"entry point `{point.name}` ({point.value}) is no tool: {type(error).__name__}: {error}")
+                log.warning("%s", problems[-1])
+        return Discovery(tuple(found), tuple(problems))
+
+    def load_definitions(self, folder: Path) -> tuple[str, ...]:
+        """Takes in the entries of the folder's YAML files, all of them or none, and returns their names.
+
+        Raises `InvalidRequest` with every error, each with its file and line.
+        """
+        try:
+            # YAML is optional: only those who write such files need it.
+            from mainspring.tools.definitions import read_definitions
+        except ModuleNotFoundError as error:
+            raise InvalidRequest(f"{folder}: tool definitions need a YAML reader; install it: pip install pyyaml") from error
+        defined = {entry.name: entry for entry in read_definitions(folder)}
+        if twice := [name for name in defined if name in self._defined]:
+            raise InvalidRequest(f"{folder}: tool `{twice[0]}` was defined before; define each tool once")
+        try:
+            known = {name: _Known(self.get(name), self._given.get(name), entry) for name, entry in defined.items()}
+        except ValueError as error:
+            raise InvalidRequest(f"{folder}: {error}") from error
+        self._defined |= defined
+        self._known |= known
+        return tuple(defined)
+
+    def _taken(self, point: EntryPoint) -> str:
+        loaded = point.load()
+        tool = _as_tool(loaded() if inspect.isclass(loaded) else loaded)
+        package, version = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
+        self.register(tool, Entry(name=tool.name, source=package, version=version))
+        return tool.name
+
+    def _found(self, name: str) -> "_Known":
+        if (known := self._known.get(name)) is None:
+            raise NotFound(self._missing(name))
+        return known
+
+    def _missing(self, name: str) -> str:
+        names = ", ".join([f"`{known.name}`" for known in self.definitions])
+        return f"There is no tool `{name}`. Available: {names or 'none'}."
+
+    async def _performed(self, name: str, params: Json, context: ToolContext) -> ToolResult:
+        known = self._known.get(name)
+        if known is None or known.tool is None:
+            defined = f" It is defined in {known.entry.source}, but no code is registered for it." if known is not None else ""
+            return ToolResult.fail(self._missing(name) + defined)
+        if known.entry.status == "blocked":
+            why = f": {known.entry.reason}" if known.entry.reason else ""
+            return ToolResult.fail(f"The tool `{name}` is not performed: its registry entry has the status `blocked`{why}.")
+        if problems := known.errors(params):
+            return ToolResult.fail(f"Invalid arguments for `{name}`: {'; '.join(problems)}.")
+        result: object = await known.tool.execute(params, context)
+        if not isinstance(result, ToolResult):
+            return ToolResult.fail(f"The tool `{name}` returned {type(result).__name__} instead of a result.")
+        return replace(result, output=_limited(result.output, known.entry.result_limit))
+
+
+class _Known:
+    """A tool with its entry in force. Raises `ValueError` if the entry cannot be one of a tool."""
+
+    def __init__(self, tool: Tool | None, given: Entry | None, defined: Entry | None) -> None:
+        self.tool = tool
+        self.entry = merged(defined, given)
+        self.description = described(self.entry)
+        is_overruled = defined is not None and defined.effects is not None
+        self.operation_effects: Mapping[str, tuple[Effect, ...]] = {} if is_overruled else getattr(tool, "operation_effects", {})
+        self.definition = checked(
+            ToolDefinition(
+                name=self.entry.name,
+                description=self.description["description"],
+                parameters=self.entry.schema,
+                kind="builtin",
+                repeatable=bool(self.entry.repeatable),
+                effects=self.entry.effects or (),
+                timeout=self.entry.timeout,
+                operations=dict(self.operation_effects),
+                purposes=dict(getattr(tool, "purposes", {})),
+            )
+        )
+        self._validator: Validator | None = None
+
+    def errors(self, params: Json) -> list[str]:
+        if self.entry.schema is None:
+            return []
+        # Compiled at the first call: the library takes longer to import than most commands need to start.
+        self._validator = self._validator or Validator(self.definition)
+        return self._validator.errors(params)
+
+
+def _as_tool(tool: object) -> Tool:
+    if inspect.isclass(tool):
+        raise TypeError(f"`{tool.__name__}` is a class; register an instance of it: {tool.__name__}()")
+    if isinstance(tool, Tool):
+        return tool
+    if callable(tool):
+        return FunctionTool(tool)
+    raise TypeError(f"{type(tool).__name__} is neither a tool nor a function; a tool has name, description and execute")
+
+
+def _limited(output: Output, most: int | None) -> Output:
+    if most is None:
+        return output
+    return _cut(output, most) if isinstance(output, str) else tuple(_limited_parts(output, most))
+
+
+def _limited_parts(parts: Iterable[Part], most: int) -> Iterator[Part]:
+    for part in parts:
+        yield replace(part, text=_cut(part.text, most)) if isinstance(part, InputText | OutputText) else part
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}\n[... {len(text) - most} characters left out ...]"
