@@ -1,6 +1,5 @@
 """The composition root: names and options in, a running engine out. The only module that knows every adapter."""
 
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -8,38 +7,40 @@ from typing import Any, Self
 
 from anyio import CancelScope
 
+from mainspring.backends import provider_for
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle
-from mainspring.errors import InvalidRequest, RunFailed
+from mainspring.errors import RunFailed
 from mainspring.events import TextDelta
 from mainspring.ids import NewId, random_id
 from mainspring.items import Item, Json, Tool, ToolDefinition, user
 from mainspring.loop.run import Run
+from mainspring.policies.answers import FormedAnswer
 from mainspring.policies.limits import WithinLimits
-from mainspring.policies.tools import AllowedTools, HandOff, KnownTool, ValidArguments
+from mainspring.policies.tools import AllowedTools, Approved, HandOff, KnownTool, ValidArguments
 from mainspring.ports import CallPolicy, Provider, Sink, Store, ToolExecutor
-from mainspring.providers.scripted import Scripted
 from mainspring.spec import PresetName, RunSpec, spec_for
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
-from mainspring.tools.functions import Functions
+from mainspring.tools.contract import Tool as CallableTool
+from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 
 
 class Engine(CoreEngine):
-    """An engine from plain names: a model, Python functions as tools, and a file to remember in.
+    """An engine from plain names: a model, Python functions or other tools, and a file to remember in.
 
-    `model` is `scripted:FILE`, or a model name for an OpenAI-compatible backend at `base_url` (default: the environment's
-    `OPENAI_BASE_URL`); it may also be a `Provider`. `database` is a file; without one, runs live in memory. `policies` are
-    asked after the built-in ones and before a call is handed to the client. `context_tokens` is how many tokens the model takes
-    in at once; without it, only the backend knows.
+    `model` is as in `backends.provider_for`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
+    `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`; it may also be a `Provider`. `database` is a
+    file; without one, runs live in memory. `policies` are asked after the built-in ones and before a call is handed to the
+    client. `context_tokens` is how many tokens the model takes in at once; without it, only the backend knows.
     """
 
     def __init__(
         self,
         model: str | Provider,
         *,
-        tools: Sequence[Callable[..., object]] = (),
+        tools: Registry | Sequence[CallableTool | Callable[..., object]] = (),
         instructions: str | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -52,20 +53,21 @@ class Engine(CoreEngine):
         context_tokens: int | None = None,
         new_id: NewId = random_id,
     ) -> None:
-        functions = Functions(tools)
-        performers = (functions, *executors)
+        registry = tools if isinstance(tools, Registry) else Registry(tools)
+        performers = (registry, *executors)
         super().__init__(
             provider_for(model, base_url, api_key) if isinstance(model, str) else model,
             store if store is not None else store_for(database),
             executors=performers,
             policies=standard_policies(performers, policies),
+            checks=(FormedAnswer(Validators().errors),),
             sinks=sinks,
         )
         self.owns_provider, self._owns_store = isinstance(model, str), store is None
         self.model = model if isinstance(model, str) else model.name
         self.preset = preset
         self.instructions = instructions
-        self.definitions: tuple[ToolDefinition, ...] = functions.definitions
+        self.definitions: tuple[ToolDefinition, ...] = registry.definitions
         self.context_tokens = context_tokens
         self.new_id = new_id
 
@@ -89,13 +91,14 @@ class Engine(CoreEngine):
         """The order for a run: the engine's own tools and manners, with `options` as in `spec_for`."""
         given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
         fields: Json = {
+            "model": self.model,
             "instructions": self.instructions,
             "tools": (*self.definitions, *tools),
             "parent": previous,
             "context_tokens": self.context_tokens,
             **options,
         }
-        return spec_for(self.preset, id=self.new_id("resp"), model=self.model, input=given, **fields)
+        return spec_for(self.preset, id=self.new_id("resp"), input=given, **fields)
 
     async def ask(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Handle:
         """Starts a run and returns at once."""
@@ -119,26 +122,7 @@ class Engine(CoreEngine):
 def standard_policies(executors: Sequence[ToolExecutor], more: Sequence[CallPolicy] = ()) -> tuple[CallPolicy, ...]:
     """Every question a call must pass, in order."""
     validators = Validators()
-    return (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validators.errors), *more, HandOff(executors))
-
-
-def provider_for(model: str, base_url: str | None = None, api_key: str | None = None) -> Provider:
-    """The provider that a model name stands for."""
-    kind, _, rest = model.partition(":")
-    if kind == "scripted":
-        return Scripted.from_file(Path(rest))
-    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
-    api_key = api_key or os.environ.get("OPENAI_API_KEY")
-    if base_url is None and api_key is None:
-        raise InvalidRequest(
-            f"model `{model}` needs a backend: pass its address as base_url or --base-url (for example "
-            "http://127.0.0.1:11434/v1), or set OPENAI_API_KEY for OpenAI, or use `scripted:FILE`",
-            param="model",
-        )
-    # aiohttp is heavy; only those who talk to a network backend pay for it.
-    from mainspring.providers.chat import Chat
-
-    return Chat(base_url or "https://api.openai.com/v1", api_key=api_key)
+    return (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validators.errors), *more, Approved(), HandOff(executors))
 
 
 def store_for(database: str | Path | None) -> Store:

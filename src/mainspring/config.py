@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,13 +29,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     database: str = "mainspring.db"
     """The file that keeps everything."""
     model: str | None = None
-    """The model for requests that name none, or `scripted:FILE`."""
+    """The model for requests that name none: `PROVIDER/MODEL`, an alias, `local`, or `scripted:FILE`."""
     base_url: str | None = None
     """An OpenAI-compatible backend that serves every model name."""
     backend_key: str | None = None
     """The backend's key."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
+    providers: dict[str, dict[str, Any]] = {}
+    """Backends by name, each a table `[providers.NAME]`; `mainspring/backends.py` lists what it may hold."""
+    aliases: dict[str, str | tuple[str, ...]] = {}
+    """Names for models; several models are tried in order until one answers."""
     context_tokens: int | None = None
     """How many tokens the model takes; what does not fit is cut off or refused, as a request's `truncation` says."""
     tools: tuple[str, ...] = ()

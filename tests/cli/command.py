@@ -25,7 +25,10 @@ Variables = dict[str, str]
 
 SECONDS = 60
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_OURS = ("MAINSPRING_", "OPENAI_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "PYTHON")
+_OURS = (
+    "MAINSPRING_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "OLLAMA_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES",
+    "TERM", "PYTHON",
+)  # fmt: skip
 
 
 class Result(Struct, frozen=True):

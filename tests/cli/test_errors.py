@@ -49,9 +49,8 @@ def test_an_empty_prompt(shell: Shell) -> None:
 
 
 def test_no_model(shell: Shell) -> None:
-    told = complaint(shell, "run", "Hi")
-    assert told.startswith("no model is named; pass --model NAME")
-    assert "`mainspring demo` needs none" in told
+    told = complaint(shell, "run", "Hi", "--base-url", "http://127.0.0.1:9/v1")
+    assert told == "no model is named; pass --model with a name that http://127.0.0.1:9/v1 knows"
 
 
 def test_a_model_without_a_backend(shell: Shell) -> None:
@@ -85,7 +84,7 @@ def test_two_tools_of_the_same_name(shell: Shell) -> None:
     (shell.folder / "more.py").write_text("def add(a: int) -> int:\n    return a\n")
     tools = ("--tool", "mytools:add", "--tool", "more:add")
     assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), *tools) == snapshot(
-        "two functions are called `add`; give one of them another name: @tool(name=...)"
+        "two tools are called `add`; give one of them another name"
     )
 
 

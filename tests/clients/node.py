@@ -33,7 +33,7 @@ def run(script: str, *arguments: str, url: str, model: str) -> Any:
     return json.loads(done.stdout)
 
 
-def install() -> None:
+def install(folder: Path = FOLDER) -> None:
     """Makes `node_modules` what the lock file says; skips the test where that cannot be."""
     for command in ("node", "npm"):
         if shutil.which(command) is None:
@@ -41,15 +41,15 @@ def install() -> None:
     if _version(["node", "--version"]) < 20:
         pytest.skip("these clients need Node 20 or newer")
     # Tests run in several processes; the first installs, the others wait for it.
-    with (FOLDER / ".gitignore").open() as lock:
+    with (folder / ".gitignore").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = FOLDER / "node_modules" / ".stamp"
-        wanted = sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
+        stamp = folder / "node_modules" / ".stamp"
+        wanted = sha256((folder / "package-lock.json").read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
             return
         done = subprocess.run(
             ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"],
-            cwd=FOLDER,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

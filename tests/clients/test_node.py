@@ -110,11 +110,7 @@ def test_the_ai_sdk_gets_an_object(url: str, model: Model, provider: str) -> Non
     assert model.asked[0]["response_format"]["type"] == "json_schema"
 
 
-@pytest.mark.parametrize(
-    ("provider", "words"),
-    # The second shows what an error says only if it names a field at fault; else, the words of its status.
-    [("openai", "unwell"), ("open-responses", "Bad Request")],
-)
-def test_the_ai_sdk_throws_when_the_model_fails(url: str, model: Model, provider: str, words: str) -> None:
+@pytest.mark.parametrize("provider", ["openai", "open-responses"])
+def test_the_ai_sdk_tells_why_the_model_failed(url: str, model: Model, provider: str) -> None:
     model.hears("Hello", fails(400))
-    assert words in node.run("ai.mjs", provider, "failure", url=url, model=model.name)["message"]
+    assert "unwell" in node.run("ai.mjs", provider, "failure", url=url, model=model.name)["message"]

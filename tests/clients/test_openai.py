@@ -32,6 +32,25 @@ async def test_the_async_client_asks_several_things_at_once(url: str, model: Mod
     assert [answer.output_text for answer in answers] == words
 
 
+def test_an_answer_that_does_not_fit_its_schema_has_failed_and_says_where(client: OpenAI, model: Model) -> None:
+    model.hears("Oslo", says('{"city": "Oslo"}'))
+    schema = {"type": "object", "properties": {"city": {"type": "integer"}}, "required": ["city"], "additionalProperties": False}
+    form: Any = {"format": {"type": "json_schema", "name": "city", "strict": True, "schema": schema}}
+    answer = client.responses.create(model=model.name, input="Oslo", text=form)
+    assert answer.status == "failed"
+    assert answer.error is not None
+    assert "city" in answer.error.message
+    assert answer.output_text == '{"city": "Oslo"}'
+    assert model.asked[0]["response_format"]["json_schema"]["schema"] == schema
+
+
+def test_a_schema_that_is_none_is_refused_before_anything_runs(client: OpenAI, model: Model) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "city", "schema": {"type": "towel"}}}
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model.name, input="Oslo", text=form)
+    assert refused.value.param == "text.format.schema"
+
+
 def test_every_option_reaches_the_model_or_comes_back(client: OpenAI, model: Model) -> None:
     model.hears("Hello", says("Hi."))
     answer = client.responses.create(

@@ -15,10 +15,11 @@ An agent engine you host yourself: any model, your tools, every step recorded.
 
     mainspring demo
 
-**Ask a model** of an OpenAI-compatible backend:
+**Ask a model**: one whose key is in the environment, one of a server on this machine, or else a small one of our own:
 
-    export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 MAINSPRING_MODEL=qwen3
     mainspring run "Why is the sky blue?"
+    mainspring models
+    mainspring run "Why is the sky blue?" --model anthropic/claude-sonnet-5-5
 
 **Give it tools**: Python functions, here all of `mytools.py` that are marked with `@tool`:
 
@@ -44,7 +45,8 @@ Examples:
     mainspring serve --model scripted:script.json --port 0
     mainspring serve --base-url https://example.com/v1 --tool mytools --database /var/lib/mainspring.db
 
-Without a model it answers with a scripted stand-in. Settings come from mainspring.toml, the environment (MAINSPRING_PORT
+Without one it takes what it finds: a key in the environment, a model server on this machine, or else a small model of its own.
+Settings come from mainspring.toml, the environment (MAINSPRING_PORT
 and so on) and these options, the later ones winning. Ctrl-C stops it: runs may finish for a while, and the next start takes
 up the rest.
 """
@@ -67,6 +69,16 @@ A model turn that was under way is asked again. A tool call that was under way i
 repeatable: the model is told that its outcome is unknown. Pass the same `--tool` as to `run`. A run that another process is
 still working on is taken away from it.
 """
+DOCTOR = """
+Asks every configured model a few small questions, and shows what it can really do.
+
+Whether it answers, streams and counts tokens; calls a tool, and two at once; keeps to a JSON schema; answers again after it was
+stopped. What fails comes with what to do about it.
+
+    mainspring doctor
+    mainspring doctor --model anthropic/claude-sonnet-5-5
+    mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3
+"""
 SHOW = """
 Shows a run of the database as it was shown live.
 """
@@ -77,12 +89,12 @@ app.add_typer(keys)
 Model = Annotated[
     str | None,
     typer.Option(
-        envvar="MAINSPRING_MODEL", metavar="NAME", help="A model of the backend, or `scripted:FILE` for a script that plays one."
+        envvar="MAINSPRING_MODEL", metavar="NAME", help="A model, as `PROVIDER/NAME`, `local`, or `scripted:FILE` for a script."
     ),
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(envvar="OPENAI_BASE_URL", metavar="URL", help="An OpenAI-compatible backend. Default: OpenAI."),
+    typer.Option(envvar="OPENAI_BASE_URL", metavar="URL", help="An OpenAI-compatible backend, asked for every model."),
 ]
 ApiKey = Annotated[
     str | None,
@@ -104,6 +116,7 @@ Preset = Annotated[
         "`decision` takes few, deterministic turns.",
     ),
 ]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings. Default: mainspring.toml, if there is one.")]
 Database = Annotated[Path, typer.Option(metavar="FILE", help="The file that holds the runs.", show_default=False)]
 Events = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, as it is recorded.")]
 
@@ -128,15 +141,13 @@ def serve(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings. Default: mainspring.toml, if there is one.")
-    ] = None,
+    config: Config = None,
 ) -> int:
+    from mainspring.cli.serving import become_server
     from mainspring.config import load
-    from mainspring.server.serve import serve
 
     given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "backend_key": api_key}
-    return serve(load({**given, "tools": tuple(tool) if tool else None}, file=config))
+    become_server(load({**given, "tools": tuple(tool) if tool else None}, file=config))
 
 
 @app.command(help=RUN)
@@ -152,11 +163,13 @@ def run(
     max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: any.")] = None,
     database: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to keep the run. Default: in memory.")] = None,
     previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run of the database.")] = None,
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep all that the backend answers in this file.")] = None,
+    replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
     json: Events = False,
 ) -> int:
     from mainspring.cli.run import Order, Setup, run
 
-    setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions)
+    setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions, record, replay)
     return run(Order(prompt, previous, max_turns, max_seconds), setup, database, as_json=json)
 
 
@@ -199,6 +212,33 @@ def show(
     from mainspring.cli.show import show
 
     return show(run_id, database, as_json=json)
+
+
+@app.command()
+def models(
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+    json: Annotated[bool, typer.Option("--json", help="Print every model as a line of JSON.")] = False,
+) -> int:
+    """Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine."""
+    from mainspring.cli.doctor import models
+
+    return models(base_url, api_key, config, as_json=json)
+
+
+@app.command(help=DOCTOR)
+def doctor(
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+    seconds: Annotated[float, typer.Option(min=1, metavar="S", help="How long each question may take.")] = 120.0,
+    json: Annotated[bool, typer.Option("--json", help="Print every finding as a line of JSON.")] = False,
+) -> int:
+    from mainspring.cli.doctor import doctor
+
+    return doctor(model, base_url, api_key, config, as_json=json, seconds=seconds)
 
 
 @app.command()

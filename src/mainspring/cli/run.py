@@ -1,11 +1,13 @@
 """`mainspring run` and `mainspring resume`: from options to an engine, and the run on the screen."""
 
+import asyncio
 import os
 import sys
 from pathlib import Path
 
 from msgspec import Struct
 
+from mainspring import backends
 from mainspring.app import Engine
 from mainspring.cli.follow import View, follow, launch
 from mainspring.cli.lines import Lines
@@ -15,6 +17,7 @@ from mainspring.cli.screen import Screen
 from mainspring.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.items import ToolDefinition
 from mainspring.loop.run import Run
+from mainspring.ports import Provider
 from mainspring.spec import PresetName
 from mainspring.tools.functions import load
 
@@ -28,28 +31,53 @@ class Setup(Struct, frozen=True):
     tools: tuple[str, ...]
     preset: PresetName = "responses"
     instructions: str | None = None
+    record: Path | None = None
+    replay: Path | None = None
 
     def engine(self, database: Path | None, model: str | None = None) -> Engine:
         """An engine set up like this, with `model` if none is named. Raises `InvalidRequest` for what cannot be had."""
-        name = self.model or model
-        if not name:
-            raise InvalidRequest(
-                "no model is named; pass --model NAME (with --base-url URL, unless it is OpenAI's) or set MAINSPRING_MODEL; "
-                "`mainspring demo` needs none"
-            )
         functions = dict.fromkeys([function for reference in self.tools for function in load(reference)])
+        provider, name = self._answering(self.model or model)
         try:
-            return Engine(
-                name,
+            engine = Engine(
+                provider,
                 tools=tuple(functions),
                 instructions=self.instructions,
-                base_url=self.base_url,
-                api_key=self.api_key,
                 database=database,
                 preset=self.preset,
             )
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
+        engine.owns_provider, engine.model = True, name
+        return engine
+
+    def _answering(self, model: str | None) -> tuple[Provider, str]:
+        if self.record is not None or self.replay is not None:
+            return self._taped(model), model or ""
+        if model:
+            return backends.provider_for(model, self.base_url, self.api_key, progress=say), model
+        if self.base_url is not None:
+            raise InvalidRequest(f"no model is named; pass --model with a name that {self.base_url} knows")
+        if (answering := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
+            raise InvalidRequest(
+                "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
+                "MAINSPRING_MODEL; `mainspring demo` needs none"
+            )
+        say(f"asking {answering.told}")
+        return answering.provider, answering.model
+
+    def _taped(self, model: str | None) -> Provider:
+        """A backend that is recorded, or its recording."""
+        # aiohttp is heavy; only those who talk to a network backend pay for it.
+        from mainspring.providers.cassette import Player, Recorder
+
+        if not model:
+            raise InvalidRequest("name the model that is recorded or replayed: --model NAME")
+        if self.record is not None and self.replay is not None:
+            raise InvalidRequest("--record and --replay exclude each other; pass one of them")
+        environment = os.environ if self.replay is None else backends.without_keys(os.environ)
+        tape = Recorder(self.record) if self.record is not None else Player(self.replay or Path())
+        return backends.provider_for(model, self.base_url, self.api_key, environment=environment, tape=tape)
 
 
 class Order(Struct, frozen=True):

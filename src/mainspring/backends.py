@@ -1,0 +1,336 @@
+"""Which models can be asked: those of the settings, of the keys in the environment, of servers on this machine, or our own.
+
+`found` looks for them, in that order of trust; `provider_of` makes one provider of them all. Adapters are imported when a
+backend of their kind is made, and not before.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from anyio import create_task_group, fail_after
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mainspring.errors import InvalidRequest, ProviderError
+from mainspring.items import Json
+from mainspring.ports import Provider
+from mainspring.providers.compose import Count, Options, compose
+from mainspring.providers.router import Router
+from mainspring.providers.scripted import Scripted
+
+if TYPE_CHECKING:
+    from mainspring.providers._http import Tape
+
+Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted"]
+Progress = Callable[[str], None]
+
+PROBE_SECONDS = 0.5
+OPENAI = "https://api.openai.com/v1"
+
+
+class Backend(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A backend as `[providers.NAME]` describes it. Only what differs from the kind's own defaults needs to be said."""
+
+    kind: Kind = "chat"
+    """The wire format it speaks; `local` runs a model on this machine, `scripted` plays a file."""
+    base_url: str | None = None
+    """Its address; for `chat` and `responses` usually ending in `/v1`."""
+    key: str | None = None
+    """Its key. Better leave it in the environment and name the variable in `key_env`."""
+    key_env: str | None = None
+    """The environment variable that holds its key."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers to send."""
+    timeout: float = 600.0
+    """How many seconds it may stay silent."""
+    model: str | None = None
+    """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
+    attempts: Count = 3
+    failures: Count | None = 10
+
+
+class Known(Struct, frozen=True):
+    """What is the same for everybody: where a vendor's key is, which wire format it speaks, which model it is tried with."""
+
+    kind: Kind
+    keys: tuple[str, ...]
+    model: str
+    base_url: str | None = None
+
+
+VENDORS: dict[str, Known] = {
+    "openai": Known("responses", ("OPENAI_API_KEY",), "gpt-5.4-mini", OPENAI),
+    "anthropic": Known("anthropic", ("ANTHROPIC_API_KEY",), "claude-sonnet-5-5"),
+    "gemini": Known("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "gemini-2.5-flash"),
+}
+
+
+class Server(Struct, frozen=True):
+    """A model server as it is usually found on this machine. `owner` is what it calls itself, where others share its port."""
+
+    kind: Kind
+    base_url: str
+    owner: str | None = None
+
+
+SERVERS: dict[str, Server] = {
+    "ollama": Server("ollama", "http://127.0.0.1:11434"),
+    "lmstudio": Server("chat", "http://127.0.0.1:1234/v1"),
+    "vllm": Server("chat", "http://127.0.0.1:8000/v1", "vllm"),
+    "llamacpp": Server("chat", "http://127.0.0.1:8080/v1", "llamacpp"),
+}
+
+
+class Found(Struct, frozen=True):
+    """A backend, and where it was found, in words."""
+
+    backend: Backend
+    origin: str
+
+
+def configured(tables: Mapping[str, object]) -> dict[str, Found]:
+    """The backends of the settings. Raises `InvalidRequest` with everything that is wrong in them."""
+    found: dict[str, Found] = {}
+    problems: list[str] = []
+    for name, table in tables.items():
+        try:
+            backend = msgspec.convert(table, Backend)
+        except msgspec.ValidationError as error:
+            problems.append(f"providers.{name}: {str(error).replace('`$.', '`')}")
+            continue
+        if isinstance(table, dict) and "kind" not in table and name in VENDORS:
+            backend = replace(backend, kind=VENDORS[name].kind)
+        found[name] = Found(_complete(name, backend), "configured")
+    if problems:
+        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
+    return found
+
+
+def _complete(name: str, backend: Backend) -> Backend:
+    known = VENDORS.get(name)
+    if known is None or known.kind != backend.kind:
+        return backend
+    return replace(backend, base_url=backend.base_url or known.base_url, model=backend.model or known.model)
+
+
+def in_environment(environment: Mapping[str, str]) -> dict[str, Found]:
+    """The vendors whose keys are set. A base URL for OpenAI's key means a backend that only speaks like OpenAI."""
+    found: dict[str, Found] = {}
+    for name, known in VENDORS.items():
+        variable = next((key for key in known.keys if environment.get(key)), None)
+        base_url = environment.get("OPENAI_BASE_URL") if name == "openai" else None
+        if base_url and base_url.rstrip("/") != OPENAI:
+            backend = Backend(kind="chat", base_url=base_url, key_env=variable)
+            found[name] = Found(backend, "OPENAI_BASE_URL is set")
+        elif variable is not None:
+            backend = Backend(kind=known.kind, base_url=known.base_url, key_env=variable, model=known.model)
+            found[name] = Found(backend, f"{variable} is set")
+    return found
+
+
+async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, Server] = SERVERS) -> dict[str, Found]:
+    """The model servers that answer on their usual ports, each with its first model."""
+    found: dict[str, Found] = {}
+
+    async def look(name: str, server: Server) -> None:
+        base_url = _ollama_host(environment) if name == "ollama" and environment.get("OLLAMA_HOST") else server.base_url
+        provider = made(name, Backend(kind=server.kind, base_url=base_url, attempts=1, failures=None), environment)
+        try:
+            with fail_after(PROBE_SECONDS):
+                models = await provider.models()
+        except (ProviderError, TimeoutError):
+            return
+        finally:
+            await provider.close()
+        if models and (server.owner is None or models[0].owned_by == server.owner):
+            backend = Backend(kind=server.kind, base_url=base_url, model=models[0].id)
+            found[name] = Found(backend, f"it answers at {base_url}")
+
+    async with create_task_group() as tasks:
+        for name, server in servers.items():
+            tasks.start_soon(look, name, server)
+    return {name: found[name] for name in servers if name in found}
+
+
+def _ollama_host(environment: Mapping[str, str]) -> str:
+    host = environment["OLLAMA_HOST"].replace("0.0.0.0", "127.0.0.1")
+    host = host if "://" in host else f"http://{host}"
+    return host if host.rpartition(":")[2].rstrip("/").isdigit() else f"{host}:11434"
+
+
+def of_our_own() -> dict[str, Found]:
+    """The model that runs in a process of ours, if its runtime is installed."""
+    from mainspring.providers.local import is_available
+
+    return {"local": Found(Backend(kind="local", model="smollm2"), "it runs on this machine")} if is_available() else {}
+
+
+async def found(environment: Mapping[str, str] = os.environ) -> dict[str, Found]:
+    """Every backend that can be had without being configured, the most trusted first."""
+    return {**in_environment(environment), **await on_this_machine(environment), **of_our_own()}
+
+
+def made(
+    name: str,
+    backend: Backend,
+    environment: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    tape: "Tape | None" = None,
+) -> Provider:
+    """The provider of one backend, with what stands before it. Raises `InvalidRequest` for what cannot work."""
+    if tape is not None and backend.kind in ("scripted", "local"):
+        raise InvalidRequest(f"a {backend.kind} model is not recorded: it needs no network; name another", param="model")
+    if backend.kind == "scripted":
+        if backend.model is None:
+            raise InvalidRequest(f"providers.{name}: a scripted provider needs its file; set `model`", param="providers")
+        return Scripted.from_file(Path(backend.model))
+    if backend.kind == "local":
+        from mainspring.providers.local import Local
+
+        return Local(backend.model or "smollm2", progress=progress)
+    key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
+    if backend.key_env and not key:
+        message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"
+        raise InvalidRequest(message, param="providers")
+    return compose(_adapter(name, backend, key or _usual_key(backend, environment), tape), _options(backend))
+
+
+def _usual_key(backend: Backend, environment: Mapping[str, str]) -> str | None:
+    """The vendor's key from its usual variable, for the vendor's own address and no other."""
+    for known in VENDORS.values():
+        if known.kind == backend.kind and backend.base_url == known.base_url:
+            return next((environment[key] for key in known.keys if environment.get(key)), None)
+    return None
+
+
+def _adapter(name: str, backend: Backend, key: str | None, tape: "Tape | None") -> Provider:
+    options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
+    address: Json = {} if backend.base_url is None else {"base_url": backend.base_url}
+    match backend.kind:
+        case "ollama":
+            from mainspring.providers.ollama import Ollama
+
+            return Ollama(**address, **options)
+        case "gemini":
+            from mainspring.providers.gemini import Gemini
+
+            return Gemini(**address, **options)
+        case "anthropic":
+            from mainspring.providers.anthropic import Anthropic
+
+            return Anthropic(**address, **options)
+        case "responses":
+            from mainspring.providers.responses import Responses
+
+            return Responses(**{"base_url": OPENAI, **address}, **options)
+        case _:
+            from mainspring.providers.chat import Chat
+
+            if backend.base_url is None:
+                raise InvalidRequest(f"providers.{name}: a backend of kind `chat` needs a `base_url`", param="providers")
+            return Chat(**address, **options)
+
+
+def _options(backend: Backend) -> Options:
+    return Options(**{field: getattr(backend, field) for field in Options.__struct_fields__})
+
+
+def provider_of(
+    backends: Mapping[str, Found],
+    *,
+    aliases: Mapping[str, str | Sequence[str]] | None = None,
+    default: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    tape: "Tape | None" = None,
+) -> Router:
+    """One provider for all of them. A name alone stands for the provider's own model; names of no provider go to `default`."""
+    providers = {name: made(name, entry.backend, environment, progress, tape) for name, entry in backends.items()}
+    own = {name: f"{name}/{entry.backend.model}" for name, entry in backends.items() if entry.backend.model}
+    return Router(providers, aliases={**own, **(aliases or {})}, default=default)
+
+
+def default_model(backends: Mapping[str, Found]) -> str | None:
+    """The model for requests that name none: the first backend's own."""
+    return next((f"{name}/{entry.backend.model}" for name, entry in backends.items() if entry.backend.model), None)
+
+
+class Answering(Struct, frozen=True):
+    """Who answers: the provider, the model for requests that name none, and both in words."""
+
+    provider: Provider
+    model: str
+    told: str
+
+
+def discovered(
+    known: Mapping[str, Found],
+    *,
+    aliases: Mapping[str, str | Sequence[str]] | None = None,
+    progress: Progress | None = None,
+) -> Answering | None:
+    """What answers when nothing is configured: the first that was found; None if there is none."""
+    model = default_model(known)
+    if model is None:
+        return None
+    first = model.partition("/")[0]
+    told = f"{model}, since {known[first].origin}"
+    if first == "local":
+        told += "; it is very small, for a first look. A better one is one setting away:\n            set a vendor's key, "
+        told += "start Ollama, or pass --model local:FILE.gguf or --base-url URL"
+    elif others := [name for name in known if name != first]:
+        told += f"; also {', '.join(others)}: choose with --model PROVIDER/MODEL"
+    return Answering(provider_of(known, aliases=aliases, default=first, progress=progress), model, told)
+
+
+def provider_for(
+    model: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    tape: "Tape | None" = None,
+) -> Provider:
+    """The provider that a model name stands for: `scripted:FILE`, `local`, `local:FILE`, a vendor's `VENDOR/MODEL`, or any name
+    for the backend at `base_url` or the one that the environment names."""
+    kind, _, rest = model.partition(":")
+    if kind == "scripted":
+        return made(kind, Backend(kind="scripted", model=rest), tape=tape)
+    base_url = base_url or environment.get("OPENAI_BASE_URL")
+    if base_url is not None:
+        key = api_key or environment.get("OPENAI_API_KEY")
+        return made("openai", Backend(kind="chat", base_url=base_url, key=key), environment, tape=tape)
+    if kind == "local":
+        local = {"local": Found(Backend(kind="local", model=rest or "smollm2"), "named")}
+        return provider_of(local, default="local", progress=progress, tape=tape)
+    if api_key is not None:
+        return made("openai", Backend(kind="chat", base_url=OPENAI, key=api_key), environment, tape=tape)
+    known = in_environment(environment)
+    vendor = model.partition("/")[0]
+    if vendor in SERVERS and "/" in model:
+        known[vendor] = Found(Backend(kind=SERVERS[vendor].kind, base_url=SERVERS[vendor].base_url), "named")
+    elif vendor == "local" and "/" in model:
+        known |= of_our_own()
+    if not known or (vendor in VENDORS and vendor not in known):
+        needed = " or ".join(VENDORS[vendor].keys) if vendor in VENDORS else "OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY"
+        raise InvalidRequest(
+            f"model `{model}` needs a backend: set {needed}, or pass an address as base_url or --base-url (for example "
+            "http://127.0.0.1:11434/v1), or use `local`, or `scripted:FILE`",
+            param="model",
+        )
+    return provider_of(known, default=_likely(model, known), environment=environment, progress=progress, tape=tape)
+
+
+def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that has every vendor's key, for asking a recording, which looks at none."""
+    return {**{key: "recorded" for known in VENDORS.values() for key in known.keys[:1]}, **environment}
+
+
+def _likely(model: str, known: Mapping[str, Found]) -> str:
+    """The provider of a model that is named without one: by its family, or else the first."""
+    family = {"claude": "anthropic", "gemini": "gemini", "gpt": "openai"}.get(model.partition("-")[0])
+    return family if family is not None and family in known else next(iter(known))

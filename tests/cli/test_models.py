@@ -1,0 +1,74 @@
+"""`models`, `doctor`, and a run whose model is found instead of named."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from tests.cli.command import Result, Shell
+from tests.test_backends import listening
+
+from mainspring.providers.local import is_available
+
+KEY = "sk-something-secret"
+LISTED = {"object": "list", "data": [{"id": "small", "object": "model"}, {"id": "large", "object": "model"}]}
+
+
+async def ran(shell: Shell, *arguments: str, **options: Any) -> Result:
+    return await anyio.to_thread.run_sync(partial(shell.run, *arguments, **options))
+
+
+async def test_models_lists_what_every_configured_provider_offers(shell: Shell) -> None:
+    async with listening(LISTED) as (url, asked):
+        configure(shell.folder, f'[providers.mine]\nbase_url = "{url}/v1"\nkey_env = "MY_KEY"\nmodel = "large"\n')
+        result = await ran(shell, "models", env={"MY_KEY": KEY})
+        lines = await ran(shell, "models", "--json", env={"MY_KEY": KEY})
+    assert result.out == "mine  chat, configured\n  mine/small\n  mine/large  (for requests that name none)\n"
+    assert [json.loads(line)["id"] for line in lines.out.splitlines()] == ["mine/small", "mine/large"]
+    assert set(asked.keys) == {f"Bearer {KEY}"}
+
+
+async def test_models_of_a_backend_that_is_down_are_an_error_with_its_name(shell: Shell) -> None:
+    result = await ran(shell, "models", "--base-url", "http://127.0.0.1:9/v1")
+    assert (result.code, result.out) == (1, "")
+    assert "default: no server answers at http://127.0.0.1:9/v1" in result.err
+
+
+async def test_the_doctor_says_what_a_model_can_and_what_to_do_about_the_rest(shell: Shell) -> None:
+    async with listening(LISTED) as (url, asked):
+        result = await ran(shell, "doctor", "--base-url", f"{url}/v1", "--model", "small")
+    assert result.code == 0
+    marks = [line.split(maxsplit=1) for line in result.out.splitlines() if line.startswith(("  ✓", "  ✗"))]
+    assert [mark + " " + text.split("  ")[0] for mark, text in marks] == [
+        "✓ answers",
+        "✗ calls a tool",
+        "✗ keeps to a schema no JSON: Hi.",
+        "✓ can be stopped",
+    ]
+    assert "Use a model that can call tools" in result.out
+    assert "tool_choice" in asked.bodies[1]
+    assert asked.bodies[3]["response_format"]["type"] == "json_schema"
+
+
+async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -> None:
+    result = await ran(shell, "doctor", "--base-url", "http://127.0.0.1:9/v1", "--model", "small", "--json")
+    assert result.code == 1
+    [line] = [json.loads(line) for line in result.out.splitlines()]
+    assert line["finding"]["verdict"] == "failed"
+    assert "Is the server running" in line["finding"]["advice"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_available(), reason="the local runtime has no wheel for this machine")
+async def test_a_run_without_a_model_asks_the_one_on_this_machine(shell: Shell) -> None:
+    result = await ran(shell, "run", "Say hello.", env={"OLLAMA_HOST": "127.0.0.1:9"})
+    assert result.code == 0, result.err
+    assert "asking local/smollm2" in result.err
+    assert result.out.strip()
+
+
+def configure(folder: Path, text: str) -> None:
+    (folder / "mainspring.toml").write_text(text)
