@@ -14,6 +14,7 @@ from mainspring.errors import RunFailed
 from mainspring.events import TextDelta
 from mainspring.ids import NewId, random_id
 from mainspring.items import Item, Json, Tool, ToolDefinition, user
+from mainspring.loop.history import History
 from mainspring.loop.run import Run
 from mainspring.policies.answers import FormedAnswer
 from mainspring.policies.limits import WithinLimits
@@ -23,6 +24,8 @@ from mainspring.spec import PresetName, RunSpec, spec_for
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
 from mainspring.tools.contract import Tool as CallableTool
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.joining import joined
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 
@@ -33,7 +36,8 @@ class Engine(CoreEngine):
     `model` is as in `backends.provider_for`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
     `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`; it may also be a `Provider`. `database` is a
     file; without one, runs live in memory. `policies` are asked after the built-in ones and before a call is handed to the
-    client. `context_tokens` is how many tokens the model takes in at once; without it, only the backend knows.
+    client. `mcp` are servers whose tools every run has. `context_tokens` is how many tokens the model takes in at once; without
+    it, only the backend knows.
     """
 
     def __init__(
@@ -50,11 +54,13 @@ class Engine(CoreEngine):
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] = (),
         sinks: Sequence[Sink] = (),
+        mcp: McpTools | None = None,
         context_tokens: int | None = None,
         new_id: NewId = random_id,
     ) -> None:
         registry = tools if isinstance(tools, Registry) else Registry(tools)
-        performers = (registry, *executors)
+        self.mcp = mcp or McpTools()
+        performers: tuple[ToolExecutor, ...] = (registry, self.mcp, *executors)
         super().__init__(
             provider_for(model, base_url, api_key) if isinstance(model, str) else model,
             store if store is not None else store_for(database),
@@ -80,10 +86,24 @@ class Engine(CoreEngine):
             await super().__aexit__(kind, error, trace)
         finally:
             with CancelScope(shield=True):
+                await self.mcp.close()
                 if self.owns_provider:
                     await self.provider.close()
                 if self._owns_store:
                     await self.store.close()
+
+    async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
+        """Starts a run, with the tools of MCP servers that the order names or the engine has."""
+        whole = await joined(spec, self.mcp, self.new_id)
+        try:
+            return await super().start(whole, history=history)
+        except BaseException:
+            if spec.id not in self._live:
+                self._let_go(spec.id)
+            raise
+
+    def _let_go(self, run_id: str) -> None:
+        self.mcp.unbind(run_id)
 
     def spec(
         self, prompt: str | Sequence[Item], *, previous: str | None = None, tools: Sequence[Tool] = (), **options: Any

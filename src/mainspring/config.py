@@ -40,6 +40,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Backends by name, each a table `[providers.NAME]`; `mainspring/backends.py` lists what it may hold."""
     aliases: dict[str, str | tuple[str, ...]] = {}
     """Names for models; several models are tried in order until one answers."""
+    mcp: dict[str, dict[str, Any]] = {}
+    """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
+    allow_hosts: tuple[str, ...] = ()
+    """Hosts that MCP servers and web pages named by a request may have although they are private, such as 127.0.0.1."""
     context_tokens: int | None = None
     """How many tokens the model takes; what does not fit is cut off or refused, as a request's `truncation` says."""
     tools: tuple[str, ...] = ()

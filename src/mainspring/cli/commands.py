@@ -7,6 +7,7 @@ import typer
 
 import mainspring
 from mainspring.cli.keys import app as keys
+from mainspring.cli.mcp import app as mcp
 
 HELP = """
 An agent engine you host yourself: any model, your tools, every step recorded.
@@ -85,6 +86,7 @@ Shows a run of the database as it was shown live.
 
 app = typer.Typer(name="mainspring", help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode="markdown")
 app.add_typer(keys)
+app.add_typer(mcp)
 
 Model = Annotated[
     str | None,
@@ -141,13 +143,17 @@ def serve(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A private host that requests may name, as for MCP. Repeatable.")
+    ] = None,
     config: Config = None,
 ) -> int:
     from mainspring.cli.serving import become_server
     from mainspring.config import load
 
     given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "backend_key": api_key}
-    become_server(load({**given, "tools": tuple(tool) if tool else None}, file=config))
+    lists = {"tools": tuple(tool) if tool else None, "allow_hosts": tuple(allow_host) if allow_host else None}
+    become_server(load({**given, **lists}, file=config))
 
 
 @app.command(help=RUN)

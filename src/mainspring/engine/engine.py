@@ -345,8 +345,12 @@ class Engine:
         if failure is None and journal.is_stored:
             self._remember(journal.run.spec.tenant, handle.id, history_after(journal.run))
         self._live.pop(handle.id, None)
+        self._let_go(handle.id)
         journal.close(failure)
         handle._ended.set()
+
+    def _let_go(self, run_id: str) -> None:
+        """For engines that keep something for a run: it is not driven here any more."""
 
     async def _history(self, spec: RunSpec) -> History:
         if spec.conversation is not None:

@@ -18,6 +18,7 @@ from mainspring.server import forms
 from mainspring.server.calls import unmerged
 from mainspring.server.forms import understood
 from mainspring.spec import Conversation, RunSpec, ToolChoice, spec_for
+from mainspring.tools.mcp.joining import choice_mark
 from mainspring.tools.schema import Validator
 
 MOST_INPUT_CHARS = 10_485_760
@@ -224,15 +225,25 @@ def _choice(choice: str | Json | None) -> ToolChoice:
             return ToolChoice("required")
         case {"type": "function" | "custom", "name": str(name)} | {"type": "shell" | "local_shell" | "apply_patch" as name}:
             return ToolChoice("required", name=name)
+        case {"type": "mcp", "server_label": str(label), **rest}:
+            return ToolChoice("required", name=choice_mark(label, str(rest["name"]) if rest.get("name") else None))
         case {"type": "allowed_tools", "tools": [*tools], **rest}:
             mode = rest.get("mode", "auto")
-            names = tuple([str(tool.get("name", tool.get("type"))) for tool in tools if isinstance(tool, dict)])
+            names = tuple([_allowed(tool) for tool in tools if isinstance(tool, dict)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
         case _:
             pass
     message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'
     raise InvalidRequest(message, param="tool_choice")
+
+
+def _allowed(tool: Json) -> str:
+    match tool:
+        case {"type": "mcp", "server_label": str(label), **rest}:
+            return choice_mark(label, str(rest["name"]) if rest.get("name") else None)
+        case _:
+            return str(tool.get("name", tool.get("type")))
 
 
 def _conversation(given: str | Json | None) -> Conversation | None:

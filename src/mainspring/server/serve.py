@@ -20,7 +20,10 @@ from mainspring.server.app import server
 from mainspring.server.keys import Keys, is_loopback
 from mainspring.server.responses import MOST_BODY_BYTES
 from mainspring.server.wire import Dialect
+from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import load
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.servers import servers_of
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
@@ -78,7 +81,13 @@ def chosen(settings: Settings) -> Choice:
     """Raises `InvalidRequest` for what is missing or wrong."""
     tools = [function for reference in settings.tools for function in load(reference)]
     answering = _answering(settings)
-    engine = Engine(answering.provider, tools=tools, database=Path(settings.database), context_tokens=settings.context_tokens)
+    engine = Engine(
+        answering.provider,
+        tools=tools,
+        database=Path(settings.database),
+        mcp=McpTools(servers_of(settings.mcp), guard=AddressGuard(settings.allow_hosts)),
+        context_tokens=settings.context_tokens,
+    )
     engine.owns_provider = True
     engine.model = answering.model
     return Choice(engine, answering.told)

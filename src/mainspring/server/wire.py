@@ -151,7 +151,7 @@ class Wire:
         if self._dialect.server_calls == "mcp_call":
             self._clients = client_tools(began)
         status = "queued" if run.spec.background else "in_progress"
-        body = {"response": replace(shown(began, self._dialect), status=status)}
+        body = {"response": replace(shown(began, self._dialect), status=status, output=())}
         self._tell("response.created", body)
         if run.spec.background:
             self._tell("response.queued", body)
