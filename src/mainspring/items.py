@@ -16,7 +16,7 @@ Role = Literal["user", "assistant", "system", "developer"]
 ToolKind = Literal["function", "mcp", "sandbox", "builtin"]
 Effect = Literal["read", "write", "execute", "network", "destructive"]
 Purpose = Literal["command", "path", "url"]
-CallForm = Literal["custom", "shell", "local_shell", "apply_patch"]
+CallForm = Literal["custom", "shell", "local_shell", "apply_patch", "code_interpreter"]
 
 
 class Part:

@@ -67,7 +67,9 @@ class Linter:
             self._argument(kind, {**event, "arguments": event.get("input")})
         elif kind.startswith("response.shell_call_command."):
             self._command(kind, event)
-        elif kind.startswith(("response.mcp_call.", "response.mcp_list_tools.")):
+        elif kind.startswith("response.code_interpreter_call_code."):
+            self._argument(kind, {**event, "arguments": event.get("code")})
+        elif kind.startswith(("response.mcp_call.", "response.mcp_list_tools.", "response.code_interpreter_call.")):
             assert self._open[event["output_index"]]["id"] == event["item_id"]
         elif kind == "response.output_text.annotation.added":
             part = self._part(event)
@@ -115,6 +117,8 @@ class Linter:
             assert self._arguments.pop(index, item["arguments"]) == item["arguments"]
         if item["type"] == "custom_tool_call":
             assert self._arguments.pop(index, item["input"]) == item["input"]
+        if item["type"] == "code_interpreter_call":
+            assert self._arguments.pop(index, item["code"]) == item["code"]
         if item["type"] == "shell_call":
             assert self._commands.pop(index, []) == item["action"]["commands"]
         for is_summary, field in ((False, "content"), (True, "summary")):

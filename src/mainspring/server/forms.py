@@ -157,9 +157,9 @@ def _parts(output: str | list[object]) -> str | tuple[Part, ...]:
 def spelled(item: Item) -> Item:
     """An item as the client knows it."""
     match item:
-        case FunctionCall(form=str(form)):
+        case FunctionCall(form=str(form)) if form != "code_interpreter":
             return Unknown(_spelled_call(item, form))
-        case FunctionCallOutput(form=str(form)):
+        case FunctionCallOutput(form=str(form)) if form != "code_interpreter":
             return Unknown(_spelled_output(item, form))
         case _:
             return item
@@ -183,6 +183,8 @@ def _spelled_call(call: FunctionCall, form: CallForm) -> Json:
             if operation["type"] != "delete_file":
                 operation["diff"] = given.get("diff", "")
             return {**head, "operation": operation, "status": "in_progress" if call.status == "in_progress" else "completed"}
+        case _:
+            raise AssertionError(f"clients perform no {form}")
 
 
 def _spelled_output(output: FunctionCallOutput, form: CallForm) -> Json:
@@ -198,6 +200,8 @@ def _spelled_output(output: FunctionCallOutput, form: CallForm) -> Json:
             return {**head, "output": text, "status": output.status}
         case "apply_patch":
             return {**head, "output": text, "status": "failed" if failed else "completed"}
+        case _:
+            raise AssertionError(f"clients perform no {form}")
 
 
 def _shell_output(text: str, failed: bool) -> list[object]:

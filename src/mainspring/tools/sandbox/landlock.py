@@ -1,0 +1,57 @@
+"""The fallback where namespaces are refused, as in most containers: Landlock, a system call filter and limits of each process.
+
+Landlock leaves much open, and the filter closes that: no sockets at all without a network, since it sees neither UDP nor unix
+sockets with a path; no signals before version 6; no System V memory and no limits or priorities of other processes; and, where
+sandboxed code runs as the engine's own user, no change to the mode, owner or times of a file by its name. What stays open is to
+ask whether a file of the host exists and how large it is.
+"""
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, bare_launch
+from mainspring.tools.sandbox.files import Owner
+from mainspring.tools.sandbox.places import SYSTEM, Python
+from mainspring.tools.sandbox.processes import Confine, Launch
+from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
+from mainspring.tools.sandbox.warden import landlock_version
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# Before it, files anywhere could be emptied by their name.
+OLDEST = 3
+SCOPES_SIGNALS = 6
+
+
+class Landlock:
+    name = "landlock"
+    is_namespaced = False
+    isolates: tuple[str, ...] = ("files", "network", "signals", "system calls")
+
+    def __init__(self, python: Python, owner: Owner, *, version: int | None = None) -> None:
+        """Raises `SandboxError` if this kernel's Landlock is too old; `version` is for trying what an older one would do."""
+        found = landlock_version() if version is None else version
+        if found < OLDEST:
+            raise SandboxError(
+                f"Landlock has version {found} here and {OLDEST} is needed; use Linux 6.2 or newer with it switched on"
+            )
+        self.version = f"Landlock ABI {found}"
+        self.python = python
+        self.owner = owner
+        self._has_signals = found >= SCOPES_SIGNALS
+
+    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+        sources = tuple(source for _, source in self.python.parts)
+        confine = Confine(
+            read=(*SYSTEM, *sources, *LOADER_FILES, *(NETWORK_FILES if network else ())),
+            write=(str(place.workspace), str(place.home), str(place.scratch)),
+            devices=DEVICES,
+            network=network,
+            filter=self._filter(network).hex(),
+        )
+        return bare_launch(self.python, self.owner, place, joins, confine)
+
+    def extra(self, *, network: bool) -> bytes:
+        return b""
+
+    def _filter(self, network: bool) -> bytes:
+        families = (AF_INET, AF_INET6, AF_NETLINK) if network else ()
+        is_other = self.owner.uid is not None
+        return program(Profile(families, signals=self._has_signals, metadata=is_other, others=False))

@@ -1,0 +1,211 @@
+"""A lease on this machine: runs, cells and files of one slot."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.errors import InvalidRequest
+from mainspring.tools.sandbox import files as workspace_files
+from mainspring.tools.sandbox.backend import languages, process_limits
+from mainspring.tools.sandbox.jail import Ended, Jail, Order
+from mainspring.tools.sandbox.port import Chunk, Entry, Exit, Language, Listing, Reason, Result
+from mainspring.tools.sandbox.slot import Slot
+
+# A command line's longest word is 128 KB on Linux.
+LONGEST_CODE = 120_000
+LOOK_EVERY = 0.5
+
+
+class LocalLease:
+    """See `port.Lease`. `remove` returns when whoever lent the slot out has removed it."""
+
+    def __init__(self, slot: Slot, remove: Callable[[Slot], Coroutine[None, None, None]]) -> None:
+        self._slot = slot
+        self._remove = remove
+
+    async def run(
+        self,
+        program: str | Sequence[str],
+        *,
+        language: Language = "python",
+        timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+    ) -> AsyncGenerator[Chunk | Exit, None]:
+        order = _order(self._slot, program, language)
+        for path, data in (files or {}).items():
+            await self.put(path, data)
+        jail = await self._slot.jail()
+        try:
+            async with aclosing(supervised(self._slot, jail, order, stdin, timeout)) as output:
+                async for part in output:
+                    yield part.exit if isinstance(part, Ended) else part
+        finally:
+            jail.end()
+
+    async def execute(
+        self,
+        program: str | Sequence[str],
+        *,
+        language: Language = "python",
+        timeout: float | None = None,  # noqa: ASYNC109 - likewise
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+    ) -> Result:
+        for path, data in (files or {}).items():
+            await self.put(path, data)
+        before = await self.list()
+        output = self.run(program, language=language, timeout=timeout, stdin=stdin)
+        gathered = await gather(output)
+        return replace(gathered, files=changed(before, await self.list()))
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator["LocalSession"]:
+        session = LocalSession(self)
+        try:
+            yield session
+        finally:
+            session.end()
+
+    async def put(self, path: str, data: bytes) -> None:
+        await asyncio.to_thread(
+            workspace_files.write, self._slot.place.workspace, path, data, self._slot.backend.owner, self._slot.limits.file
+        )
+
+    async def get(self, path: str) -> bytes:
+        return await asyncio.to_thread(workspace_files.read, self._slot.place.workspace, path, self._slot.limits.file)
+
+    async def list(self) -> Listing:
+        return await asyncio.to_thread(workspace_files.listing, self._slot.place.workspace, self._slot.limits.entries)
+
+    async def release(self) -> None:
+        await self._remove(self._slot)
+
+
+class LocalSession:
+    """See `port.Session`."""
+
+    def __init__(self, lease: LocalLease) -> None:
+        self._lease = lease
+        self._slot = lease._slot
+        self._jail: Jail | None = None
+
+    async def run_cell(self, code: str, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - likewise
+        before = await self._lease.list()
+        if self._jail is None:
+            self._jail = await self._slot.jail()
+        order = Order(limits=_limits(self._slot, "python"), cell=code)
+        is_over = False
+        try:
+            result = await gather(supervised(self._slot, self._jail, order, b"", timeout))
+            is_over = result.exit.reason == "exited" and self._jail.is_alive
+        finally:
+            if not is_over:
+                self.end()
+        return replace(result, files=changed(before, await self._lease.list()), is_state_lost=not is_over)
+
+    def end(self) -> None:
+        if self._jail is not None:
+            self._jail.end()
+            self._jail = None
+
+
+class _Watch(Struct):
+    """Looks at the disk while a run goes on, and wakes it when it has used too much."""
+
+    slot: Slot
+    jail: Jail
+    reason: Reason | None = None
+
+    def found(self) -> Reason | None:
+        return self.reason
+
+    async def look(self) -> None:
+        limits = self.slot.limits
+        while self.reason is None:
+            await asyncio.sleep(LOOK_EVERY)
+            used = [await asyncio.to_thread(workspace_files.usage, folder, limits.entries) for folder in self.slot.folders]
+            if sum(one.size for one in used) > limits.disk or sum(one.entries for one in used) > limits.entries:
+                self.reason = "disk_limit"
+                self.jail.wake()
+
+
+async def supervised(
+    slot: Slot, jail: Jail, order: Order, stdin: bytes, seconds: float | None
+) -> AsyncGenerator[Chunk | Ended, None]:
+    """The output of one order and how it ended, as far as limits decide that."""
+    loop = asyncio.get_running_loop()
+    kills = slot.kills()
+    watch = _Watch(slot, jail)
+    looking = loop.create_task(watch.look())
+    deadline = loop.time() + (slot.limits.seconds if seconds is None else seconds)
+    run = jail.run(order, stdin=stdin, deadline=deadline, most=slot.limits.output, spoiled=watch.found)
+    try:
+        async with aclosing(run) as output:
+            async for part in output:
+                if isinstance(part, Ended) and part.exit.is_error and slot.kills() > kills:
+                    part = replace(part, exit=replace(part.exit, reason="memory"))
+                yield part
+    finally:
+        looking.cancel()
+
+
+async def gather(output: AsyncGenerator[Chunk | Ended, None] | AsyncGenerator[Chunk | Exit, None]) -> Result:
+    """A stream of output as one result."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    streams = {"stdout": bytearray(), "stderr": bytearray()}
+    ended = Ended(Exit(None, reason="lost"))
+    async with aclosing(output):
+        async for part in output:
+            if isinstance(part, Chunk):
+                streams[part.stream] += part.data
+            else:
+                ended = part if isinstance(part, Ended) else Ended(part)
+    stdout, stderr = (data.decode(errors="replace") for data in streams.values())
+    return Result(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
+
+
+def changed(before: Listing, after: Listing) -> tuple[Entry, ...]:
+    known = set(before.entries)
+    return tuple(entry for entry in after.entries if entry not in known)
+
+
+def _order(slot: Slot, program: str | Sequence[str], language: Language) -> Order:
+    limits = _limits(slot, language)
+    if not isinstance(program, str):
+        return Order(limits=limits, argv=tuple(program))
+    known = languages(slot.backend.python)
+    if language not in known:
+        raise InvalidRequest(f"`{language}` is not installed for the sandbox; there is: {', '.join(known)}")
+    if language == "python":
+        return Order(limits=limits, code=program)
+    if len(program.encode()) > LONGEST_CODE:
+        raise InvalidRequest(f"{len(program)} characters are too much for one command; put them into a file and run that")
+    return Order(limits=limits, argv=(known[language], "-c" if language == "shell" else "-e", program))
+
+
+def _limits(slot: Slot, language: Language) -> dict[str, int]:
+    """What each process is held to. Without a user namespace the kernel counts all processes of the user together."""
+    has_totals = slot.group is not None
+    others: int | None = 0
+    if not slot.backend.is_namespaced:
+        others = None if has_totals else _processes_of(slot.backend.owner.uid)
+    return process_limits(slot.limits, language, has_totals=has_totals, others=others)
+
+
+def _processes_of(uid: int | None) -> int:
+    wanted = os.getuid() if uid is None else uid
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == wanted:
+                count += len(os.listdir(entry / "task"))
+        except OSError:
+            continue
+    return count

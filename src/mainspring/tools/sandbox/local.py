@@ -1,0 +1,214 @@
+"""The sandbox on this machine: one warden, one backend, a pool, and the leases lent out.
+
+Theory of operation. Everything on disk lies in one folder that the warden removes in the end, even if the engine was killed. A
+lease is a slot, taken from the pool or made for it. Leaving a lease kills what runs in it at once; taking down the rest is left
+to a task of the sandbox, so that nobody waits for it who has an answer to give.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from logging import getLogger
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import Literal, Self
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox import slot as slots
+from mainspring.tools.sandbox.backend import Backend, languages
+from mainspring.tools.sandbox.bwrap import Bwrap
+from mainspring.tools.sandbox.cgroup import Groups, find_groups
+from mainspring.tools.sandbox.files import Owner, remove_tree
+from mainspring.tools.sandbox.landlock import Landlock
+from mainspring.tools.sandbox.lease import LocalLease
+from mainspring.tools.sandbox.places import Views, prefixes, python_for
+from mainspring.tools.sandbox.pool import Pool
+from mainspring.tools.sandbox.port import DEFAULT, Health, SandboxSpec
+from mainspring.tools.sandbox.processes import Processes
+from mainspring.tools.sandbox.slot import Slot
+from mainspring.tools.sandbox.unsafe import Unsafe
+
+log = getLogger(__name__)
+
+Kind = Literal["bwrap", "landlock", "unsafe"]
+
+NOBODY = 65534
+
+
+class LocalSandbox:
+    """See `port.Sandbox`. Whether the backend holds is not asked here; `probe` does."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        bwrap: Path | None = None,
+        folder: Path | None = None,
+        uid: int = NOBODY,
+        warm: int = 2,
+        groups: Groups | None = None,
+        refused: tuple[str, ...] = (),
+    ) -> None:
+        """`uid` is who sandboxed programs run as if we are root; `warm` is how many workers wait ahead."""
+        if uid == 0:
+            raise SandboxError("programs in a sandbox must not run as root, which no namespace holds; choose another `uid`")
+        self._kind = kind
+        self._bwrap = bwrap
+        self._parent = folder
+        self._owner = Owner(uid, uid) if os.getuid() == 0 else Owner()
+        self._groups = groups
+        self._refused = refused
+        self._processes = Processes()
+        self._pool = Pool(warm, self._warm_slot)
+        self._leases: set[Slot] = set()
+        self._removals: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Starts the warden. Raises `SandboxError` with what to do."""
+        if self._groups is None:
+            self._groups = await asyncio.to_thread(find_groups)
+        self._make_folders()
+        try:
+            views = self._wanted_views()
+            views.settle(await self._processes.open(self._folder, views.pairs))
+            self._backend = await asyncio.to_thread(self._make_backend, views)
+        except BaseException:
+            await self._close()
+            raise
+        self._pool.fill()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Ends every lease; returns when nothing is left."""
+        await self._pool.close()
+        for slot in list(self._leases):
+            self._begin_removal(slot)
+        if self._removals:
+            await asyncio.wait(self._removals)
+        await self._close()
+
+    @asynccontextmanager
+    async def acquire(self, spec: SandboxSpec = DEFAULT) -> AsyncIterator[LocalLease]:
+        slot = await self._slot(spec)
+        self._leases.add(slot)
+        try:
+            yield LocalLease(slot, self._remove)
+        finally:
+            self._begin_removal(slot)
+
+    async def warmed(self) -> None:
+        """Returns when the pool is as full as it gets."""
+        self._pool.fill()
+        await self._pool.filled()
+
+    async def health(self) -> Health:
+        assert self._groups is not None
+        return Health(
+            backend=self._backend.name,
+            version=self._backend.version,
+            totals=self._groups.name,
+            isolates=self._backend.isolates,
+            languages={str(name): path for name, path in languages(self._backend.python).items()},
+            uid=os.getuid() if self._owner.uid is None else self._owner.uid,
+            is_ok=self._processes.is_open,
+            warm=self._pool.size,
+            leases=len(self._leases),
+            refused=self._refused,
+        )
+
+    async def _slot(self, spec: SandboxSpec) -> Slot:
+        taken = None if spec.network or spec.workspace is not None else self._pool.take()
+        if taken is None:
+            return await self._made(spec)
+        taken.confine_to(spec.limits)
+        return taken
+
+    async def _made(self, spec: SandboxSpec) -> Slot:
+        """A new slot. One that is finished when nobody wants it any more is removed."""
+        assert self._groups is not None
+        making = asyncio.to_thread(slots.make, self._backend, self._processes, self._groups, self._data, spec)
+        task = asyncio.get_running_loop().create_task(making)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._own(self._discard(task))
+            raise
+
+    async def _discard(self, making: "asyncio.Task[Slot]") -> None:
+        await (await making).remove()
+
+    async def _warm_slot(self) -> Slot:
+        slot = await self._made(DEFAULT)
+        try:
+            slot.warm = slot.start()
+            await slot.warm.ready()
+        except BaseException:
+            self._begin_removal(slot)
+            raise
+        return slot
+
+    async def _remove(self, slot: Slot) -> None:
+        await asyncio.shield(self._begin_removal(slot))
+
+    def _begin_removal(self, slot: Slot) -> "asyncio.Task[None]":
+        self._leases.discard(slot)
+        if slot.removal is None:
+            slot.end()
+            slot.removal = self._own(slot.remove())
+        return slot.removal
+
+    def _own(self, removal: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(removal)
+        self._removals.add(task)
+        task.add_done_callback(self._removed)
+        return task
+
+    def _removed(self, task: "asyncio.Task[None]") -> None:
+        self._removals.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("a sandbox could not be removed: %s", task.exception())
+
+    async def _close(self) -> None:
+        await self._processes.close()
+        if self._folder.exists():  # The warden did not live to remove it.
+            await asyncio.to_thread(remove_tree, self._folder)
+
+    def _make_folders(self) -> None:
+        self._folder = Path(mkdtemp(prefix="mainspring-", dir=self._parent))
+        self._data = self._folder / "data"
+        self._folder.chmod(0o711)
+        self._data.mkdir(mode=0o711)
+        (self._folder / "views").mkdir()
+
+    def _wanted_views(self) -> Views:
+        views = Views(self._folder / "views", self._owner)
+        if self._bwrap is not None:
+            for wanted in (*prefixes(), self._bwrap.parents[2]):
+                views.want(wanted)
+        return views
+
+    def _make_backend(self, views: Views) -> Backend:
+        python = python_for(views)
+        if python is None:
+            raise SandboxError("no Python can be reached by the sandbox's user; install python3 in /usr/bin")
+        if self._kind == "landlock":
+            return Landlock(python, self._owner)
+        if self._kind == "unsafe":
+            return Unsafe(python, self._owner)
+        return Bwrap(self._reached(views), python, self._owner, self._accounts())
+
+    def _reached(self, views: Views) -> Path:
+        reached = views.of(self._bwrap) if self._bwrap is not None else None
+        if reached is None:
+            raise SandboxError("bubblewrap is not there, or not where the sandbox's user can reach it; install `bubblewrap`")
+        return reached
+
+    def _accounts(self) -> Path:
+        folder = self._data / "etc"
+        folder.mkdir(mode=0o755)
+        uid, gid = (os.getuid(), os.getgid()) if self._owner.uid is None else (self._owner.uid, self._owner.gid)
+        (folder / "passwd").write_text(f"sandbox:x:{uid}:{gid}::/home:/bin/sh\n")
+        (folder / "group").write_text(f"sandbox:x:{gid}:\n")
+        return folder

@@ -1,0 +1,146 @@
+"""Which sandbox holds on this machine. Not asked of version numbers: a program is run in each that tries to get out.
+
+What is allowed differs from container to container and cannot be told from outside. A backend that does not start, or from which
+the program gets out, is not used, and why is kept for whoever asks.
+"""
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox import bwrap
+from mainspring.tools.sandbox.cgroup import Groups
+from mainspring.tools.sandbox.local import NOBODY, Kind, LocalSandbox
+
+Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
+
+SECONDS = 10.0
+ADVICE = (
+    "install bubblewrap and allow user namespaces, or use Linux 6.2 or newer with Landlock; "
+    "`unsafe` runs code without isolation, for machines that hold nothing of value"
+)
+
+# Says what it could do. Each attempt is harmless should it succeed.
+ATTEMPTS = """
+import ctypes, json, os, socket
+bait = json.loads(BAIT)
+got = []
+def attempt(name, work):
+    try:
+        work()
+    except OSError:
+        return
+    got.append(name)
+def connect(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as end:
+        end.settimeout(2)
+        end.connect(address)
+def unshare():
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000):
+        raise OSError
+def namespace():
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return bait["namespace"]
+attempt("read a file of the host", lambda: open(bait["file"]).close())
+attempt("write to a file of the host", lambda: open(bait["file"], "a").close())
+attempt("connect to a port of the host", lambda: connect(socket.AF_INET, ("127.0.0.1", bait["port"])))
+attempt("connect to a socket of the host", lambda: connect(socket.AF_UNIX, bait["socket"]))
+attempt("make a user namespace", unshare)
+if namespace() == bait["namespace"]:
+    attempt("signal the engine", lambda: os.kill(bait["pid"], 0))
+print(json.dumps(got))
+"""
+
+
+class Candidate(Struct, frozen=True):
+    kind: Kind
+    bwrap: Path | None = None
+
+
+@asynccontextmanager
+async def open_sandbox(
+    mode: Mode = "auto", *, folder: Path | None = None, uid: int = NOBODY, warm: int = 2, groups: Groups | None = None
+) -> AsyncIterator[LocalSandbox]:
+    """The strongest sandbox that holds here, or the one named. Raises `SandboxError` with every reason and what to do."""
+    refused: list[str] = []
+    async with AsyncExitStack() as stack:
+        for candidate in candidates(mode):
+            sandbox = LocalSandbox(
+                candidate.kind, bwrap=candidate.bwrap, folder=folder, uid=uid, warm=warm, groups=groups, refused=tuple(refused)
+            )
+            reason = await _tried(sandbox, stack, is_checked=candidate.kind != "unsafe")
+            if reason is None:
+                yield sandbox
+                return
+            refused.append(f"{candidate.kind} ({candidate.bwrap or 'kernel'}): {reason}")
+        raise SandboxError(f"no sandbox holds here, so code is not run: {'; '.join(refused) or 'none is installed'}; {ADVICE}")
+
+
+async def escapes(sandbox: LocalSandbox) -> tuple[str, ...]:
+    """What a program in the sandbox could do that it should not. Raises `SandboxError` if it does not even run."""
+    with _bait() as bait:
+        async with sandbox.acquire() as lease:
+            result = await lease.execute(f"BAIT = {bait!r}\n{ATTEMPTS}", timeout=SECONDS)
+    if result.exit.is_error:
+        raise SandboxError(f"a program in it failed: {result.text}")
+    return tuple(json.loads(result.stdout))
+
+
+def candidates(mode: Mode) -> Iterator[Candidate]:
+    """What is to be tried, strongest first."""
+    if mode in ("auto", "bwrap"):
+        for program in (bwrap.bundled(), bwrap.installed()):
+            if program is not None:
+                yield Candidate("bwrap", program)
+    if mode in ("auto", "landlock"):
+        yield Candidate("landlock")
+    if mode == "unsafe":
+        yield Candidate("unsafe")
+
+
+async def _tried(sandbox: LocalSandbox, stack: AsyncExitStack, *, is_checked: bool) -> str | None:
+    """Opens the sandbox onto the stack if it holds; else says why not and leaves it closed."""
+    async with AsyncExitStack() as attempt:
+        try:
+            await attempt.enter_async_context(sandbox)
+            got = await escapes(sandbox) if is_checked else ()
+        except SandboxError as error:
+            return error.message
+        if got:
+            return f"a program in it could {', '.join(got)}"
+        await stack.enter_async_context(attempt.pop_all())
+    return None
+
+
+@contextmanager
+def _bait() -> Iterator[str]:
+    """Things of the host that a sandboxed program should not get at, described in JSON."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="mainspring-bait-")))
+        folder.chmod(0o755)
+        file = folder / "file"
+        file.touch()
+        file.chmod(0o666)
+        port = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        local = stack.enter_context(socket.socket(socket.AF_UNIX))
+        local.bind(f"\0mainspring-{os.urandom(8).hex()}")
+        local.listen()
+        yield json.dumps(
+            {
+                "file": str(file),
+                "port": port.getsockname()[1],
+                "socket": local.getsockname().decode(),
+                "pid": os.getpid(),
+                "namespace": os.readlink("/proc/self/ns/pid"),
+            }
+        )

@@ -1,0 +1,136 @@
+"""What a lease owns on the host: its folders, its control group and, if it comes from the pool, a worker that is up already."""
+
+import asyncio
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from secrets import token_hex
+
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox import cgroup
+from mainspring.tools.sandbox.backend import Backend, Place
+from mainspring.tools.sandbox.files import Owner, remove_tree
+from mainspring.tools.sandbox.jail import Jail
+from mainspring.tools.sandbox.places import is_reachable
+from mainspring.tools.sandbox.port import Limits, SandboxSpec
+from mainspring.tools.sandbox.processes import Processes
+
+PATIENCE = 200
+PAUSE = 0.01
+
+
+class Slot:
+    """Made by `make`, gone after `remove`. Every worker started in it is in `jails` until it is gone."""
+
+    def __init__(
+        self, backend: Backend, processes: Processes, spec: SandboxSpec, folder: Path, group: cgroup.Group | None
+    ) -> None:
+        self.backend = backend
+        self.group = group
+        self.limits = spec.limits
+        self.network = spec.network
+        self.place = Place(spec.workspace or folder / "workspace", folder / "home", folder / "tmp")
+        self.warm: Jail | None = None
+        self.removal: asyncio.Task[None] | None = None
+        self._folder = folder
+        self._processes = processes
+        self._jails: list[Jail] = []
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where programs may write on the host."""
+        place = self.place
+        return (place.workspace,) if self.backend.is_namespaced else (place.workspace, place.home, place.scratch)
+
+    def start(self) -> Jail:
+        """Starts a worker. Raises `SandboxError`."""
+        if self.removal is not None:
+            raise SandboxError("the lease was released; acquire another one")
+        joins = self.group.joins if self.group else ()
+        launch = self.backend.launch(self.place, joins, network=self.network)
+        jail = Jail(self._processes, launch, self.backend.extra(network=self.network))
+        self._jails = [known for known in self._jails if not known.process.ended.done()]
+        self._jails.append(jail)
+        return jail
+
+    async def jail(self) -> Jail:
+        """The worker that waits already if there is one, else a new one, ready in either case."""
+        jail, self.warm = self.warm, None
+        if jail is not None and not jail.is_alive:
+            jail.end()
+            jail = None
+        jail = jail or self.start()
+        try:
+            await jail.ready()
+        except BaseException:
+            jail.end()
+            raise
+        return jail
+
+    def confine_to(self, limits: Limits) -> None:
+        if limits != self.limits and self.group is not None:
+            self.group.limit(limits)
+        self.limits = limits
+
+    def kills(self) -> int:
+        return self.group.kills() if self.group else 0
+
+    def end(self) -> None:
+        """Kills whatever runs in it."""
+        if self.warm is not None:
+            self.warm.end()
+        for jail in self._jails:
+            jail.process.end()
+
+    async def remove(self) -> None:
+        """Returns when nothing of it is left."""
+        self.end()
+        for jail in self._jails:
+            await asyncio.wait([jail.process.ended])
+        if self.group is not None:
+            await _remove_group(self.group)
+            self._processes.forget(self.group.folders)
+        await asyncio.to_thread(remove_tree, self._folder)
+
+
+def make(backend: Backend, processes: Processes, groups: cgroup.Groups, data: Path, spec: SandboxSpec) -> Slot:
+    """Makes the folders and the group; blocks for a moment. Raises `SandboxError`, and has made nothing then."""
+    place = spec.workspace or data
+    if not is_reachable(place, backend.owner):
+        raise SandboxError(f"{place} cannot be reached by the sandbox's user; choose a folder that others may enter")
+    folder = data / token_hex(12)
+    with ExitStack() as undo:
+        try:
+            # Only the name lets one in: what a lease holds is no business of another.
+            folder.mkdir(mode=0o711)
+            undo.callback(remove_tree, folder)
+            group = groups.make()
+            if group is not None:
+                undo.callback(cgroup.remove, group)
+                group.limit(spec.limits)
+            slot = Slot(backend, processes, spec, folder, group)
+            for owned in slot.folders:
+                owned.mkdir(mode=0o700, exist_ok=True)
+                _give(owned, backend.owner)
+        except OSError as error:
+            raise SandboxError(f"a sandbox cannot be made: {error}; check the space and rights of {data}") from error
+        undo.pop_all()
+    return slot
+
+
+def _give(folder: Path, owner: Owner) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        owner.take(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _remove_group(group: cgroup.Group) -> None:
+    """Tried more than once: the kernel lets go of the ended processes a little after it has said that they ended."""
+    for _ in range(PATIENCE):
+        with suppress(OSError):
+            cgroup.remove(group)
+            return
+        await asyncio.sleep(PAUSE)
+    raise SandboxError(f"the control group {group.folders[0]} cannot be removed; something is still in it")

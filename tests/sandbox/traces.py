@@ -1,0 +1,72 @@
+"""What a lease leaves on the machine: processes, files, mounts, control groups."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from mainspring.tools.sandbox.lease import LocalLease
+from mainspring.tools.sandbox.local import LocalSandbox
+
+
+class Traces(Struct, frozen=True):
+    """Where to look once the lease is gone."""
+
+    processes: tuple[int, ...]
+    paths: tuple[Path, ...]
+    mounts: str
+
+    @classmethod
+    def of(cls, sandbox: LocalSandbox, lease: LocalLease) -> "Traces":
+        slot = lease._slot
+        paths = (slot._folder, *(slot.group.folders if slot.group else ()))
+        return cls(processes_of(sandbox), paths, mounts())
+
+    def left(self, sandbox: LocalSandbox) -> list[str]:
+        """What is still there or has appeared."""
+        found = [f"process {pid}: {command(pid)}" for pid in processes_of(sandbox) if pid not in self.processes]
+        found += [f"path {path}" for path in self.paths if path.exists()]
+        return found + (["a mount"] if mounts() != self.mounts else [])
+
+
+def processes_of(sandbox: LocalSandbox) -> tuple[int, ...]:
+    """The processes of the sandbox's user; if that is our own, those that its warden has started."""
+    uid = sandbox._owner.uid
+    warden = sandbox._processes._warden
+    assert warden is not None
+    if uid is not None:
+        return tuple(pid for pid in everything() if owner(pid) == uid)
+    return tuple(pid for pid in everything() if warden.pid in ancestors(pid))
+
+
+def everything() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def owner(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.stat(f"/proc/{pid}").st_uid
+    return None
+
+
+def ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
+
+
+def command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80]
+    return "?"
+
+
+def mounts() -> str:
+    """All but what other tests on this machine may mount meanwhile."""
+    return "\n".join(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "mainspring" in line)
