@@ -165,6 +165,9 @@ def run(
     tool: Tools = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
     preset: Preset = "responses",
+    tool_choice: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A tool to begin with, or `required`, `none`. Default: the model chooses.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: any.")] = None,
     database: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to keep the run. Default: in memory.")] = None,
@@ -176,7 +179,7 @@ def run(
     from mainspring.cli.run import Order, Setup, run
 
     setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions, record, replay)
-    return run(Order(prompt, previous, max_turns, max_seconds), setup, database, as_json=json)
+    return run(Order(prompt, previous, max_turns, max_seconds, tool_choice), setup, database, as_json=json)
 
 
 @app.command(help=RESUME)

@@ -18,7 +18,7 @@ from mainspring.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.items import ToolDefinition
 from mainspring.loop.run import Run
 from mainspring.ports import Provider
-from mainspring.spec import PresetName
+from mainspring.spec import PresetName, ToolChoice
 from mainspring.tools.functions import load
 
 
@@ -87,6 +87,17 @@ class Order(Struct, frozen=True):
     previous: str | None
     max_turns: int | None
     max_seconds: float | None
+    tool_choice: str | None = None
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None | "auto":
+                return ToolChoice()
+            case "required" | "none" as mode:
+                return ToolChoice(mode)
+            case name:
+                return ToolChoice("required", name=name)
 
 
 def run(order: Order, setup: Setup, database: Path | None, *, as_json: bool) -> int:
@@ -100,7 +111,7 @@ def run(order: Order, setup: Setup, database: Path | None, *, as_json: bool) -> 
     async def live() -> int:
         async with engine:
             try:
-                handle = await engine.ask(prompt, previous=order.previous, **limits)
+                handle = await engine.ask(prompt, previous=order.previous, tool_choice=order.choice, **limits)
             except InvalidRequest as error:
                 if database is None or error.param != "previous_response_id":
                     raise
