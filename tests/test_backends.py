@@ -11,6 +11,7 @@ from aiohttp import web
 
 from mainspring import backends
 from mainspring.backends import Backend, Found, Server
+from mainspring.config import Settings
 from mainspring.errors import InvalidRequest, ProviderError
 from mainspring.events import TurnEnded
 from mainspring.items import Json, user
@@ -192,3 +193,58 @@ async def test_a_script_is_a_provider_like_any_other(tmp_path: Path) -> None:
     script.write_text('{"turns": [{"say": "Hello."}]}')
     tables = {"play": {"kind": "scripted", "model": str(script)}}
     await answer_of(backends.provider_of(backends.configured(tables)), "play")
+
+
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-5-5", "gemini/gemini-2.5-flash"])
+def test_a_named_vendor_is_asked_with_its_own_key_and_nobody_else_is(model: str) -> None:
+    with pytest.raises(InvalidRequest, match="needs a backend"):
+        backends.provider_for(model, environment={"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"})
+    router = backends.provider_for(model, environment={"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY, "GEMINI_API_KEY": KEY})
+    assert list(router._providers) == [model.partition("/")[0]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("anthropic/claude", "anthropic"),
+        ("claude-sonnet-5-5", "anthropic"),
+        ("gemini-2.5-flash", "gemini"),
+        ("gpt-5", "openai"),
+        ("x", "openai"),
+    ],
+)
+def test_a_key_that_is_given_goes_to_whom_the_name_means(model: str, asked: str) -> None:
+    router = backends.provider_for(model, api_key=KEY, environment={})
+    assert list(router._providers) == [asked]  # type: ignore[attr-defined]
+
+
+async def test_a_model_on_this_machine_is_never_asked_elsewhere() -> None:
+    environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    for model in ("local", "local/smollm2", "local:smollm2"):
+        router = backends.provider_for(model, environment=environment)
+        assert list(router._providers) == ["local"]  # type: ignore[attr-defined]
+    async with listening({}) as (url, _):
+        router = backends.provider_for("ollama/qwen3", environment={**environment, "OLLAMA_HOST": url})
+        with pytest.raises(ProviderError, match=url):
+            await anext(router.stream(ModelRequest("resp_1", "ollama/qwen3", QUESTION.items)))
+        await router.close()
+
+
+async def test_a_name_that_no_configured_provider_has_is_refused() -> None:
+    settings = Settings(
+        providers={"house": {"base_url": "http://127.0.0.1:9/v1", "attempts": 1}}, aliases={"quick": "house/small"}
+    )
+    answering = backends.configured_answering(settings)
+    for model in ("nosuch/x", "typo"):
+        with pytest.raises(ProviderError, match="is not configured"):
+            await anext(answering.provider.stream(ModelRequest("resp_1", model, QUESTION.items)))
+    await answering.provider.close()
+
+
+async def test_a_model_that_only_embeds_is_not_taken_for_one_that_talks() -> None:
+    listed = {"data": [{"id": "text-embedding-nomic"}, {"id": "bge-reranker"}, {"id": "qwen3-4b"}]}
+    async with listening(listed) as (url, _):
+        found = await backends.on_this_machine({}, {"lmstudio": Server("chat", f"{url}/v1")})
+        assert found["lmstudio"].backend.model == "qwen3-4b"
+        everything = await backends.found({"OPENAI_BASE_URL": f"{url}/v1", "OLLAMA_HOST": nobody()})
+    assert everything["openai"].backend.model == "qwen3-4b"

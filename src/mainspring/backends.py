@@ -5,7 +5,9 @@ backend of their kind is made, and not before.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,9 +16,10 @@ from anyio import create_task_group, fail_after
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mainspring.config import Settings
 from mainspring.errors import InvalidRequest, ProviderError
 from mainspring.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import ModelInfo, Provider
 from mainspring.providers.compose import Count, Options, compose
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted
@@ -28,6 +31,7 @@ Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "s
 Progress = Callable[[str], None]
 
 PROBE_SECONDS = 0.5
+_NOT_FOR_TALK = re.compile(r"embed|rerank|whisper|tts|moderation|\bbge\b|\bclip\b", re.IGNORECASE)
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -136,7 +140,7 @@ async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, 
     found: dict[str, Found] = {}
 
     async def look(name: str, server: Server) -> None:
-        base_url = _ollama_host(environment) if name == "ollama" and environment.get("OLLAMA_HOST") else server.base_url
+        base_url = _address(name, server, environment)
         provider = made(name, Backend(kind=server.kind, base_url=base_url, attempts=1, failures=None), environment)
         try:
             with fail_after(PROBE_SECONDS):
@@ -145,8 +149,8 @@ async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, 
             return
         finally:
             await provider.close()
-        if models and (server.owner is None or models[0].owned_by == server.owner):
-            backend = Backend(kind=server.kind, base_url=base_url, model=models[0].id)
+        if (model := _chatty(models)) and (server.owner is None or models[0].owned_by == server.owner):
+            backend = Backend(kind=server.kind, base_url=base_url, model=model)
             found[name] = Found(backend, f"it answers at {base_url}")
 
     async with create_task_group() as tasks:
@@ -155,7 +159,15 @@ async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, 
     return {name: found[name] for name in servers if name in found}
 
 
-def _ollama_host(environment: Mapping[str, str]) -> str:
+def _chatty(models: Sequence[ModelInfo]) -> str | None:
+    """The first model that one can talk to, by its name."""
+    return next((model.id for model in models if not _NOT_FOR_TALK.search(model.id)), None)
+
+
+def _address(name: str, server: Server, environment: Mapping[str, str]) -> str:
+    """Where a server is, or should be; Ollama has a variable for it."""
+    if name != "ollama" or not environment.get("OLLAMA_HOST"):
+        return server.base_url
     host = environment["OLLAMA_HOST"].replace("0.0.0.0", "127.0.0.1")
     host = host if "://" in host else f"http://{host}"
     return host if host.rpartition(":")[2].rstrip("/").isdigit() else f"{host}:11434"
@@ -170,7 +182,15 @@ def of_our_own() -> dict[str, Found]:
 
 async def found(environment: Mapping[str, str] = os.environ) -> dict[str, Found]:
     """Every backend that can be had without being configured, the most trusted first."""
-    return {**in_environment(environment), **await on_this_machine(environment), **of_our_own()}
+    known = in_environment(environment)
+    for name, entry in known.items():
+        if entry.backend.model is None:
+            # An address without a model's name: it may tell which it has.
+            provider = made(name, replace(entry.backend, attempts=1), environment)
+            with suppress(ProviderError):
+                known[name] = Found(replace(entry.backend, model=_chatty(await provider.models())), entry.origin)
+            await provider.close()
+    return {**known, **await on_this_machine(environment), **of_our_own()}
 
 
 def made(
@@ -190,7 +210,7 @@ def made(
     if backend.kind == "local":
         from mainspring.providers.local import Local
 
-        return Local(backend.model or "smollm2", progress=progress)
+        return compose(Local(backend.model or "smollm2", progress=progress), _options(backend))
     key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"
@@ -208,6 +228,8 @@ def _usual_key(backend: Backend, environment: Mapping[str, str]) -> str | None:
 
 def _adapter(name: str, backend: Backend, key: str | None, tape: "Tape | None") -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
+    if tape is not None:
+        options["new_id"] = tape.new_id
     address: Json = {} if backend.base_url is None else {"base_url": backend.base_url}
     match backend.kind:
         case "ollama":
@@ -249,13 +271,17 @@ def provider_of(
 ) -> Router:
     """One provider for all of them. A name alone stands for the provider's own model; names of no provider go to `default`."""
     providers = {name: made(name, entry.backend, environment, progress, tape) for name, entry in backends.items()}
-    own = {name: f"{name}/{entry.backend.model}" for name, entry in backends.items() if entry.backend.model}
+    own = {name: f"{name}/{model}" for name, entry in backends.items() if (model := _own_model(entry.backend))}
     return Router(providers, aliases={**own, **(aliases or {})}, default=default)
 
 
 def default_model(backends: Mapping[str, Found]) -> str | None:
     """The model for requests that name none: the first backend's own."""
-    return next((f"{name}/{entry.backend.model}" for name, entry in backends.items() if entry.backend.model), None)
+    return next((f"{name}/{model}" for name, entry in backends.items() if (model := _own_model(entry.backend))), None)
+
+
+def _own_model(backend: Backend) -> str | None:
+    return backend.model or ("smollm2" if backend.kind == "local" else None)
 
 
 class Answering(Struct, frozen=True):
@@ -286,6 +312,18 @@ def discovered(
     return Answering(provider_of(known, aliases=aliases, default=first, progress=progress), model, told)
 
 
+def configured_answering(settings: Settings, *, progress: Progress | None = None) -> Answering:
+    """What answers when the settings name providers. Raises `InvalidRequest`."""
+    known = configured(settings.providers)
+    if settings.base_url is not None:
+        known["default"] = Found(Backend(base_url=settings.base_url, key=settings.backend_key), "configured")
+    # A name that no provider has is refused: guessing would send what was meant for one to another.
+    default = "default" if "default" in known else None
+    provider = provider_of(known, aliases=settings.aliases, default=default, progress=progress)
+    model = settings.model or default_model(known) or ""
+    return Answering(provider, model, f"{model or 'as the request says'}, of the providers {', '.join(known)}")
+
+
 def provider_for(
     model: str,
     base_url: str | None = None,
@@ -295,27 +333,24 @@ def provider_for(
     progress: Progress | None = None,
     tape: "Tape | None" = None,
 ) -> Provider:
-    """The provider that a model name stands for: `scripted:FILE`, `local`, `local:FILE`, a vendor's `VENDOR/MODEL`, or any name
-    for the backend at `base_url` or the one that the environment names."""
+    """The provider that a model name stands for: `scripted:FILE`, `local`, `local:FILE`, any name for the backend at `base_url`,
+    `VENDOR/MODEL` or `SERVER/MODEL`, or a name alone for whom the environment has a key or an address.
+
+    A name with a provider in it is asked of that provider and of nobody else, and `api_key` is given to whoever is asked.
+    """
     kind, _, rest = model.partition(":")
+    vendor = model.partition("/")[0]
     if kind == "scripted":
         return made(kind, Backend(kind="scripted", model=rest), tape=tape)
-    base_url = base_url or environment.get("OPENAI_BASE_URL")
     if base_url is not None:
         key = api_key or environment.get("OPENAI_API_KEY")
         return made("openai", Backend(kind="chat", base_url=base_url, key=key), environment, tape=tape)
-    if kind == "local":
-        local = {"local": Found(Backend(kind="local", model=rest or "smollm2"), "named")}
-        return provider_of(local, default="local", progress=progress, tape=tape)
-    if api_key is not None:
-        return made("openai", Backend(kind="chat", base_url=OPENAI, key=api_key), environment, tape=tape)
-    known = in_environment(environment)
-    vendor = model.partition("/")[0]
-    if vendor in SERVERS and "/" in model:
-        known[vendor] = Found(Backend(kind=SERVERS[vendor].kind, base_url=SERVERS[vendor].base_url), "named")
-    elif vendor == "local" and "/" in model:
-        known |= of_our_own()
-    if not known or (vendor in VENDORS and vendor not in known):
+    if kind == "local" or vendor == "local":
+        weights = rest if kind == "local" else model.removeprefix("local/")
+        backend = Backend(kind="local", model=weights or "smollm2")
+        return provider_of({"local": Found(backend, "named")}, default="local", progress=progress, tape=tape)
+    known = _named(model, api_key, environment)
+    if not known:
         needed = " or ".join(VENDORS[vendor].keys) if vendor in VENDORS else "OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY"
         raise InvalidRequest(
             f"model `{model}` needs a backend: set {needed}, or pass an address as base_url or --base-url (for example "
@@ -325,12 +360,29 @@ def provider_for(
     return provider_of(known, default=_likely(model, known), environment=environment, progress=progress, tape=tape)
 
 
+def _named(model: str, api_key: str | None, environment: Mapping[str, str]) -> dict[str, Found]:
+    """Whom a model's name leaves to be asked: its provider alone if it names one, else those of the environment."""
+    vendor, slash, _ = model.partition("/")
+    if slash and vendor in SERVERS:
+        address = _address(vendor, SERVERS[vendor], environment)
+        return {vendor: Found(Backend(kind=SERVERS[vendor].kind, base_url=address, key=api_key), "named")}
+    known = in_environment(environment)
+    if slash and vendor in VENDORS:
+        known = {vendor: known[vendor]} if vendor in known else {}
+    if api_key is None:
+        return known
+    asked = vendor if slash and vendor in VENDORS else _likely(model, VENDORS)
+    found = known.get(asked) or Found(_complete(asked, Backend(kind=VENDORS[asked].kind)), "named")
+    return {asked: Found(replace(found.backend, key=api_key, key_env=None), "named")}
+
+
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment that has every vendor's key, for asking a recording, which looks at none."""
-    return {**{key: "recorded" for known in VENDORS.values() for key in known.keys[:1]}, **environment}
+    # Short enough never to be taken for a secret in what was said.
+    return {**{key: "none" for known in VENDORS.values() for key in known.keys[:1]}, **environment}
 
 
-def _likely(model: str, known: Mapping[str, Found]) -> str:
+def _likely(model: str, known: Mapping[str, object]) -> str:
     """The provider of a model that is named without one: by its family, or else the first."""
     family = {"claude": "anthropic", "gemini": "gemini", "gpt": "openai"}.get(model.partition("-")[0])
     return family if family is not None and family in known else next(iter(known))

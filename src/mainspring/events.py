@@ -41,15 +41,16 @@ class Reason(StrEnum):
 
 
 class ErrorInfo(Struct, frozen=True):
-    """An error as data: what went wrong, in a code and in words, and whether trying again may help."""
+    """An error as data: what went wrong, in a code and in words, whether trying again may help, and after how many seconds."""
 
     code: str
     message: str
     retryable: bool = False
+    retry_after: float | None = None
 
     @classmethod
     def of(cls, error: MainspringError) -> "ErrorInfo":
-        return cls(error.code, error.message, error.retryable)
+        return cls(error.code, error.message, error.retryable, getattr(error, "retry_after", None))
 
 
 class RunStarted(Struct, frozen=True, tag_field="type", tag="run_started"):

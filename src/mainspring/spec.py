@@ -40,6 +40,7 @@ class Limits(Struct, frozen=True):
     `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns in a
     row with identical calls that earn a nudge; one more is not executed and ends the run. `max_output_tokens` is for the whole
     run, `max_tokens` counts input and output of all its turns. `concurrency` is how many tools of a turn run at once.
+    `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
     `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
     """
 
@@ -56,6 +57,7 @@ class Limits(Struct, frozen=True):
     tool_output_chars: int | None = 15_000
     concurrency: int | None = None
     budget_turns: int | None = None
+    approval_seconds: float | None = None
 
 
 class Completion(Struct, frozen=True):

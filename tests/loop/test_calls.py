@@ -339,3 +339,11 @@ def test_a_list_that_the_client_sends_along_is_not_repeated() -> None:
     run = story.play(says("done"))
     assert run.output[0] == listed("house")
     assert len(story.requests[0].items) == 2
+
+
+def test_calls_that_were_allowed_are_kept_in_the_order_of_their_verdicts() -> None:
+    story = Story(order(), gate={"save": "deny"})
+    run = story.play(calls("look", "save", "ping"), calls("choose", "look"))
+    assert [call.call_id for call in run.allowed] == ["call_1", "call_3", "call_5"]
+    assert len(run.allowed) == run.calls_allowed
+    assert len(Story(order()).run.allowed) == 0

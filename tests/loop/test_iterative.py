@@ -35,7 +35,7 @@ def test_calls_forever_end_after_twenty_turns() -> None:
     assert len(story.executed) == 20
 
 
-@pytest.mark.requirement("C-T4", "C44")
+@pytest.mark.requirement("C-T4", "C44", "D60")
 def test_tool_that_fails_three_times_in_a_row_ends_the_run() -> None:
     story = Story(order("iterative"), tools={"look": Failed("bad")})
     run = story.play(*[calls(look(n)) for n in range(3)])
@@ -145,7 +145,7 @@ def test_calls_win_over_text_and_the_text_is_kept() -> None:
     assert told(story.requests[1].items)[1] == "assistant: I will look"
 
 
-@pytest.mark.requirement("C82", "S15")
+@pytest.mark.requirement("C82", "S15", "D61")
 def test_worked_example_ends_in_its_fourth_turn() -> None:
     story = Story(order("iterative"), tools={"look": "main.py", "ping": "print(1)"})
     run = story.play(calls("look"), calls("ping"), says("It prints 1."), says("Yes: it prints 1."))
@@ -153,7 +153,7 @@ def test_worked_example_ends_in_its_fourth_turn() -> None:
     assert run.tools_used == ("look", "ping")
 
 
-@pytest.mark.requirement("C44", "S18")
+@pytest.mark.requirement("C44", "S18", "D63")
 def test_sixth_call_of_a_turn_is_answered_with_the_cap() -> None:
     story = Story(order("iterative"))
     story.play(calls(*[look(n) for n in range(6)]))

@@ -39,6 +39,25 @@ def test_ten_turns_are_the_default() -> None:
     assert story.run.turns == 10
 
 
+def test_turns_that_the_budget_leaves_end_the_run_for_its_budget() -> None:
+    story = Story(order(max_turns=None, budget_turns=2))
+    story.play(calls("look"), calls("save"))
+    assert story.end == ("incomplete", Reason.BUDGET)
+    assert story.executed == ["call_1", "call_2"]
+
+
+def test_answer_in_the_last_turn_of_the_budget_is_completed() -> None:
+    story = Story(order(max_turns=None, budget_turns=2))
+    story.play(calls("look"), says("done"))
+    assert story.end == DONE
+
+
+def test_a_run_that_is_too_long_by_itself_and_by_its_budget_is_too_long() -> None:
+    story = Story(order(max_turns=1, budget_turns=1))
+    story.play(calls("look"))
+    assert story.end == ("incomplete", Reason.MAX_TURNS)
+
+
 def test_run_without_a_turn_limit_goes_on() -> None:
     story = Story(order(max_turns=None))
     story.play(*[calls("look")] * 30, says("done"))

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from anyio.to_thread import run_sync
 from tests.cli.command import Shell
 from tests.providers.backend import ASKED, DONE, Backend, chunk, events_of, serving, sse, usage_chunk
 
-from mainspring.errors import InvalidRequest, RateLimited, Refused, Unavailable
+from mainspring.errors import InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.ids import counting
 from mainspring.items import user
 from mainspring.loop.request import ModelRequest
-from mainspring.providers.cassette import Player, Recorder
+from mainspring.providers._http import Asked
+from mainspring.providers.cassette import Ids, Player, Recorder
 from mainspring.providers.chat import Chat
 
 KEY = "sk-local-0123456789"
@@ -106,8 +108,54 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: str) ->
 def test_a_file_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="cannot read the recording"):
         Player(tmp_path / "none.jsonl")
-    with pytest.raises(InvalidRequest, match="cannot record to"):
-        Recorder(tmp_path / "none" / "tape.jsonl")
+
+
+@pytest.mark.parametrize("file", ["none/tape.jsonl", "/dev/full"])
+async def test_without_a_recording_there_is_no_answer(backend: Backend, tmp_path: Path, file: str) -> None:
+    if file == "/dev/full":
+        backend.replies(*PIECES)
+    with Recorder(tmp_path / file) as tape:
+        live = chat(backend.url, tape)
+        with pytest.raises(Refused, match="cannot record to"):
+            await events_of(live)
+        await live.close()
+
+
+async def test_a_file_is_touched_only_once_there_is_something_to_record(tmp_path: Path) -> None:
+    kept = tmp_path / "tape.jsonl"
+    kept.write_text("precious")
+    with Recorder(kept):
+        pass
+    assert kept.read_text() == "precious"
+
+
+@pytest.mark.parametrize("key", [KEY, 'sk-"quoted"\\-0123456789'])
+async def test_a_key_that_the_backend_says_back_is_not_kept(backend: Backend, tmp_path: Path, key: str) -> None:
+    told = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {key}."}})
+    said = sse(chunk({"content": f"Your key is {key}, is it not?"}), chunk(finish="stop"), usage_chunk(9, 4)) + DONE
+    backend.replies(told, status=401, mime="application/json")
+    backend.replies(said[:120], said[120:130], said[130:])
+    file = tmp_path / "tape.jsonl"
+    with Recorder(file) as tape:
+        live = Chat(backend.url, api_key=key, new_id=counting(), tape=tape)
+        with pytest.raises(Unauthorized):
+            await events_of(live)
+        await events_of(live)
+        await live.close()
+    kept = file.read_text()
+    assert "0123456789" not in kept
+    assert "Incorrect API key provided: ****" in kept
+    assert file.stat().st_mode & 0o077 == 0
+    assert [len(piece) for piece in msgspec.json.decode(kept.splitlines()[1])["pieces"]]
+
+
+def test_made_up_ids_are_the_same_for_the_same_question() -> None:
+    first, again, other = Ids(), Ids(), Ids()
+    for ids, body in ((first, b"{}"), (again, b"{}"), (other, b"[]")):
+        ids.about(Asked("POST", "chat/completions", body))
+    made = [first.new_id("call"), first.new_id("call")]
+    assert made == [again.new_id("call"), again.new_id("call")]
+    assert len({*made, other.new_id("call")}) == 3
 
 
 async def test_a_run_is_recorded_and_replayed_by_the_command(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import logging
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, folded, sse
 
+from mainspring.errors import Refused
 from mainspring.ids import counting
 from mainspring.items import (
     FunctionCall,
@@ -47,7 +49,11 @@ TAGS = ("<think>", "</think>")
         ("o3-mini", {"samples": False}),
         ("openai/gpt-5.4-mini", {"samples": False}),
         ("gpt-4o", {}),
+        ("google/gemma-2-9b-it", {"calls": False}),
         ("gemma3:12b", {}),
+        ("google/gemma-4-27b-it", {}),
+        ("functiongemma:270m", {}),
+        ("falcon3:7b", {}),
         ("llama3.1:8b", {}),
         ("qwen2.5-coder", {}),
         ("claude-sonnet-5", {}),
@@ -168,3 +174,18 @@ async def test_what_a_backend_does_not_take_is_left_out_from_then_on(
             assert folded(await events_of(chat, request)).output
     await chat.close()
     assert len([record for record in caplog.records if "is asked without" in record.message]) == 1
+
+
+async def test_a_value_that_is_not_liked_is_told_to_the_caller_and_not_remembered(backend: Backend) -> None:
+    words = (
+        "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. Supported values are: 'low', 'high'."
+    )
+    refusal = msgspec.json.encode({"error": {"message": words}})
+    minimal, high = (replace(QUESTION, reasoning={"effort": effort}) for effort in ("minimal", "high"))
+    backend.replies(refusal, status=400, expect={**ASKED, "reasoning_effort": "minimal"})
+    backend.replies(sse(chunk({"content": "Nine."}), chunk(finish="stop")) + DONE, expect={**ASKED, "reasoning_effort": "high"})
+    chat = Chat(backend.url, new_id=counting())
+    with pytest.raises(Refused, match="minimal"):
+        await events_of(chat, minimal)
+    assert folded(await events_of(chat, high)).output
+    await chat.close()

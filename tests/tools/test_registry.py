@@ -12,7 +12,6 @@ import pytest
 
 from mainspring.app import Engine
 from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
-from mainspring.events import CallJudged, ToolEnded
 from mainspring.items import Effect, FunctionCallOutput, InputText, Json, ToolDefinition
 from mainspring.loop.run import Run
 from mainspring.ports import CallContext, ToolCall, ToolExecutor
@@ -45,7 +44,7 @@ class Weather:
     description = "Tells the weather."
     parameters_schema = CITY
     effects: tuple[Effect, ...] = ("network",)
-    operation_effects: dict[str, tuple[Effect, ...]] = {"peek": ()}  # noqa: RUF012
+    operation_effects: dict[str, tuple[Effect, ...]] = {"peek": ("read",)}  # noqa: RUF012
     repeatable = True
     timeout = 30.0
     result_limit = 20
@@ -122,7 +121,14 @@ def test_a_tool_is_described_in_openai_form_and_only_once() -> None:
 def test_a_definition_says_what_the_tool_does() -> None:
     assert Registry([Weather()]).definitions == (
         ToolDefinition(
-            "weather", "Tells the weather.", CITY, kind="builtin", repeatable=True, effects=("network",), timeout=30.0
+            "weather",
+            "Tells the weather.",
+            CITY,
+            kind="builtin",
+            repeatable=True,
+            effects=("network",),
+            timeout=30.0,
+            operations={"peek": ("read",)},
         ),
     )
 
@@ -179,9 +185,7 @@ async def test_whatever_a_tool_raises_is_a_failure_of_its_call() -> None:
         "The tool `divide` failed: ZeroDivisionError: division by zero"
     )
     assert "wants the client" in (await registry.validated_execute("pass_on", {}, HERE)).error
-    assert (await registry.validated_execute("plain", {}, HERE)).error == (
-        "The tool `plain` returned str instead of a result."
-    )
+    assert (await registry.validated_execute("plain", {}, HERE)).error == ("The tool `plain` returned str instead of a result.")
 
 
 async def test_a_blocking_function_is_abandoned_when_its_time_is_up() -> None:
@@ -212,13 +216,9 @@ async def test_a_long_output_is_cut_to_the_limit_of_the_tool() -> None:
     assert talked.output == (InputText("yyyyy\n[... 25 characters left out ...]"),)
 
 
-def test_effects_are_those_of_the_operation_where_the_tool_tells_them_apart() -> None:
-    registry = Registry([Weather(), Plain()])
-    assert registry.effects("weather", {"operation": "peek"}) == ()
-    assert registry.effects("weather", {"operation": "other"}) == ("network",)
-    assert registry.effects("weather", {"operation": 3}) == ("network",)
-    assert registry.effects("plain", {}) == ()
-    assert (operation_of("weather", {"operation": "peek"}), operation_of("weather", {})) == ("peek", "")
+def test_the_operation_is_the_argument_of_that_name() -> None:
+    assert operation_of("weather", {"operation": "peek"}) == "peek"
+    assert (operation_of("weather", {}), operation_of("weather", {"operation": 3})) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,14 @@ def test_a_definition_file_and_code_find_each_other_in_either_order(tmp_path: Pa
     (entry,) = registry.entries
     assert (entry.status, entry.reason, entry.owner, entry.timeout) == ("blocked", "under review", "ops", 5.0)
     assert (entry.description, entry.schema, entry.repeatable) == ("Tells the weather.", CITY, True)
-    assert registry.effects("weather", {"operation": "peek"}) == ("network", "read")
+    assert entry.effects == ("network", "read")
+
+
+def test_effects_that_the_operator_names_are_those_of_every_operation(tmp_path: Path) -> None:
+    registry = Registry([Weather()])
+    registry.load_definitions(write(tmp_path, weather="name: weather\neffects: [destructive]\n"))
+    (definition,) = registry.definitions
+    assert (definition.effects, definition.operations) == (("destructive",), {})
 
 
 async def test_a_tool_that_is_only_defined_has_no_code_to_perform(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 import mainspring
+from mainspring.cli.approvals import app as approvals
+from mainspring.cli.audit import app as audit
 from mainspring.cli.keys import app as keys
 from mainspring.cli.mcp import app as mcp
 
@@ -85,6 +87,8 @@ Shows a run of the database as it was shown live.
 """
 
 app = typer.Typer(name="mainspring", help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode="markdown")
+app.add_typer(approvals)
+app.add_typer(audit)
 app.add_typer(keys)
 app.add_typer(mcp)
 
@@ -96,12 +100,12 @@ Model = Annotated[
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(envvar="OPENAI_BASE_URL", metavar="URL", help="An OpenAI-compatible backend, asked for every model."),
+    typer.Option(metavar="URL", help="An OpenAI-compatible backend, asked for every model."),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
-        envvar="OPENAI_API_KEY", metavar="KEY", help="Its key. Others on the machine can see options: better export it."
+        metavar="KEY", help="Its key. Others on the machine can see options: better export it, as OPENAI_API_KEY and so on."
     ),
 ]
 Tools = Annotated[
@@ -221,6 +225,17 @@ def show(
     from mainspring.cli.show import show
 
     return show(run_id, database, as_json=json)
+
+
+@app.command()
+def explain(
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="The call.")],
+    database: Database,
+) -> int:
+    """Says which rule decided about a call and why, who approved it, and what came of it."""
+    from mainspring.cli.audit import explain
+
+    return explain(call_id, database)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from mainspring.cli.ink import Ink
 from mainspring.cli.lines import write_lines
 from mainspring.cli.plain import say
 from mainspring.config import load
-from mainspring.errors import MainspringError
+from mainspring.errors import InvalidRequest, MainspringError
 from mainspring.ports import Provider
 from mainspring.providers.probes import Finding, Verdict, examine
 
@@ -49,7 +49,9 @@ def models(base_url: str | None, api_key: str | None, config: Path | None, *, as
         found = await known(None, base_url, api_key, config)
         ink, status = Ink(), 0
         for name, entry in found.items():
-            provider = backends.made(name, entry.backend, progress=say)
+            if (provider := _made(name, entry)) is None:
+                status = 1
+                continue
             try:
                 offered = [model.id for model in await provider.models()]
             except MainspringError as error:
@@ -80,17 +82,33 @@ def doctor(
     """Asks every model that is configured a few small questions. 1 if one of them does not answer."""
 
     async def examined() -> int:
-        found = await known(model, base_url, api_key, config)
+        settings = load({"model": model, "base_url": base_url, "backend_key": api_key}, file=config)
+        if model is not None and settings.providers:
+            answering = backends.configured_answering(settings, progress=say)
+            return await _examined({model: answering.provider}, {model: model}, seconds, as_json=as_json)
         if model is not None and base_url is None:
-            return await _examined({model: backends.provider_for(model, progress=say)}, {model: model}, seconds, as_json=as_json)
-        providers = {name: backends.made(name, entry.backend, progress=say) for name, entry in found.items()}
+            asked = backends.provider_for(model, api_key=api_key, progress=say)
+            return await _examined({model: asked}, {model: model}, seconds, as_json=as_json)
+        found = await known(model, base_url, api_key, config)
+        made = {name: _made(name, entry) for name, entry in found.items()}
+        providers = {name: provider for name, provider in made.items() if provider is not None}
         names = {name: entry.backend.model or "" for name, entry in found.items()}
-        if not providers:
+        if not found:
             say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
             return 1
-        return await _examined(providers, names, seconds, as_json=as_json)
+        code = await _examined(providers, names, seconds, as_json=as_json)
+        return code if len(providers) == len(made) else 1
 
     return launch(examined())
+
+
+def _made(name: str, entry: Found) -> Provider | None:
+    """The provider, or None, with the reason said: one that cannot be had hides no other."""
+    try:
+        return backends.made(name, entry.backend, progress=say)
+    except InvalidRequest as error:
+        say(error.message)
+        return None
 
 
 async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str], seconds: float, *, as_json: bool) -> int:

@@ -59,6 +59,8 @@ def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
     match reason:
         case Reason.FINAL_ANSWER | Reason.REFUSAL | Reason.CONTENT_FILTER:
             return "put the request differently"
+        case Reason.APPROVAL_NEEDED if database is not None:
+            return f"answer it: mainspring approvals list --database {shlex.quote(str(database))}"
         case Reason.CLIENT_ACTION | Reason.APPROVAL_NEEDED:
             return f"go on in Python: engine.run([...], previous={run.spec.id!r})"
         case Reason.MAX_TURNS:

@@ -40,7 +40,11 @@ def launch(work: Coroutine[object, object, int]) -> int:
     else:
         logging.getLogger("mainspring").addHandler(logging.NullHandler())
         logging.getLogger("mainspring").propagate = False
-    return asyncio.run(work)
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError:
+        silence()
+        return BROKEN_PIPE
 
 
 async def follow(handle: Handle, view: View, database: Path | None) -> int:

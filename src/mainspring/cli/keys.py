@@ -27,7 +27,9 @@ def create(
     ] = "",
     scope: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="`responses`, `conversations`, `models` or `admin`. Repeatable. Default: all."),
+        typer.Option(
+            metavar="NAME", help="`responses`, `conversations`, `models`, `approvals` or `admin`. Repeatable. Default: all."
+        ),
     ] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long it is good, as in 30d, 12h, 45m, 2w. Default: for ever.")

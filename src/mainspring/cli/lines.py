@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from mainspring.cli.plain import clean
 from mainspring.events import Recorded
 from mainspring.items import encode
 from mainspring.loop.run import Run
@@ -25,3 +26,11 @@ def write_lines(values: Sequence[object]) -> None:
     """Each value as a line of JSON, all in one write."""
     sys.stdout.buffer.write(b"".join([encode(value) + b"\n" for value in values]))
     sys.stdout.buffer.flush()
+
+
+def write_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """The rows in columns, each row on one line."""
+    widths = [max([len(row[column]) for row in rows]) for column in range(len(rows[0]))]
+    for row in rows:
+        line = "  ".join([f"{text:{width}}" for text, width in zip(row, widths, strict=True)])
+        print(clean(line).replace("\n", " ").rstrip())

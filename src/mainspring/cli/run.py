@@ -14,12 +14,13 @@ from mainspring.cli.lines import Lines
 from mainspring.cli.plain import say
 from mainspring.cli.reading import found, how_to_list, reader
 from mainspring.cli.screen import Screen
+from mainspring.config import Settings, load
 from mainspring.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.items import ToolDefinition
 from mainspring.loop.run import Run
 from mainspring.ports import Provider
 from mainspring.spec import PresetName, ToolChoice
-from mainspring.tools.functions import load
+from mainspring.tools.functions import load as load_tools
 
 
 class Setup(Struct, frozen=True):
@@ -36,7 +37,7 @@ class Setup(Struct, frozen=True):
 
     def engine(self, database: Path | None, model: str | None = None) -> Engine:
         """An engine set up like this, with `model` if none is named. Raises `InvalidRequest` for what cannot be had."""
-        functions = dict.fromkeys([function for reference in self.tools for function in load(reference)])
+        functions = dict.fromkeys([function for reference in self.tools for function in load_tools(reference)])
         provider, name = self._answering(self.model or model)
         try:
             engine = Engine(
@@ -44,6 +45,7 @@ class Setup(Struct, frozen=True):
                 tools=tuple(functions),
                 instructions=self.instructions,
                 database=database,
+                audit=database is not None,
                 preset=self.preset,
             )
         except ValueError as error:
@@ -54,17 +56,21 @@ class Setup(Struct, frozen=True):
     def _answering(self, model: str | None) -> tuple[Provider, str]:
         if self.record is not None or self.replay is not None:
             return self._taped(model), model or ""
+        settings = load({"model": model}) if self.base_url is None and self.api_key is None else Settings()
+        if settings.providers and not (model or "").startswith(("scripted:", "local:")):
+            answering = backends.configured_answering(settings, progress=say)
+            return answering.provider, answering.model
         if model:
             return backends.provider_for(model, self.base_url, self.api_key, progress=say), model
         if self.base_url is not None:
             raise InvalidRequest(f"no model is named; pass --model with a name that {self.base_url} knows")
-        if (answering := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
+        if (found := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
             raise InvalidRequest(
                 "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
                 "MAINSPRING_MODEL; `mainspring demo` needs none"
             )
-        say(f"asking {answering.told}")
-        return answering.provider, answering.model
+        say(f"asking {found.told}")
+        return found.provider, found.model
 
     def _taped(self, model: str | None) -> Provider:
         """A backend that is recorded, or its recording."""
@@ -128,7 +134,7 @@ def resume(run_id: str | None, setup: Setup, database: Path, *, as_json: bool) -
         async with reader(database) as reading:
             left = (await found(reading, run_id, database)).run
         engine = setup.engine(database, model=left.spec.model)
-        _check_tools(engine, left)
+        check_tools(engine, left)
         async with engine:
             return await follow(await engine.resume(run_id), view_for(as_json), database)
 
@@ -155,7 +161,7 @@ def view_for(as_json: bool) -> View:
     return Lines() if as_json else Screen()
 
 
-def _check_tools(engine: Engine, run: Run) -> None:
+def check_tools(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
     known = {tool.name for tool in engine.definitions}
     needed = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]

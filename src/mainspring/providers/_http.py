@@ -9,7 +9,7 @@ which error a status means.
 import math
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -74,7 +74,7 @@ class Http:
             received: Received = await self._answer(method, url, body)
         else:
             said = None if body is None else self.redacted(body.decode()).encode()
-            received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body))
+            received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body), self._secrets)
         reply = Reply(received, _shown(url), self._timeout)
         if received.status // 100 == 2:
             return reply
@@ -167,9 +167,14 @@ class Received(Protocol):
 
 
 class Tape(Protocol):
-    """Stands between us and the network: `ask` is how the network is asked."""
+    """Stands between us and the network: `ask` is how the network is asked, `secrets` what must not be kept of its answer.
 
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]]) -> Received: ...
+    Ids that are made up come from it as well, so that a conversation is the same when it is played again.
+    """
+
+    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received: ...
+
+    def new_id(self, prefix: str) -> str: ...
 
 
 class _Network:
@@ -430,7 +435,9 @@ def _secrets(address: URL, api_key: str | None, headers: Mapping[str, str]) -> l
     """What must not be in a message: of a header with a key, its last word. A short one would turn up in innocent words."""
     private = [value for name, value in headers.items() if _PRIVATE.search(name)]
     words = [value.split()[-1:] for value in (api_key or "", address.password or "", *private)]
-    return [word for found in words for word in found if len(word) >= 8]
+    kept = [word for found in words for word in found if len(word) >= 8]
+    # In JSON some characters are spelled otherwise.
+    return list(dict.fromkeys([*kept, *[msgspec.json.encode(word).decode()[1:-1] for word in kept]]))
 
 
 def _shown(url: URL) -> str:

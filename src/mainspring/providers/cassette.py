@@ -6,11 +6,15 @@ It holds no header that was sent and no secret of the backend's address; what th
 """
 
 import asyncio
+import os
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import aiohttp
 import msgspec
@@ -59,20 +63,45 @@ class Exchange(Struct, frozen=True, omit_defaults=True):
         return (self.method, self.path, self.body) == (asked.method, asked.path, _decoded(asked.body))
 
 
+class Ids:
+    """Made-up ids that are the same whenever the same is asked."""
+
+    def __init__(self) -> None:
+        self._seed = b""
+        self._count = 0
+
+    def about(self, asked: Asked) -> None:
+        self._seed, self._count = sha256(asked.path.encode() + b"\0" + (asked.body or b"")).digest(), 0
+
+    def new_id(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{sha256(self._seed + str(self._count).encode()).hexdigest()[:24]}"
+
+
 class Recorder:
-    """Writes every exchange to a file as it ends. A file that is there is replaced."""
+    """Writes every exchange to a file as it ends. The file is opened with the first of them, and one that is there replaced."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._file = path.open("wb")
-        except OSError as error:
-            raise InvalidRequest(f"cannot record to {path}: {error.strerror}; choose another file", param="record") from None
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._ids = Ids()
+        self.new_id = self._ids.new_id
 
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]]) -> Received:
-        return _Taped(asked, await ask(), self._write)
+    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received:
+        """Raises `Refused` if there is no writing to the file: whoever asked for a recording does not want an answer without."""
+        self._ids.about(asked)
+        if self._file is None:
+            try:
+                self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+            except OSError as error:
+                raise Refused(f"cannot record to {self._path}: {error.strerror}; choose another file") from None
+        return _Taped(asked, await ask(), self._write, secrets)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            # What could not be written has been told already.
+            with suppress(OSError):
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -81,41 +110,54 @@ class Recorder:
         self.close()
 
     def _write(self, exchange: Exchange) -> None:
-        if not self._file.closed:
+        if self._file is None or self._file.closed:
+            return
+        try:
             self._file.write(msgspec.json.encode(exchange) + b"\n")
             self._file.flush()
+        except OSError as error:
+            raise Refused(f"cannot record to {self._path}: {error.strerror}; the recording is not complete") from None
 
 
 class _Taped:
     """An answer that is written down as it is read."""
 
-    def __init__(self, asked: Asked, received: Received, write: Callable[[Exchange], None]) -> None:
-        self._asked, self._received, self._write = asked, received, write
-        self._pieces: list[Piece] = []
+    def __init__(self, asked: Asked, received: Received, write: Callable[[Exchange], None], secrets: Sequence[str]) -> None:
+        self._asked, self._received, self._write, self._secrets = asked, received, write, secrets
+        self._pieces: list[bytes] = []
         self._is_written = False
         self.status, self.headers = received.status, received.headers
 
     async def read(self) -> bytes:
         data = await self._received.read()
         if data:
-            self._pieces.append(Piece.of(data))
+            self._pieces.append(data)
         else:
             self._end(is_cut=False)
         return data
 
     def close(self) -> None:
-        self._end(is_cut=True)
-        self._received.close()
+        try:
+            self._end(is_cut=True)
+        finally:
+            self._received.close()
 
     def _end(self, *, is_cut: bool) -> None:
         if self._is_written:
             return
         self._is_written = True
         kept = {name: self.headers[name] for name in KEPT if name in self.headers}
-        asked = self._asked
-        self._write(
-            Exchange(asked.method, asked.path, self.status, kept, _decoded(asked.body), tuple(self._pieces), is_cut=is_cut)
-        )
+        asked, pieces = self._asked, tuple([Piece.of(piece) for piece in _masked(self._pieces, self._secrets)])
+        self._write(Exchange(asked.method, asked.path, self.status, kept, _decoded(asked.body), pieces, is_cut=is_cut))
+
+
+def _masked(pieces: Sequence[bytes], secrets: Sequence[str]) -> list[bytes]:
+    """The pieces without the secrets, even where one is cut in two; every piece keeps its length."""
+    whole = b"".join(pieces)
+    for secret in secrets:
+        whole = whole.replace(secret.encode(), b"*" * len(secret.encode()))
+    ends = list(accumulate([len(piece) for piece in pieces], initial=0))
+    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 class Player:
@@ -132,8 +174,11 @@ class Player:
         if any(exchange.version != VERSION for exchange in self._exchanges):
             raise InvalidRequest(f"{path} was recorded by another version; record it again", param="replay")
         self._path = path
+        self._ids = Ids()
+        self.new_id = self._ids.new_id
 
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]]) -> Received:
+    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received:
+        self._ids.about(asked)
         for place, exchange in enumerate(self._exchanges):
             if exchange.answers(asked):
                 return _Played(self._exchanges.pop(place))

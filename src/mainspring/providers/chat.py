@@ -34,17 +34,24 @@ log = getLogger(__name__)
 
 USAGE_SECONDS = 5.0
 
+_NO = r"(unknown|unrecognized|unsupported|unexpected|extra|invalid) [^.]*(parameter|argument|field|input)[^.]*"
+_NOT = r"[^.]* (is|are) not (supported|permitted|allowed)"
+
+
+def _parameter(name: str) -> re.Pattern[str]:
+    """A field that is not known at all. One whose value is not liked is the caller's to mend."""
+    return re.compile(rf"{_NO}{name}|{name}[^.]*{_NO}|\b{name}\b{_NOT}", re.IGNORECASE)
+
+
 # How backends say that they do not take a field that can be done without.
 _LACKS = (
     ("stream_options", re.compile(r"stream_options")),
     ("parallel_tool_calls", re.compile(r"parallel_tool_calls")),
     ("tools", re.compile(r"not support (tools|tool use|tool calling|function)|enable-auto-tool-choice|tool use is not", re.I)),
-    ("reasoning_effort", re.compile(r"reasoning_effort|reasoning effort")),
-    (
-        "temperature",
-        re.compile(r"\btemperature\b.*(not support|unsupported|only the default)|unsupported.*\btemperature\b", re.I),
-    ),
-    ("top_p", re.compile(r"\btop_p\b.*(not support|unsupported|only the default)|unsupported.*\btop_p\b", re.I)),
+    ("reasoning_effort", _parameter("reasoning_effort")),
+    # With these, a value that is not supported means that only the default is.
+    ("temperature", re.compile(r"temperature.*(not support|unsupported|only the default)|unsupported.*temperature", re.I)),
+    ("top_p", re.compile(r"top_p.*(not support|unsupported|only the default)|unsupported.*top_p", re.I)),
 )
 _WITH = {"tools": ("tool_choice", "parallel_tool_calls")}
 

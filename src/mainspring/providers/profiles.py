@@ -29,7 +29,8 @@ FAMILIES: tuple[tuple[str, Profile], ...] = (
     (r"deepseek-r1", THINKING),
     (r"qwq|qwen-?3|smollm3|glm-4\.[5-9]|nemotron|exaone-deep|cogito|phi-4.*reasoning|minimax-m", THINKING),
     (r"magistral", Profile(think=("[THINK]", "[/THINK]"))),
-    (r"smollm-?2|tinyllama|llama-?2\b|gemma-?[12]?\b(?!-?3)|phi-?[123]\b|vicuna|falcon", Profile(calls=False)),
+    (r"smollm-?2|tinyllama|llama-?2\b|phi-?[123]\b|vicuna|falcon(?!-?3)", Profile(calls=False)),
+    (r"(^|[/:])gemma(-?2)?(?=$|[:@]|-\d+b)", Profile(calls=False)),
     (r"(^|/)(o[134](-|$)|gpt-5)", Profile(samples=False)),
 )
 _FAMILIES = tuple([(re.compile(pattern, re.IGNORECASE), profile) for pattern, profile in FAMILIES])

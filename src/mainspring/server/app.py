@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainspring.app import Engine
 from mainspring.errors import MainspringError
 from mainspring.ids import random_id
+from mainspring.server.approvals import ApprovalRoutes
 from mainspring.server.compact import Compact
 from mainspring.server.conversations import Conversations
 from mainspring.server.faults import Fault, fault_response, json_response
@@ -36,6 +37,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
     """
     responses = Responses(engine, dialect or Dialect())
     conversations = Conversations(engine)
+    approvals = ApprovalRoutes(engine, dialect or Dialect())
     sockets = Sockets(engine, dialect or Dialect())
 
     @asynccontextmanager
@@ -80,6 +82,9 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             Route("/v1/conversations/{conversation_id}/items", conversations.add_items, methods=["POST"]),
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.retrieve_item, methods=["GET"]),
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
+            Route("/v1/approvals", approvals.list, methods=["GET"]),
+            Route("/v1/approvals/{approval_id}", approvals.retrieve, methods=["GET"]),
+            Route("/v1/approvals/{approval_id}", approvals.answer, methods=["POST"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/openapi.json", describe, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),

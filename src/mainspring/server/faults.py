@@ -1,10 +1,11 @@
 """Errors as clients of the OpenAI API know them: a status, and an object with message, type, param and code."""
 
+import math
 from collections.abc import Mapping
 
 from starlette.responses import Response as HttpResponse
 
-from mainspring.errors import MainspringError, RateLimited
+from mainspring.errors import MainspringError, ProviderError
 from mainspring.items import Json, encode
 
 MOST_MESSAGE_CHARS = 2000
@@ -13,9 +14,12 @@ MOST_MESSAGE_CHARS = 2000
 class Fault(Exception):
     """An HTTP error that is none of the engine's: a wrong method, too large a body, a missing key."""
 
-    def __init__(self, status: int, code: str, message: str, *, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.param = status, code, message, param
+        self.retry_after = retry_after
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -27,8 +31,8 @@ def fault_response(error: Fault | MainspringError) -> HttpResponse:
     if error.status >= 500 or error.status == 409:
         # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
         headers["x-should-retry"] = "false"
-    if isinstance(error, RateLimited) and error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
+    if isinstance(error, Fault | ProviderError) and error.retry_after is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after))
     return json_response({"error": told(error)}, error.status, headers)
 
 

@@ -28,14 +28,15 @@ from mainspring.errors import MainspringError, NotFound
 from mainspring.items import decode, encode
 from mainspring.ports import Document, Store
 from mainspring.server.faults import Fault, fault_response
+from mainspring.spec import RunSpec
 
 KIND: Final = "api_key"
 MEMORY: Final = 5.0
 REMEMBERED: Final = 1024
 POLICY_VIOLATION: Final = 1008
 
-Area = Literal["responses", "conversations", "models", "admin", "*"]
-AREAS: Final[tuple[Area, ...]] = ("responses", "conversations", "models", "admin", "*")
+Area = Literal["responses", "conversations", "models", "approvals", "admin", "*"]
+AREAS: Final[tuple[Area, ...]] = ("responses", "conversations", "models", "approvals", "admin", "*")
 Seconds = Callable[[], float]
 
 _FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
@@ -44,10 +45,11 @@ _NOBODY = sha256(b"").digest()
 
 
 class Caller(Struct, frozen=True):
-    """Who sends a request. Without keys, everybody is the default tenant and may do all."""
+    """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key."""
 
     tenant: str = ""
     scopes: tuple[Area, ...] = ("*",)
+    subject: str = ""
 
     def may(self, area: Area) -> bool:
         return area in self.scopes or "*" in self.scopes
@@ -141,7 +143,7 @@ class Keys:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
-        return Caller(key.tenant, key.scopes)
+        return Caller(key.tenant, key.scopes, f"key:{key.id}")
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
@@ -201,6 +203,12 @@ def caller_of(connection: HTTPConnection) -> Caller:
     return found if isinstance(found, Caller) else Caller()
 
 
+def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
+    """The order, as one of whoever sends this request."""
+    caller = caller_of(connection)
+    return replace(spec, tenant=caller.tenant, caller=replace(spec.caller, subject=caller.subject))
+
+
 def area_of(path: str) -> Area:
     """What a key must be for to ask for this path."""
     match path.split("/"):
@@ -210,6 +218,8 @@ def area_of(path: str) -> Area:
             return "conversations"
         case ["", "v1", "models", *_]:
             return "models"
+        case ["", "v1", "approvals", *_]:
+            return "approvals"
         case _:
             return "admin"
 

@@ -11,9 +11,12 @@ from msgspec.structs import fields
 from starlette.routing import BaseRoute, Route
 
 import mainspring
+from mainspring.engine.approvals import State
+from mainspring.engine.pending import Approval
 from mainspring.events import Status
 from mainspring.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
 from mainspring.loop.response import Response
+from mainspring.server.approvals import AnswerApproval
 from mainspring.server.compact import Compaction
 from mainspring.server.conversations import Conversation, CreateConversation, CreateItems, UpdateConversation
 from mainspring.server.requests import CreateResponse
@@ -51,7 +54,8 @@ class Failure(Struct, frozen=True):
 
 
 class _Told(Struct, frozen=True):
-    """What the route table does not say of an operation. `errors` are those that follow from nothing else."""
+    """What the route table does not say of an operation. `errors` are those that follow from nothing else; `waits` is what is
+    answered (202) as long as the answer has to wait."""
 
     answer: type[Struct] | None
     body: type[Struct] | None = None
@@ -59,6 +63,7 @@ class _Told(Struct, frozen=True):
     headers: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
     streams: bool = False
+    waits: type[Struct] | None = None
 
 
 _CURSOR = ("limit", "order", "after")
@@ -82,6 +87,9 @@ _TOLD: dict[tuple[str, str], _Told] = {
     ("/v1/conversations/{conversation_id}/items", "GET"): _Told(Page, query=_CURSOR),
     ("/v1/conversations/{conversation_id}/items", "POST"): _Told(Page, CreateItems),
     ("/v1/conversations/{conversation_id}/items/{item_id}", "DELETE"): _Told(Conversation),
+    ("/v1/approvals", "GET"): _Told(Page, query=(*_CURSOR, "state")),
+    ("/v1/approvals/{approval_id}", "GET"): _Told(Approval),
+    ("/v1/approvals/{approval_id}", "POST"): _Told(Response, AnswerApproval, errors=(409, 410, *_OF_MODELS), waits=Approval),
     ("/v1/models", "GET"): _Told(Models, errors=_OF_MODELS),
     ("/healthz", "GET"): _Told(Health),
     ("/readyz", "GET"): _Told(Health),
@@ -93,6 +101,7 @@ _PARAMETERS: dict[str, Json] = {
     "order": {"enum": ["asc", "desc"], "default": "desc"},
     "after": _NAME,
     "status": {"enum": [status for status in get_args(Status) if status != "queued"]},
+    "state": {"enum": list(get_args(State))},
     "model": _NAME,
     "background": {"type": "boolean"},
     "previous_response_id": _NAME,
@@ -142,6 +151,9 @@ def _operation(route: Route, method: str) -> Json:
     if told.streams:
         content["text/event-stream"] = {"schema": _EVENT}
     responses: Json = {"200": {"description": "The answer.", "content": content}}
+    if told.waits is not None:
+        waits = {"application/json": {"schema": _reference(told.waits)}}
+        responses["202"] = {"description": "Something else has to happen first.", "content": waits}
     for status in sorted(_errors(route.path, told)):
         failure = {"application/json": {"schema": _reference(Failure)}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": failure}

@@ -21,7 +21,7 @@ from mainspring.ports import Filter
 from mainspring.server.faults import Fault, json_response
 from mainspring.server.forms import spelled
 from mainspring.server.idempotency import Idempotency
-from mainspring.server.keys import caller_of
+from mainspring.server.keys import caller_of, ordered_by
 from mainspring.server.references import resolve
 from mainspring.server.requests import order, parse
 from mainspring.server.streams import EventStream, Wires, frames
@@ -66,7 +66,7 @@ class Responses:
             server_tools=engine.definitions,
             context_tokens=engine.context_tokens,
         )
-        spec = replace(spec, tenant=caller_of(request).tenant)
+        spec = ordered_by(request, spec)
         is_followed = body.stream is True or not spec.background
         handle = await self._idempotency.start(spec, request.headers.get(IDEMPOTENCY_KEY), raw, is_followed=is_followed)
         if body.stream:
@@ -78,7 +78,7 @@ class Responses:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         handle = await self._find(request)
-        if _one_of(request, "stream", _FLAGS):
+        if one_of(request, "stream", _FLAGS):
             after = _number(request, "starting_after")
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
         return json_response(shown(handle.response, self._told(request)))
@@ -185,7 +185,7 @@ def raise_failure(run: Run) -> None:
         code = run.error.code
         status = _HTTP_STATUSES.get(code, 502 if code.startswith("provider_") else 500)
         param = None if status == 500 else "input" if status == 400 else "model"
-        raise Fault(status, code, without_addresses(run.error.message), param=param)
+        raise Fault(status, code, without_addresses(run.error.message), param=param, retry_after=run.error.retry_after)
 
 
 _HTTP_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
@@ -196,7 +196,7 @@ def page_of(request: Request) -> tuple[int, bool, str | None]:
     limit = _number(request, "limit")
     if limit is not None and not 1 <= limit <= 100:
         raise _invalid("limit", "between 1 and 100", str(limit))
-    newest_first = _one_of(request, "order", {"desc": True, "asc": False})
+    newest_first = one_of(request, "order", {"desc": True, "asc": False})
     return 20 if limit is None else limit, newest_first is not False, request.query_params.get("after")
 
 
@@ -206,9 +206,9 @@ def _filter(request: Request, dialect: Dialect) -> Filter:
     statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}
     return Filter(
         tenant=caller_of(request).tenant,
-        status=_one_of(request, "status", statuses) or (),
+        status=one_of(request, "status", statuses) or (),
         model=request.query_params.get("model"),
-        background=_one_of(request, "background", _FLAGS),
+        background=one_of(request, "background", _FLAGS),
         parent=request.query_params.get("previous_response_id"),
         conversation=request.query_params.get("conversation"),
         # Responses tell whole seconds, runs are kept by fractions of them.
@@ -247,7 +247,7 @@ def _number(request: Request, name: str) -> int | None:
 T = TypeVar("T")
 
 
-def _one_of(request: Request, name: str, meanings: Mapping[str, T]) -> T | None:
+def one_of(request: Request, name: str, meanings: Mapping[str, T]) -> T | None:
     text = request.query_params.get(name)
     if text is not None and text.lower() not in meanings:
         raise _invalid(name, "one of " + ", ".join([f"`{word}`" for word in meanings]), text)

@@ -86,6 +86,8 @@ def chosen(settings: Settings) -> Choice:
         tools=tools,
         database=Path(settings.database),
         mcp=McpTools(servers_of(settings.mcp), guard=AddressGuard(settings.allow_hosts)),
+        audit=settings.audit,
+        approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
     )
     engine.owns_provider = True
@@ -95,7 +97,7 @@ def chosen(settings: Settings) -> Choice:
 
 def _answering(settings: Settings) -> Answering:
     if settings.providers:
-        return _configured(settings)
+        return backends.configured_answering(settings, progress=_note)
     if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
         model = settings.model or ""
         provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
@@ -105,17 +107,6 @@ def _answering(settings: Settings) -> Answering:
     if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
         return answering
     return Answering(Scripted(say(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
-
-
-def _configured(settings: Settings) -> Answering:
-    known = backends.configured(settings.providers)
-    if settings.base_url is not None:
-        known["default"] = backends.Found(backends.Backend(base_url=settings.base_url, key=settings.backend_key), "configured")
-    first = "default" if "default" in known else next(iter(known))
-    provider = backends.provider_of(known, aliases=settings.aliases, default=first, progress=_note)
-    model = settings.model or backends.default_model(known) or ""
-    told = f"{model or 'as the request says'}, of the providers {', '.join(known)}"
-    return Answering(provider, model, told)
 
 
 def _note(line: str) -> None:

@@ -29,7 +29,7 @@ from mainspring.items import ApprovalResponse, Item, encode
 from mainspring.loop.history import History
 from mainspring.loop.run import Run, history_after
 from mainspring.server.faults import Fault, told
-from mainspring.server.keys import caller_of
+from mainspring.server.keys import caller_of, ordered_by
 from mainspring.server.references import resolve
 from mainspring.server.requests import CreateResponse, order, parse
 from mainspring.server.responses import told_to
@@ -152,7 +152,7 @@ class _Connection:
             server_tools=engine.definitions,
             context_tokens=engine.context_tokens,
         )
-        spec = replace(spec, tenant=caller_of(self._socket).tenant)
+        spec = ordered_by(self._socket, spec)
         if spec.parent is None:
             return await engine.start(spec)
         kept = self._kept.get(spec.parent)

@@ -27,7 +27,8 @@ class ToolContext(Struct, frozen=True):
     """What a call may touch, and for whom.
 
     A list that is None restricts nothing; an empty one permits nothing. Paths and domains permit what lies below them. Without
-    a `working_dir` no file is touched. `progress` shows a line of text while the tool works.
+    a `working_dir` no file is touched. `progress` shows a line of text while the tool works. `tenant` and `scope` are as in
+    `ports.CallContext`.
     """
 
     user_scopes: tuple[str, ...] = ()
@@ -37,6 +38,8 @@ class ToolContext(Struct, frozen=True):
     working_dir: Path | None = None
     progress: Callable[[str], None] = _unheard
     run_id: str = ""
+    tenant: str = ""
+    scope: str = ""
 
 
 class ToolResult(Struct, frozen=True):

@@ -115,7 +115,8 @@ class FunctionTool:
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         """Raises `ValueError` naming the argument that does not fit, and whatever the function raises."""
         function = self._function
-        arguments = self._declared.arguments(params, CallContext(context.run_id, self._definition, context.progress))
+        told = CallContext(context.run_id, self._definition, context.progress, context.tenant, context.scope)
+        arguments = self._declared.arguments(params, told)
         if inspect.iscoroutinefunction(_underlying(function)):
             value = function(**arguments)
         else:
@@ -193,7 +194,8 @@ def checked(definition: ToolDefinition) -> ToolDefinition:
     """The definition, if it can be stored and read again."""
     if definition.timeout is not None and definition.timeout <= 0:
         raise ValueError(f"tool `{definition.name}`: timeout must be above 0, not {definition.timeout}; leave it out for none")
-    if unknown := sorted(definition.purposes.keys() - (definition.parameters or {}).get("properties", {}).keys()):
+    known = definition.purposes if definition.parameters is None else definition.parameters.get("properties", {})
+    if unknown := sorted(definition.purposes.keys() - known.keys()):
         raise ValueError(f"tool `{definition.name}` has no parameter `{unknown[0]}`; `purposes` are for its parameters")
     try:
         return decode(encode(definition), ToolDefinition)

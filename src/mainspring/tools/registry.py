@@ -19,7 +19,7 @@ from mainspring import ports
 from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
 from mainspring.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall
-from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult, operation_of
+from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult
 from mainspring.tools.entries import Entry, Status, described, entry_of, merged
 from mainspring.tools.functions import NAME, Function, FunctionTool, checked
 from mainspring.tools.schema import Validator
@@ -74,7 +74,9 @@ class Registry:
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What a model may be told of: every tool with code that is not blocked."""
-        return tuple([known.definition for known in self._known.values() if known.tool is not None and known.entry.status != "blocked"])
+        return tuple(
+            [known.definition for known in self._known.values() if known.tool is not None and known.entry.status != "blocked"]
+        )
 
     def status(self, name: str) -> Status:
         """Raises `NotFound`."""
@@ -84,20 +86,14 @@ class Registry:
         """The tool as `generate_tool_description` gives it; made once. Raises `NotFound`."""
         return self._found(name).description
 
-    def effects(self, name: str, params: Json) -> tuple[Effect, ...]:
-        """What this call would do: by its operation where the tool tells operations apart. Raises `NotFound`.
-
-        Effects that the operator's definition names are those of every operation.
-        """
-        known = self._found(name)
-        return known.operation_effects.get(operation_of(name, params), known.definition.effects)
-
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind == self.kind and self.get(tool.name) is not None
 
     async def execute(self, call: ToolCall, context: CallContext) -> ports.ToolResult:
         """Like `validated_execute`, but what the tool raises goes through, and its timeout is the caller's to keep."""
-        told = replace(self._context, progress=context.progress, run_id=context.run_id)
+        told = replace(
+            self._context, progress=context.progress, run_id=context.run_id, tenant=context.tenant, scope=context.scope
+        )
         result = await self._performed(call.name, call.parsed, told)
         output = result.output if result.success else result.output or result.error
         return ports.ToolResult(call.id, output, not result.success)
@@ -193,8 +189,9 @@ class _Known:
         self.tool = tool
         self.entry = merged(defined, given)
         self.description = described(self.entry)
+        # Effects that the operator names are those of every operation.
         is_overruled = defined is not None and defined.effects is not None
-        self.operation_effects: Mapping[str, tuple[Effect, ...]] = {} if is_overruled else getattr(tool, "operation_effects", {})
+        operations: Mapping[str, tuple[Effect, ...]] = {} if is_overruled else getattr(tool, "operation_effects", {})
         self.definition = checked(
             ToolDefinition(
                 name=self.entry.name,
@@ -204,7 +201,7 @@ class _Known:
                 repeatable=bool(self.entry.repeatable),
                 effects=self.entry.effects or (),
                 timeout=self.entry.timeout,
-                operations=dict(self.operation_effects),
+                operations=dict(operations),
                 purposes=dict(getattr(tool, "purposes", {})),
             )
         )

@@ -47,7 +47,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
             "match. patch: change a part of a file."
         ),
     ]
-    path: Annotated[str, Meta(description="File or folder, relative to the working directory.")] = "."
+    path: Annotated[str, Meta(description="File or folder, relative to the working directory, which is `.` itself.")]
     content: Annotated[str, Meta(description="write: the whole new text of the file.")] | UnsetType = UNSET
     start_line: Annotated[int, Meta(ge=1, description="read: first line to show, counted from 1.")] | UnsetType = UNSET
     end_line: Annotated[int, Meta(ge=1, description="read: last line to show.")] | UnsetType = UNSET
@@ -87,6 +87,9 @@ class FileOps:
     repeatable = False
     timeout = 30.0
 
+    def __init__(self, *, search_seconds: float = SEARCH_SECONDS) -> None:
+        self._search_seconds = search_seconds
+
     @property
     def parameters_schema(self) -> Json:
         (root,), components = msgspec.json.schema_components([Arguments], ref_template=REF + "{name}")
@@ -97,7 +100,7 @@ class FileOps:
             asked = msgspec.convert(params, Arguments, strict=False)
             place = await to_thread.run_sync(located, asked.path, context)
             if asked.operation == "search":
-                return ToolResult.ok(await _searched(place, asked))
+                return ToolResult.ok(await _searched(place, asked, self._search_seconds))
             return ToolResult.ok(await to_thread.run_sync(_performed, place, asked, abandon_on_cancel=True))
         except CallerError as error:
             return ToolResult.fail(error.message)
@@ -210,7 +213,7 @@ def _shown(found: Found) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _searched(place: Place, asked: Arguments) -> str:
+async def _searched(place: Place, asked: Arguments, seconds: float) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -220,11 +223,11 @@ async def _searched(place: Place, asked: Arguments) -> str:
         "regex": asked.regex,
         "glob": asked.glob,
         "most": MOST_MATCHES,
-        "seconds": SEARCH_SECONDS / 2,
+        "seconds": seconds / 2,
     }
-    answer = await apart(MODULE, question, SEARCH_SECONDS)
+    answer = await apart(MODULE, question, seconds)
     if answer is None:
-        raise InvalidRequest(f"the search did not end within {SEARCH_SECONDS:g} s; simplify the pattern, or search fewer files")
+        raise InvalidRequest(f"the search did not end within {seconds:g} s; simplify the pattern, or search fewer files")
     if "error" in answer:
         raise InvalidRequest(answer["error"])
     lines = [f"{path}:{number}: {text}" for path, number, text in answer["matches"]]

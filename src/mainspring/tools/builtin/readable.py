@@ -43,7 +43,13 @@ class _Reader(HTMLParser):
         self._in_code = 0
 
     def add(self, text: str) -> None:
-        self.pieces.append(text)
+        if text:
+            self.pieces.append(text)
+
+    def _break(self, count: int) -> None:
+        """Ends the line, unless so many line ends are there already."""
+        last = self.pieces[-1] if self.pieces else "\n\n"
+        self.add("\n" * (count - len(last) + len(last.rstrip("\n"))))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -52,7 +58,8 @@ class _Reader(HTMLParser):
         elif tag == "title" and not self.title:
             self._in_title = True
         elif tag in _HEADINGS:
-            self.add(f"\n\n{_HEADINGS[tag]}")
+            self._break(2)
+            self.add(_HEADINGS[tag])
         elif tag == "a":
             self._links.append((len(self.pieces), given.get("href") or ""))
         elif tag == "img" and (alt := given.get("alt")):
@@ -62,7 +69,7 @@ class _Reader(HTMLParser):
         elif tag in _BLOCKS:
             if tag in ("ul", "ol"):
                 self._lists.append(0 if tag == "ol" else None)
-            self.add("\n\n" if len(self._lists) < 2 else "\n")
+            self._break(2 if len(self._lists) < 2 else 1)
 
     def handle_endtag(self, tag: str) -> None:
         if self._dropped:
@@ -79,7 +86,7 @@ class _Reader(HTMLParser):
         elif tag in _BLOCKS or tag in _HEADINGS:
             if tag in ("ul", "ol") and self._lists:
                 self._lists.pop()
-            self.add("\n\n" if not self._lists else "\n")
+            self._break(1 if self._lists else 2)
 
     def handle_data(self, data: str) -> None:
         if self._in_title:
@@ -91,7 +98,7 @@ class _Reader(HTMLParser):
         else:
             text = _SPACE.sub(" ", data)
             # A line does not begin with a space.
-            self.add(text.lstrip(" ") if not self.pieces or self.pieces[-1].endswith(("\n", " ")) else text)
+            self.add(text.lstrip(" ") if self._is_at_start() or self.pieces[-1].endswith(" ") else text)
 
     def _start_layout(self, tag: str) -> None:
         match tag:
@@ -100,12 +107,18 @@ class _Reader(HTMLParser):
                 self.add("\n```\n")
             case "code" if not self._in_code:
                 self.add("`")
-            case "br" | "tr":
+            case "br":
                 self.add("\n")
+            case "tr":
+                self._break(1)
             case "td" | "th":
-                self.add(" | ")
+                self.add("| " if self._is_at_start() else " | ")
             case "li":
-                self.add(f"\n{'  ' * (len(self._lists) - 1)}{self._bullet()} ")
+                self._break(1)
+                self.add(f"{'  ' * (len(self._lists) - 1)}{self._bullet()} ")
+
+    def _is_at_start(self) -> bool:
+        return not self.pieces or self.pieces[-1].endswith("\n")
 
     def _bullet(self) -> str:
         if not self._lists or (count := self._lists[-1]) is None:

@@ -15,7 +15,6 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, D
 from msgspec import Struct
 from yarl import URL
 
-import mainspring
 from mainspring.errors import CallerError, InvalidRequest
 from mainspring.items import Effect, Json, Purpose
 from mainspring.tools.addresses import AddressGuard
@@ -93,20 +92,20 @@ class WebFetch:
 
     async def _fetched(self, url: str, context: ToolContext) -> Page:
         target = _target(url, context)
-        async with self._session() as session:
-            for _ in range(MOST_REDIRECTS + 1):
-                async with session.get(target, allow_redirects=False) as response:
-                    location = response.headers.get("Location")
-                    if response.status not in _REDIRECTS or location is None:
-                        return await _page(target, response)
-                    target = _target(location, context, base=target)
+        for _ in range(MOST_REDIRECTS + 1):
+            # A session for each step: what one host was allowed says nothing about the next.
+            async with self._session() as session, session.get(target, allow_redirects=False) as response:
+                location = response.headers.get("Location")
+                if response.status not in _REDIRECTS or location is None:
+                    return await _page(target, response)
+                target = _target(location, context, base=target)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[ClientSession]:
         async with ClientSession(
             connector=guarded_connector(self._guard),
-            headers={"User-Agent": f"Mainspring/{mainspring.__version__}", "Accept-Encoding": "gzip"},
+            headers={"User-Agent": "Mainspring", "Accept-Encoding": "gzip"},
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=self._seconds),
             # It would unpack whatever it is sent, at any size.
@@ -155,9 +154,9 @@ async def _body(response: ClientResponse) -> tuple[bytes, bool]:
     unpacked = _Unpacked(is_packed=coding not in ("identity", ""))
     async for chunk in response.content.iter_any():
         unpacked.take(chunk)
-        if len(unpacked.data) > MOST_BYTES:
-            return bytes(unpacked.data[:MOST_BYTES]), True
-    return bytes(unpacked.data), False
+        if unpacked.is_over:
+            break
+    return bytes(unpacked.data[:MOST_BYTES]), len(unpacked.data) > MOST_BYTES
 
 
 class _Unpacked:
@@ -172,14 +171,15 @@ class _Unpacked:
         if self._unpack is None:
             self.data += chunk
             return
-        while chunk and len(self.data) <= MOST_BYTES:
-            if self._unpack.eof:
-                self._unpack = zlib.decompressobj(47)
-            try:
-                self.data += self._unpack.decompress(chunk, MOST_BYTES + 1 - len(self.data))
-            except zlib.error as error:
-                raise InvalidRequest(f"the answer is not compressed as it says: {error}; try another source") from error
-            chunk = self._unpack.unconsumed_tail or self._unpack.unused_data
+        try:
+            self.data += self._unpack.decompress(chunk, MOST_BYTES + 1 - len(self.data))
+        except zlib.error as error:
+            raise InvalidRequest(f"the answer is not compressed as it says: {error}; try another source") from error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing behind this is taken. As in browsers, what follows the compressed data is none of the page."""
+        return len(self.data) > MOST_BYTES or (self._unpack is not None and self._unpack.eof)
 
 
 async def _told(page: Page, start: int) -> ToolResult:

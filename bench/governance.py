@@ -1,0 +1,129 @@
+"""What governance costs: CPU per judged call with every policy on, beside the same call judged without.
+
+    python bench/governance.py [--calls N]
+
+Calls go through the real gate; the difference is what governance adds, and should stay under 150 us. A shell line that takes
+the parser costs a process when it is first seen: that is shown apart. Names of hosts are looked up in memory. CPU time of this
+process, best of several interleaved rounds.
+"""
+
+import argparse
+import asyncio
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mainspring.app import standard_policies
+from mainspring.engine.gate import Gate
+from mainspring.engine.guard import Guard
+from mainspring.events import Recorded, RunStarted
+from mainspring.items import FunctionCall, ToolDefinition, ToolKind, encode, user
+from mainspring.loop.history import History
+from mainspring.loop.run import Call, Run, open_run
+from mainspring.policies.commands import CommandRules, Commands
+from mainspring.policies.domains import Domains
+from mainspring.policies.governance import governance
+from mainspring.policies.paths import Paths
+from mainspring.policies.patterns import Rules
+from mainspring.policies.rate import Rate
+from mainspring.policies.shell import Reader
+from mainspring.policies.skills import SkillScope
+from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
+from mainspring.spec import Caller, spec_for
+from mainspring.tools.addresses import AddressGuard
+
+LIMIT = 150.0
+ROUNDS = 5
+TOOLS = (
+    ToolDefinition("notes", kind="builtin", effects=("read",)),
+    ToolDefinition("shell", kind="builtin", effects=("execute",), purposes={"command": "command"}),
+    ToolDefinition("file_ops", kind="builtin", operations={"write": ("read",)}, purposes={"path": "path"}),
+    ToolDefinition("web_fetch", kind="builtin", effects=("read", "network"), purposes={"url": "url"}),
+)
+CALLS = {
+    "no arguments": ("notes", {}),
+    "plain command": ("shell", {"command": "git log --oneline -5"}),
+    "parsed command, known": ("shell", {"command": "cat notes.txt | grep -c 'a b' && ls *.py > out.txt"}),
+    "path": ("file_ops", {"operation": "write", "path": "src/deep/main.py", "content": "x"}),
+    "path, 100 KB content": ("file_ops", {"operation": "write", "path": "src/deep/main.py", "content": "x" * 100_000}),
+    "URL": ("web_fetch", {"url": "https://docs.example/page"}),
+}
+
+
+class Hands:
+    kind: ToolKind = "builtin"
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return True
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        raise NotImplementedError
+
+
+async def lookup(host: str, port: int) -> Sequence[str]:
+    return ["93.184.216.34"]
+
+
+def every_policy(root: str) -> tuple[CallPolicy, ...]:
+    rules = {"*": "allow", "file_ops:delete": "deny", "secret_*": "deny", "shell": "allow", "file_*:chmod": "ask"}
+    Path(root, "src", "deep").mkdir(parents=True)
+    return governance(
+        rules=Rules.of(rules),  # type: ignore[arg-type]
+        status=lambda name: "active",
+        skills=SkillScope(lambda run, name, operation: None),
+        rate=Rate(10**9, 10**9),
+        level=lambda run: "supervised",
+        commands=Commands(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),
+        paths=Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),
+        domains=Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),
+    )
+
+
+def a_run() -> Run:
+    spec = spec_for("responses", id="r", model="m", input=(user("go"),), tools=TOOLS, caller=Caller("ada", ("tools:execute",)))
+    return open_run(Recorded(0, 0.0, RunStarted(spec)), History())
+
+
+async def cost(gate: Gate, call: Call, run: Run, calls: int) -> float:
+    """CPU microseconds per judgement."""
+    began = time.process_time()
+    for _ in range(calls):
+        judged = await gate.judge(call, run)
+        assert judged.verdict == "allow", judged
+    return (time.process_time() - began) / calls * 1e6
+
+
+async def parser_cost(lines: int) -> tuple[float, float]:
+    """Milliseconds per line that the parser reads: as time, and as CPU of the parser's process."""
+    reader = Reader()
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    for number in range(lines):
+        assert (await reader.read(f"cat {number}.txt | grep -c 'a b'")).commands
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return (time.perf_counter() - began) / lines * 1e3, cpu / lines * 1e3
+
+
+async def main(calls: int) -> None:
+    run, guard, hands = a_run(), Guard(), [Hands()]
+    with tempfile.TemporaryDirectory() as root:
+        bare = Gate(standard_policies(hands), guard)
+        governed = Gate(standard_policies(hands, every_policy(root)), guard)
+        print(f"{'CPU us per call':24} {'without':>8} {'with all':>9} {'added':>7}   limit {LIMIT:g}")
+        for name, (tool, arguments) in CALLS.items():
+            call = Call(FunctionCall("call_1", tool, encode(arguments).decode()), 0)
+            costs = [(await cost(bare, call, run, calls), await cost(governed, call, run, calls)) for _ in range(ROUNDS)]
+            without, all_on = min(costs)[0], min(both for _, both in costs)
+            print(
+                f"{name:24} {without:8.1f} {all_on:9.1f} {all_on - without:7.1f}   {'ok' if all_on - without < LIMIT else 'OVER'}"
+            )
+    seconds, cpu = await parser_cost(100)
+    print(f"\nparser, per new line: {seconds:.1f} ms, of which {cpu:.1f} ms CPU in its process")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=2000)
+    asyncio.run(main(parser.parse_args().calls))

@@ -1,0 +1,44 @@
+"""The questions of governance in their order, each asked only if it is configured."""
+
+from collections.abc import Callable
+
+from mainspring.loop.run import Run
+from mainspring.policies.commands import Commands
+from mainspring.policies.domains import Domains
+from mainspring.policies.level import AutonomyLevel, Level
+from mainspring.policies.paths import Paths
+from mainspring.policies.patterns import Rules, ToolRules
+from mainspring.policies.rate import Rate
+from mainspring.policies.scopes import CallerScopes
+from mainspring.policies.skills import SkillScope
+from mainspring.policies.status import ToolStatus
+from mainspring.ports import CallPolicy
+
+
+def governance(
+    *,
+    rules: Rules | None = None,
+    status: Callable[[str], str] | None = None,
+    skills: SkillScope | None = None,
+    rate: Rate | None = None,
+    level: Callable[[Run], Level] | None = None,
+    network_reads: bool = False,
+    commands: Commands | None = None,
+    paths: Paths | None = None,
+    domains: Domains | None = None,
+) -> tuple[CallPolicy, ...]:
+    """The policies for these settings, as `standard_policies` takes them. Caller scopes are always asked for: a caller that has
+    none to show is unrestricted."""
+    judged = commands is not None
+    asked: tuple[CallPolicy | None, ...] = (
+        None if rules is None else ToolRules(rules),
+        None if status is None else ToolStatus(status),
+        skills,
+        CallerScopes(),
+        rate,
+        None if level is None else AutonomyLevel(level, network_reads=network_reads, commands_judged=judged),
+        commands,
+        paths,
+        domains,
+    )
+    return tuple([policy for policy in asked if policy is not None])

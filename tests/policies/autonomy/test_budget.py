@@ -1,0 +1,110 @@
+"""The budget as data: its defaults, its file, its life, its levels and its prices."""
+
+import json
+
+import msgspec
+import pytest
+
+from mainspring.errors import InvalidRequest
+from mainspring.items import Usage
+from mainspring.policies.autonomy.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, Price, State, loaded, moved
+from mainspring.policies.autonomy.context import Ceilings, ceilings
+from mainspring.policies.autonomy.scope import rule_for
+
+
+@pytest.mark.requirement("C28")
+def test_defaults_are_those_of_the_documents() -> None:
+    limits = Limits()
+    assert (limits.max_iterations, limits.max_duration_minutes, limits.max_tool_calls) == (100, 60, 200)
+    assert (limits.max_files_modified, limits.max_lines_changed) == (50, 5000)
+    assert ceilings(AutonomyBudget("b")) == Ceilings(100, 3600, 200, 50, 5000)
+
+
+def test_a_budget_that_says_nothing_writes_nothing_runs_nothing_and_stays_off_the_network() -> None:
+    budget = AutonomyBudget("b")
+    assert (budget.state, budget.files.write, budget.allowed_commands, budget.network.enabled) == ("draft", (), (), False)
+
+
+def test_yaml_and_json_say_the_same() -> None:
+    text = """
+        budget_id: b1
+        expires_at: 2026-01-01T00:00:00Z
+        files: {write: ["src/**"], deny: [.env]}
+        allowed_commands: [{command: git, args_pattern: "status.*", max_calls: 3}]
+        limits: {max_tokens: 1000, max_cost: 2.5}
+        prices: {"gpt-*": {input: 1, output: 4}}
+    """
+    budget = loaded(text)
+    assert budget.allowed_commands[0].key == "git status.*"
+    assert budget.limits.max_cost == 2.5
+    assert budget.expires_at is not None
+    assert loaded(json.dumps(msgspec.to_builtins(budget))) == budget
+    assert msgspec.json.decode(msgspec.json.encode(budget), type=AutonomyBudget) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("budget_id: b\nlimits: {max_iterations: -1}", "limits.max_iterations"),
+        ("budget_id: b\nlimits: {max_turns: 3}", "max_turns"),
+        ("budget_id: b\nallowed_commands: [{command: ls, args_pattern: '('}]", r"allowed_commands\[0\]"),
+        ("budget_id: b\nstop_conditions: [{id: SC-05, action: explode}]", r"stop_conditions\[0\].action"),
+        ("budget_id: b\nstop_conditions: [{id: SC-05, at: 2}]", r"stop_conditions\[0\].at"),
+        ("budget_id: b\nexpires_at: 2026-01-01T00:00:00", "expires_at"),
+        ("budget_id: ''", "budget_id"),
+        ("state: active", "budget_id"),
+        ("[", "no YAML or JSON"),
+    ],
+)
+def test_a_wrong_field_is_named(text: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        loaded(text)
+
+
+@pytest.mark.parametrize("start", TRANSITIONS)
+@pytest.mark.parametrize("end", TRANSITIONS)
+def test_a_budget_goes_only_where_its_life_leads(start: State, end: State) -> None:
+    ways = {
+        "draft": ["pending_approval", "active"],
+        "pending_approval": ["active", "rejected"],
+        "active": ["suspended", "expired", "completed"],
+        "suspended": ["active", "expired"],
+        "rejected": ["draft"],
+    }
+    budget = AutonomyBudget("b", state=start, approved_by="ada")
+    if end in ways.get(start, []):
+        assert moved(budget, end) == AutonomyBudget("b", state=end, approved_by="ada")
+        assert moved(budget, end, by="bo").approved_by == "bo"
+    else:
+        with pytest.raises(InvalidRequest, match=f"from `{start}` to `{end}`"):
+            moved(budget, end)
+
+
+def test_levels_widen_from_reading_to_everything() -> None:
+    assert [ceilings(level) for level in LEVELS] == [
+        Ceilings(5, 600, 10, 0, 0),
+        Ceilings(20, 1800, 50, 10, 1000),
+        Ceilings(50, 3600, 200, 30, 3000),
+        Ceilings(100, 7200, 500, 50, 5000),
+    ]
+    assert len(HARMFUL) == 23
+    assert [level.network.enabled for level in LEVELS] == [False, False, True, True]
+
+
+def test_level_1_lets_git_read_and_not_write() -> None:
+    assert rule_for(("git", "diff", "HEAD~1"), LEVELS[1]) is not None
+    assert rule_for(("git", "diff", "--outp=x"), LEVELS[1]) is None
+    assert rule_for(("git", "push"), LEVELS[1]) is None
+
+
+def test_the_longest_pattern_that_fits_has_the_price() -> None:
+    cheap, dear, any_ = Price(1, 2), Price(10, 20), Price(5, 5)
+    budget = AutonomyBudget("b", prices={"gpt-*": dear, "gpt-*-mini": cheap, "*": any_})
+    assert [budget.price(model) for model in ("gpt-5", "gpt-5-mini", "llama")] == [dear, cheap, any_]
+    assert AutonomyBudget("b", prices={"gpt-*": dear}).price("llama") is None
+
+
+def test_cached_tokens_have_their_own_price() -> None:
+    usage = Usage(input_tokens=1_000_000, output_tokens=500_000, cached_tokens=400_000, cache_write_tokens=100_000)
+    assert Price(2, 10).of(usage) == 2 + 5
+    assert Price(2, 10, cached=0.5, cache_write=4).of(usage) == pytest.approx(0.5 * 2 + 0.4 * 0.5 + 0.1 * 4 + 5)

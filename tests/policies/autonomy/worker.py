@@ -1,0 +1,74 @@
+"""The victim of test_ledger: works through one budget with run after run on a SQLite file, until somebody kills it.
+
+    worker.py DATABASE TALLY
+
+Every tool call adds a line to TALLY before it does anything else, flushed to the operating system at once. What it is about to do
+is said on standard output, so that it can be killed between any two steps.
+"""
+
+import asyncio
+import os
+import sys
+
+from mainspring.app import standard_policies
+from mainspring.engine.engine import Engine
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.ids import random_id
+from mainspring.items import ToolDefinition, ToolKind, user
+from mainspring.policies.autonomy.budget import AutonomyBudget, Limits
+from mainspring.policies.autonomy.context import Ceilings
+from mainspring.policies.autonomy.ledger import Ledger
+from mainspring.policies.autonomy.policy import Budgeted
+from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.providers.script import Call
+from mainspring.providers.scripted import Scripted, calls, say
+from mainspring.spec import spec_for
+from mainspring.store.sqlite import SqliteStore
+
+BUDGET = AutonomyBudget("shared", state="active", in_scope=("tests",), limits=Limits(max_iterations=300, max_tool_calls=60))
+LOOK = ToolDefinition("look", kind="builtin", effects=("read",))
+tally = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+class Hands:
+    kind: ToolKind = "builtin"
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return True
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        os.write(tally, f"{context.run_id} {call.id}\n".encode())
+        print("called", flush=True)
+        await asyncio.sleep(0.001)
+        return ToolResult(call.id, "seen")
+
+
+async def main() -> None:
+    async with SqliteStore(sys.argv[1]) as store:
+        ledger, hands = Ledger(store), [Hands()]
+        try:
+            await ledger.account("shared")
+        except NotFound:
+            await ledger.open(BUDGET)
+        turns = [calls(Call("look", {"n": n}), Call("look", {"m": n})) for n in range(9)]
+        script = Scripted(*turns, say("Done."), repeat=True, chunk=0, pause=0.0005)
+        policies = standard_policies(hands, [Budgeted(ledger.state)])
+        async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger]) as engine:
+            for handle in await engine.resume_all():
+                await handle.wait()
+            print("ready", flush=True)
+            try:
+                while True:
+                    spec = spec_for("responses", id=random_id("resp"), model="scripted", input=(user("Go."),), tools=(LOOK,))
+                    spec = await ledger.admit(spec, "shared", at_most=Ceilings(iterations=20, seconds=60, calls=7))
+                    if spec.budget is not None and spec.budget["limits"]["max_tool_calls"] == 0:
+                        break
+                    print("admitted", flush=True)
+                    await (await engine.start(spec)).wait()
+                    print("ended", flush=True)
+            except InvalidRequest:
+                pass
+    print("used_up", flush=True)
+
+
+asyncio.run(main())

@@ -1,0 +1,91 @@
+"""All policies together: their order, that they are the same however a run is read, and that a refusal is not the end."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.policies.world import Hands, every_policy, folder, order, tried
+
+from mainspring.app import standard_policies
+from mainspring.engine.engine import Engine
+from mainspring.items import ApprovalRequest, ApprovalResponse
+from mainspring.policies.governance import governance
+from mainspring.policies.rate import Rate
+from mainspring.providers.scripted import Scripted, call, say
+from mainspring.store.memory import MemoryStore
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return folder(tmp_path)
+
+
+@pytest.mark.requirement("C18")
+def test_questions_are_asked_in_this_order(root: Path) -> None:
+    governing = [
+        "tool_rules", "tool_status", "skill_scope", "caller_scopes", "rate", "autonomy_level", "commands", "paths", "domains",
+    ]  # fmt: skip
+    names = [policy.name for policy in standard_policies([], every_policy(root))]
+    start = names.index("tool_rules")
+    assert names[start : start + len(governing)] == governing
+    assert {"limits", "known_tool", "allowed_tools", "valid_arguments"} <= set(names[:start])
+    assert names[-1] == "hand_off"
+
+
+def test_what_is_not_configured_is_not_asked() -> None:
+    assert [policy.name for policy in governance()] == ["caller_scopes"]
+    assert [policy.name for policy in governance(rate=Rate())] == ["caller_scopes", "rate"]
+
+
+@pytest.mark.requirement("C-T8", "D66")
+async def test_denied_call_is_answered_with_its_rule_and_earlier_results_stay(root: Path) -> None:
+    hands = Hands()
+    outside = call("file_ops", operation="read", path="/etc/passwd")
+    with Scripted(call("notes"), outside, call("notes", again=True), say("All.", expect="rule `paths`")) as script:
+        policies = standard_policies([hands], every_policy(root))
+        async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
+            run = await (await engine.start(order(4))).wait()
+    assert (run.status, run.text) == ("completed", "All.")
+    assert [name for name, _ in hands.done] == ["notes", "notes"]
+
+
+@pytest.mark.requirement("D67")
+@pytest.mark.parametrize("approve", [True, False])
+async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, approve: bool) -> None:
+    hands = Hands()
+    with Scripted(call("shell", command="make install"), say("Done.", expect="done" if approve else "refused")) as script:
+        policies = standard_policies([hands], every_policy(root))
+        async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
+            paused = await (await engine.start(order(1))).wait()
+            assert (paused.status, paused.reason, hands.done) == ("requires_action", "approval_needed", [])
+            [waits] = [item for item in paused.output if isinstance(item, ApprovalRequest)]
+            answer = replace(order(1, parent="resp_1"), id="resp_2", input=(ApprovalResponse(waits.id, approve),))
+            run = await (await engine.start(answer)).wait()
+    assert (run.text, len(hands.done)) == ("Done.", approve)
+
+
+@pytest.mark.requirement("D62")
+@pytest.mark.parametrize("background", [True, False])
+async def test_level_holds_whether_a_run_is_streamed_or_in_the_background(root: Path, background: bool) -> None:
+    hands = Hands()
+    policies = standard_policies([hands], every_policy(root, "read-only"))
+    script = Scripted(call("file_ops", operation="write", path="notes.txt"), say("Well.", expect="level `read-only`"))
+    async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
+        handle = await engine.start(order(1, background=background))
+        if not background:
+            assert [record async for record in handle.events()]
+        assert (await handle.wait()).text == "Well."
+    assert hands.done == []
+
+
+@pytest.mark.requirement("S12", "D65")
+@pytest.mark.parametrize("arguments", ["[]", '["rm"]', "{", "3", '"rm"', "null"])
+async def test_arguments_are_parsed_before_they_are_judged(root: Path, arguments: str) -> None:
+    outcome = await tried(every_policy(root), ("shell", arguments))
+    assert (outcome.only.policy, outcome.only.verdict, outcome.run.text) == ("valid_arguments", "deny", "Well.")
+
+
+@pytest.mark.requirement("D65")
+async def test_no_arguments_at_all_are_an_empty_object(root: Path) -> None:
+    outcome = await tried(every_policy(root), ("notes", ""))
+    assert (outcome.only.verdict, outcome.done) == ("allow", [("notes", "")])

@@ -1,0 +1,82 @@
+"""Autonomy levels: by what a tool does, whatever it is called."""
+
+import pytest
+from tests.policies.world import SHELL, tried
+
+from mainspring.items import Effect, ToolDefinition
+from mainspring.policies.level import AutonomyLevel, Level
+
+R: Effect = "read"
+W: Effect = "write"
+X: Effect = "execute"
+N: Effect = "network"
+D: Effect = "destructive"
+
+
+def tool(*effects: Effect, name: str = "it", **operations: tuple[Effect, ...]) -> ToolDefinition:
+    return ToolDefinition(name, kind="builtin", effects=effects, operations=operations)
+
+
+@pytest.mark.requirement("D66", "D71")
+@pytest.mark.parametrize(
+    ("effects", "read_only", "supervised"),
+    [
+        ((R,), "allow", "allow"),
+        ((R, N), "deny", "allow"),
+        ((N,), "deny", "ask"),
+        ((R, W), "deny", "ask"),
+        ((W,), "deny", "ask"),
+        ((X,), "deny", "ask"),
+        ((R, D), "deny", "ask"),
+        ((), "deny", "ask"),
+    ],
+)
+async def test_levels_allow_by_effects(effects: tuple[Effect, ...], read_only: str, supervised: str) -> None:
+    expected: dict[Level, str] = {"read-only": read_only, "supervised": supervised, "full": "allow"}
+    for level, verdict in expected.items():
+        outcome = await tried([AutonomyLevel(lambda run, level=level: level)], ("it", "{}"), tools=(tool(*effects),))  # type: ignore[misc]
+        assert (outcome.only.verdict, len(outcome.done)) == (verdict, verdict == "allow"), level
+        assert verdict == "allow" or f"`{level}`" in outcome.only.reason
+
+
+async def test_read_only_may_be_configured_to_read_from_the_network() -> None:
+    policy = AutonomyLevel(lambda run: "read-only", network_reads=True)
+    for effects, verdict in (((R, N), "allow"), ((N,), "deny"), ((R, N, W), "deny")):
+        assert (await tried([policy], ("it", "{}"), tools=(tool(*effects),))).only.verdict == verdict
+
+
+@pytest.mark.requirement("D66")
+async def test_reading_operation_of_a_writing_tool_is_reading() -> None:
+    files = tool(R, W, name="files", get=(R,), put=(W,), odd=())
+    policy = AutonomyLevel(lambda run: "read-only")
+    for operation, verdict in (("get", "allow"), ("put", "deny"), ("GET", "deny"), ("odd", "deny"), ("", "deny")):
+        outcome = await tried([policy], ("files", f'{{"operation": "{operation}"}}'), tools=(files,))
+        assert outcome.only.verdict == verdict, operation
+    assert (await tried([policy], ("files", "{}"), tools=(files,))).only.verdict == "deny"
+
+
+async def test_refusal_says_what_the_tool_may_do() -> None:
+    outcome = await tried([AutonomyLevel(lambda run: "read-only")], ("it", "{}"), tools=(tool(D, R, N),))
+    assert "`it`, which may read, use the network, destroy" in outcome.only.reason
+
+
+@pytest.mark.requirement("D71")
+async def test_supervised_asks_before_a_command_that_nobody_else_judges() -> None:
+    made = ("shell", '{"command": "ls"}')
+    for judged, verdict in ((False, "ask"), (True, "allow")):
+        policy = AutonomyLevel(lambda run: "supervised", commands_judged=judged)
+        assert (await tried([policy], made, tools=(SHELL,))).only.verdict == verdict
+    policy = AutonomyLevel(lambda run: "supervised", commands_judged=True)
+    assert (await tried([policy], ("shell", "{}"), tools=(SHELL,))).only.verdict == "ask"
+    policy = AutonomyLevel(lambda run: "read-only", commands_judged=True)
+    assert (await tried([policy], made, tools=(SHELL,))).only.verdict == "deny"
+
+
+async def test_unknown_level_denies_what_does_not_only_read() -> None:
+    policy = AutonomyLevel(lambda run: "sovereign")  # type: ignore[arg-type, return-value]
+    assert (await tried([policy], ("it", "{}"), tools=(tool(W),))).only.verdict == "deny"
+
+
+async def test_client_does_its_own_as_it_likes() -> None:
+    outcome = await tried([AutonomyLevel(lambda run: "read-only")], ("ask_user", "{}"), tools=(ToolDefinition("ask_user"),))
+    assert outcome.only.verdict == "client"

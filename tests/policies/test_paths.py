@@ -1,0 +1,85 @@
+"""Paths: inside a root by components, links followed, and patterns that mean what they say. The tricks are in the corpus."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.policies.world import folder, tried
+
+from mainspring.items import ToolDefinition
+from mainspring.policies.paths import Paths
+
+NAMES = st.sampled_from(["a", "b", "..", ".", "link", "up", "", "root", "...", "a..b"])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = folder(tmp_path_factory.mktemp("paths"))
+    (made / "link").symlink_to("src")
+    (made / "up").symlink_to("..")
+    return made
+
+
+@given(parts=st.lists(NAMES, min_size=1, max_size=6), absolute=st.booleans())
+def test_what_passes_is_inside_whatever_it_is_made_of(root: Path, parts: list[str], absolute: bool) -> None:
+    text = "/".join([str(root), *parts] if absolute else parts)
+    if Paths([root]).flaw(text) is None:
+        opened = Path(os.path.realpath(root / text))
+        assert opened.is_relative_to(root)
+        assert ".." not in parts
+
+
+@pytest.mark.requirement("D79")
+@pytest.mark.parametrize(
+    ("pattern", "fits", "does_not"),
+    [
+        (".env", [".env", "src/.env", "a/b/.ENV", ".env/x"], ["env", ".env2", "x.env"]),
+        ("**/.env", [".env", "src/.env", ".env/x"], ["a.env"]),
+        ("*.pem", ["a.pem", "src/b.PEM"], ["pem", "a.pem2"]),
+        ("secrets/**", ["secrets/a", "secrets/a/b"], ["src/secrets/a", "secretsa"]),
+        ("src/*.py", ["src/main.py"], ["src/a/main.py", "a/src/b.py"]),
+        ("src/**/x?", ["src/x1", "src/a/b/x1"], ["src/x", "src/a/x12"]),
+        ("a.b", ["a.b"], ["axb"]),
+    ],
+)
+def test_denied_pattern_fits_what_it_means(root: Path, pattern: str, fits: list[str], does_not: list[str]) -> None:
+    paths = Paths([root], denied=[pattern])
+    assert [text for text in fits if f"pattern `{pattern}`" not in str(paths.flaw(text))] == []
+    assert [text for text in does_not if paths.flaw(text) is not None] == []
+
+
+def test_each_root_counts_and_the_first_is_where_relative_paths_start(root: Path) -> None:
+    beside = root.parent / "root-evil"
+    paths = Paths([root, beside])
+    assert (paths.flaw("notes.txt"), paths.flaw(str(beside / "x")), paths.flaw("beside/x")) == (None, None, None)
+    assert str(root) in str(paths.flaw("/etc/passwd"))
+
+
+def test_root_may_be_a_link_and_the_whole_disk_may_be_one(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(root)
+    assert Paths([tmp_path / "here"]).flaw("notes.txt") is None
+    assert Paths([tmp_path / "here"]).flaw(str(tmp_path / "here" / "notes.txt")) is None
+    assert Paths(["/"]).flaw("/etc/passwd") is None
+
+
+def test_no_roots_is_a_mistake_and_not_everything() -> None:
+    with pytest.raises(ValueError, match="at least one root"):
+        Paths([])
+
+
+async def test_refusal_names_the_rule_the_path_and_the_roots(root: Path) -> None:
+    outcome = await tried([Paths([root])], ("file_ops", '{"operation": "read", "path": "/etc/passwd"}'))
+    assert outcome.only.reason == f"The rule `paths` denies this call: `/etc/passwd` is outside `{root}`."
+
+
+async def test_path_that_is_no_text_is_denied(root: Path) -> None:
+    policy = Paths([root])
+    outcome = await tried([policy], ("loose", '{"path": [1]}'), ("loose", "{}"), tools=(loose(),))
+    assert [judged.verdict for judged in outcome.judged] == ["deny", "allow"]
+    assert "`path` must be text" in outcome.judged[0].reason
+
+
+def loose() -> ToolDefinition:
+    return ToolDefinition("loose", kind="builtin", purposes={"path": "path"})

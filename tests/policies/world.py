@@ -1,0 +1,173 @@
+"""A place with every policy on: tools of all kinds, a folder with traps, names with scripted addresses, hands that remember."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from mainspring.app import standard_policies
+from mainspring.engine.engine import Engine
+from mainspring.events import CallJudged
+from mainspring.items import Json, ToolDefinition, ToolKind, user
+from mainspring.loop.run import Run
+from mainspring.policies.commands import CommandRules, Commands
+from mainspring.policies.domains import Domains
+from mainspring.policies.governance import governance
+from mainspring.policies.level import Level
+from mainspring.policies.paths import Paths
+from mainspring.policies.patterns import Rules
+from mainspring.policies.rate import Rate
+from mainspring.policies.shell import Reader
+from mainspring.policies.skills import SkillScope
+from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
+from mainspring.providers.script import Call
+from mainspring.providers.scripted import Scripted, say, turn
+from mainspring.spec import Caller, RunSpec, spec_for
+from mainspring.store.memory import MemoryStore
+from mainspring.tools.addresses import AddressGuard
+
+TEXT: Json = {"type": "string"}
+HOSTS = {
+    "docs.example": ["93.184.216.34"],
+    "twice.example": ["93.184.216.34", "2606:4700::1111"],
+    "notevil.example": ["93.184.216.35"],
+    "evil.example": ["93.184.216.36"],
+    "localhost": ["127.0.0.1", "::1"],
+    "inward.example": ["10.1.2.3"],
+    "mixed.example": ["93.184.216.34", "10.1.2.3"],
+    "mapped.example": ["::ffff:127.0.0.1"],
+}
+
+
+def schema(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties}
+
+
+def reading(name: str) -> ToolDefinition:
+    return ToolDefinition(name, kind="builtin", effects=("read",))
+
+
+SHELL = ToolDefinition(
+    "shell", parameters=schema(command=TEXT), kind="builtin", effects=("execute",), purposes={"command": "command"}
+)
+LOOSE = ToolDefinition("loose_shell", kind="builtin", effects=("execute",), purposes={"command": "command"})
+SPAWN = ToolDefinition(
+    "spawn",
+    parameters=schema(argv={"type": "array", "items": TEXT}),
+    kind="builtin",
+    effects=("execute",),
+    purposes={"argv": "command"},
+)
+FILES = ToolDefinition(
+    "file_ops",
+    parameters=schema(operation=TEXT, path={"anyOf": [TEXT, {"type": "array", "items": TEXT}]}),
+    kind="builtin",
+    effects=("read", "write", "destructive"),
+    operations={"read": ("read",), "list": ("read",), "write": ("write",), "delete": ("destructive",)},
+    purposes={"path": "path"},
+)
+FETCH = ToolDefinition(
+    "web_fetch",
+    parameters=schema(url=TEXT, proxy=TEXT),
+    kind="builtin",
+    effects=("read", "network"),
+    purposes={"url": "url", "proxy": "url"},
+)
+POST = ToolDefinition("post", kind="builtin", effects=("network",), purposes={"url": "url"})
+TOOLS = (
+    SHELL, LOOSE, SPAWN, FILES, FETCH, POST,
+    *[reading(name) for name in ("notes", "secret_keys", "secretary", "blocked", "deprecated", "unskilled", "unscoped")],
+    ToolDefinition("get_status", kind="builtin", effects=("destructive",)),
+    reading("delete_nothing"),
+    ToolDefinition("silent", kind="builtin"),
+)  # fmt: skip
+SCOPES = tuple([f"tools:execute:{tool.name}" for tool in TOOLS if tool.name != "unscoped"])
+PROGRAMS = CommandRules(
+    allowed=(
+        *("ls", "cat", "grep", "wc", "sort", "head", "find", "sed", "awk", "tar", "git", "python3"),
+        "python3 -m pytest",
+    ),
+    denied=("rm", "curl", "git push"),
+)
+READER = Reader()
+
+
+async def lookup(host: str, port: int) -> Sequence[str]:
+    """What a system's resolver would find: odd spellings of addresses are addresses to it."""
+    try:
+        return [socket.inet_ntoa(socket.inet_aton(host))]
+    except OSError:
+        found = HOSTS.get(host.rstrip("."), HOSTS["docs.example"] if host.rstrip(".").endswith(".docs.example") else None)
+    if found is None:
+        raise OSError(f"no address for {host}")
+    return found
+
+
+def folder(place: Path) -> Path:
+    """A working directory with links that lead out of it, and one beside it whose name begins alike."""
+    root, beside = place / "root", place / "root-evil"
+    for made in (root / "src", root / "secrets", beside):
+        made.mkdir(parents=True)
+    for file in (root / "notes.txt", root / "src/main.py", root / ".env", root / "secrets/key", beside / "x"):
+        file.write_text("text")
+    links = {"inner": "src", "etc": "/etc", "beside": str(beside), "dangling": "/nowhere/yet", "harmless": ".env"}
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    return root
+
+
+def every_policy(root: Path, level: Level = "supervised") -> tuple[CallPolicy, ...]:
+    return governance(
+        rules=Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"}),
+        status=lambda name: name if name in ("blocked", "deprecated") else "active",
+        skills=SkillScope(lambda run, name, operation: "no skill allows it" if name == "unskilled" else None),
+        rate=Rate(),
+        level=lambda run: level,
+        commands=Commands(PROGRAMS, READER),
+        paths=Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),
+        domains=Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),
+    )
+
+
+class Hands:
+    """Performs every tool of the server by remembering that it was called."""
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == "builtin"
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        self.done.append((call.name, call.arguments))
+        return ToolResult(call.id, "done")
+
+
+class Outcome:
+    """What became of a run: how each call was judged, and which were performed."""
+
+    def __init__(self, run: Run, judged: list[CallJudged], done: list[tuple[str, str]]) -> None:
+        self.run, self.judged, self.done = run, judged, done
+
+    @property
+    def only(self) -> CallJudged:
+        [judged] = self.judged
+        return judged
+
+
+def order(calls: int, **options: object) -> RunSpec:
+    options.setdefault("tools", TOOLS)
+    options.setdefault("caller", Caller("ada", SCOPES))
+    options.setdefault("max_turns", calls + 1)
+    return spec_for("responses", id="resp_1", model="scripted", input=(user("Go."),), **options)
+
+
+async def tried(policies: Sequence[CallPolicy], *made: tuple[str, str], **options: object) -> Outcome:
+    """One run of the real engine in which the model makes these calls, one after the other, and then says something."""
+    hands = Hands()
+    script = Scripted(*[turn(calls=[Call(name, arguments)]) for name, arguments in made], say("Well."), chunk=0)
+    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands], policies)) as engine:
+        handle = await engine.start(order(len(made), **options))
+        judged = [record.event async for record in handle.events() if isinstance(record.event, CallJudged)]
+        return Outcome(handle.run, judged, hands.done)
