@@ -48,6 +48,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How many tokens the model takes; what does not fit is cut off or refused, as a request's `truncation` says."""
     tools: tuple[str, ...] = ()
     """Python functions to offer to every request: `module:function`, or `module` for all `@tool` in it."""
+    approval_seconds: float = 86_400.0
+    """How long a call waits for a person to approve it; after that it can only be refused."""
+    audit: bool = True
+    """Keep a record of every verdict and every call in the database, hash-chained; see `mainspring audit`."""
+    builtins: tuple[str, ...] = ()
+    """Built-in tools to offer to every request: `shell` and `code_interpreter`, in a sandbox, `file_ops`, `web_fetch`."""
+    sandbox: str = "auto"
+    """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing."""
+    working_dir: str | None = None
+    """The folder that `file_ops` works in."""
+    skills: tuple[str, ...] = ()
+    """Folders of skills, each a folder with a SKILL.md, that every request may load."""
+    governance: dict[str, Any] = {}
+    """What calls may do: rules, level, rate, commands, paths, domains; `mainspring/oversight.py` lists what it may hold."""
     drain_seconds: float = 10.0
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False
@@ -76,8 +90,14 @@ def load(given: Mapping[str, object], *, file: Path | None = None, environment: 
         problems.append(str(error).replace("`$.", "`"))
     if not 0 <= settings.port <= 65535:
         problems.append(f"port must be between 0 and 65535, not {settings.port}")
+    if not 0 <= settings.drain_seconds <= 86_400:
+        problems.append(f"drain_seconds must be between 0 and 86400, not {settings.drain_seconds:g}")
+    if not settings.approval_seconds > 0:
+        problems.append(f"approval_seconds must be above 0, not {settings.approval_seconds:g}")
     if settings.reasoning_events not in ("reasoning_text", "reasoning"):
         problems.append(f"reasoning_events must be `reasoning_text` or `reasoning`, not `{settings.reasoning_events}`")
+    if settings.sandbox not in ("auto", "bwrap", "landlock", "unsafe"):
+        problems.append(f"sandbox must be `auto`, `bwrap`, `landlock` or `unsafe`, not `{settings.sandbox}`")
     if problems:
         raise InvalidRequest("the settings are not right: " + "; ".join(problems))
     return settings

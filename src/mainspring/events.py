@@ -54,11 +54,16 @@ class ErrorInfo(Struct, frozen=True):
 
 
 class RunStarted(Struct, frozen=True, tag_field="type", tag="run_started"):
+    """`driver` is the engine that drives the run, where others could find it."""
+
     spec: RunSpec
+    driver: str = ""
 
 
 class RunResumed(Struct, frozen=True, tag_field="type", tag="run_resumed"):
     """A new driver has taken the run over; the time since the last event does not count."""
+
+    driver: str = ""
 
 
 class TurnStarted(Struct, frozen=True, tag_field="type", tag="turn_started"):

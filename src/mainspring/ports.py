@@ -60,11 +60,16 @@ class ToolResult(Struct, frozen=True):
 
 
 class CallContext(Struct, frozen=True):
-    """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works."""
+    """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works.
+
+    `tenant` is whose run it is. `scope` names what the runs of one conversation share, and is the run's own id outside of one.
+    """
 
     run_id: str
     tool: ToolDefinition
     progress: Callable[[str], None]
+    tenant: str = ""
+    scope: str = ""
 
 
 class ToolExecutor(Protocol):
@@ -165,6 +170,21 @@ class Snapshot(Struct, frozen=True):
     documents: tuple[Document, ...] = ()
 
 
+class Note(Struct, frozen=True):
+    """What the audit is to hold: JSON that says what happened, and the call that it happened to, if to one."""
+
+    body: bytes
+    call: str = ""
+
+
+class Link(Struct, frozen=True):
+    """A note in its place in the audit, counted from 1. `hash` is over the note and the hash before it, see `store.chain`."""
+
+    number: int
+    note: Note
+    hash: bytes
+
+
 class Filter(Struct, frozen=True):
     """Which runs to list: those that fit every field that says something. `since` is inclusive, `before` is not."""
 
@@ -193,11 +213,13 @@ class Store(Protocol):
         """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""
         ...
 
-    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> "Future[None]":
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> "Future[None]":
         """Begins to write at once; the future is done when the records are durable.
 
-        All of it or nothing: the records continue the log (else `Superseded`), and the snapshot goes with its last event.
-        Appends of one run take effect in the order they were made. The first append creates the run.
+        All of it or nothing: the records continue the log (else `Superseded`), the snapshot goes with its last event, and the
+        notes join the audit. Appends of one run take effect in the order they were made. The first append creates the run.
         """
         ...
 
@@ -262,6 +284,16 @@ class Store(Protocol):
         newest_first: bool = False,
     ) -> Sequence[Document]:
         """By number; `after` is the number of the last one seen, whether or not there is such a document."""
+        ...
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        """Adds to the audit, for a run that is not stored. Nothing is ever changed in it, or taken from it."""
+        ...
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
+    ) -> Sequence[Link]:
+        """The audit by number, or what it has about one call; `after` is the number of the last one seen."""
         ...
 
     async def close(self) -> None: ...

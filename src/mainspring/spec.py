@@ -144,6 +144,7 @@ class RunSpec(Struct, frozen=True):
     conversation: Conversation | None = None
     caller: Caller = Caller()
     listed: tuple[Item, ...] = ()
+    scope: str = ""
     budget: Json | None = None
 
     def tool(self, name: str) -> ToolDefinition | None:

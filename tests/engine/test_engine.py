@@ -23,7 +23,7 @@ from mainspring.items import (
     user,
 )  # fmt: skip
 from mainspring.loop.run import Call, Run
-from mainspring.ports import Allow, Ask, CallContext, CallPolicy, Deny, Snapshot, ToolCall, ToolResult, Verdict
+from mainspring.ports import Allow, Ask, CallContext, CallPolicy, Deny, Note, Snapshot, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, cut, fail, say, stall, turn
 from mainspring.spec import RunSpec, spec_for
 from mainspring.store.memory import MemoryStore
@@ -403,9 +403,11 @@ class Full(MemoryStore):
         super().__init__()
         self.after = after
 
-    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> "asyncio.Future[None]":
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> "asyncio.Future[None]":
         if records[-1].seq < self.after:
-            return super().append(run_id, records, snapshot)
+            return super().append(run_id, records, snapshot, notes)
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(StoreError("the disk is full; free space and resume the run"))
         return refused
@@ -455,10 +457,12 @@ class Slow(MemoryStore):
         super().__init__()
         self.gate = asyncio.Event()
 
-    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> "asyncio.Future[None]":
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        written = super().append(run_id, records, snapshot)
+        written = super().append(run_id, records, snapshot, notes)
 
         async def later() -> None:
             await self.gate.wait()

@@ -15,10 +15,11 @@ from mainspring.engine.redact import REDACTED, presentable, shortened, without_s
 from mainspring.errors import DelegateToClient
 from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
 from mainspring.items import FunctionCallOutput, InputImage, InputText, ToolDefinition, ToolKind, user
+from mainspring.loop.conversation import CONVERSATION
 from mainspring.loop.run import Run
-from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import RunSpec, spec_for
+from mainspring.spec import Conversation, RunSpec, spec_for
 from mainspring.store.memory import MemoryStore
 
 Doing = Callable[[ToolCall, CallContext], Awaitable[ToolResult]]
@@ -252,6 +253,22 @@ async def test_progress_is_shown_while_the_tool_works_from_any_thread_and_never_
     await asyncio.sleep(0)
     assert [event.text for event in log if isinstance(event, ToolProgress)] == ["half way", "nearly"]
     assert run.status == "completed"
+
+
+async def test_a_tool_is_told_whose_run_it_is_and_what_the_runs_of_a_conversation_share() -> None:
+    told: list[tuple[str, str, str]] = []
+
+    async def asks(call: ToolCall, context: CallContext) -> ToolResult:
+        told.append((context.run_id, context.tenant, context.scope))
+        return ToolResult(call.id, "ok")
+
+    hands, store = Hands(asks), MemoryStore()
+    await store.put([Document(CONVERSATION, "conv_1", b"{}", tenant="acme")])
+    script = Scripted(call("work"), say("One."), call("work"), say("Two."))
+    async with Engine(script, store, executors=[hands], policies=standard_policies([hands])) as engine:
+        await (await engine.start(order(tenant="acme", conversation=Conversation("conv_1")))).wait()
+        await (await engine.start(replace(order(tenant="acme"), id="resp_2"))).wait()
+    assert told == [("resp_1", "acme", "conv_1"), ("resp_2", "acme", "resp_2")]
 
 
 @pytest.mark.requirement("S3")

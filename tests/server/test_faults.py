@@ -49,7 +49,7 @@ async def test_what_fails_in_the_store_is_told_without_the_path_of_its_file(tmp_
             assert (status, answer["error"]["code"]) == (500, "store_error")
             told.append(answer["error"]["message"])
         _, failed = await post(served, {"input": "hello"})
-        assert failed["error"]["reason"] == "store_error"
+        assert failed["error"]["code"] == "store_error"
         told.append(failed["error"]["message"])
         async with aiohttp.ClientSession() as session:
             async with session.post(f"{served.url}/responses", json={"input": "hello", "stream": True}) as stream:

@@ -17,7 +17,7 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
     assert told["openapi"] == "3.1.0"
     assert set(told["paths"]["/v1/responses"]) == {"get", "post"}
     assert set(told["paths"]["/v1/responses/{response_id}"]) == {"get", "delete"}
-    assert {"/v1/conversations", "/v1/models", "/healthz", "/v1/responses/compact"} <= set(told["paths"])
+    assert {"/v1/conversations", "/v1/models", "/health", "/healthz", "/v1/responses/compact"} <= set(told["paths"])
     names = _references(told)
     assert "CreateResponse" in names
     assert names <= set(told["components"]["schemas"])

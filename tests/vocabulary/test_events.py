@@ -97,6 +97,6 @@ def test_spec_of_a_log_keeps_what_it_does_not_know() -> None:
 
 def test_error_becomes_data() -> None:
     assert ErrorInfo.of(RateLimited("slow down", retry_after=3.0)) == ErrorInfo(
-        "rate_limit_exceeded", "slow down", retryable=True
+        "rate_limit_exceeded", "slow down", retryable=True, retry_after=3.0
     )
     assert ErrorInfo.of(InvalidRequest("no", param="x")) == ErrorInfo("invalid_request_error", "no", retryable=False)

@@ -114,6 +114,12 @@ Tools = Annotated[
         "--tool", metavar="MODULE:FUNCTION", help="A Python function to call, or MODULE for every `@tool` in it. Repeatable."
     ),
 ]
+Builtins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--builtin", metavar="NAME", help="`shell` or `code_interpreter`, in a sandbox, `file_ops`, `web_fetch`. Repeatable."
+    ),
+]
 Preset = Annotated[
     Literal["responses", "iterative", "decision"],
     typer.Option(
@@ -145,8 +151,13 @@ def serve(
     database: Annotated[str | None, typer.Option(metavar="FILE", help="What keeps it all. Default: mainspring.db.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="For requests that name none, or `scripted:FILE`.")] = None,
     base_url: BaseUrl = None,
-    api_key: ApiKey = None,
+    backend_key: ApiKey = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="A key that every client must send. Better export MAINSPRING_API_KEY."),
+    ] = None,
     tool: Tools = None,
+    builtin: Builtins = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A private host that requests may name, as for MCP. Repeatable.")
     ] = None,
@@ -155,9 +166,14 @@ def serve(
     from mainspring.cli.serving import become_server
     from mainspring.config import load
 
-    given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "backend_key": api_key}
-    lists = {"tools": tuple(tool) if tool else None, "allow_hosts": tuple(allow_host) if allow_host else None}
-    become_server(load({**given, **lists}, file=config))
+    given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url}
+    secrets = {"backend_key": backend_key, "api_key": api_key}
+    lists = {
+        "tools": tuple(tool) if tool else None,
+        "builtins": tuple(builtin) if builtin else None,
+        "allow_hosts": tuple(allow_host) if allow_host else None,
+    }
+    become_server(load({**given, **secrets, **lists}, file=config))
 
 
 @app.command(help=RUN)
@@ -167,6 +183,7 @@ def run(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
+    builtin: Builtins = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
     preset: Preset = "responses",
     tool_choice: Annotated[
@@ -182,7 +199,7 @@ def run(
 ) -> int:
     from mainspring.cli.run import Order, Setup, run
 
-    setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions, record, replay)
+    setup = Setup(model, base_url, api_key, tuple(tool or ()), preset, instructions, record, replay, tuple(builtin or ()))
     return run(Order(prompt, previous, max_turns, max_seconds, tool_choice), setup, database, as_json=json)
 
 

@@ -34,6 +34,7 @@ class Setup(Struct, frozen=True):
     instructions: str | None = None
     record: Path | None = None
     replay: Path | None = None
+    builtins: tuple[str, ...] = ()
 
     def engine(self, database: Path | None, model: str | None = None) -> Engine:
         """An engine set up like this, with `model` if none is named. Raises `InvalidRequest` for what cannot be had."""

@@ -7,20 +7,23 @@ they are; what they recorded is stored, and the next engine on the same store ta
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Self
 
-from anyio import CancelScope, Lock, create_task_group, current_time
+from anyio import CancelScope, Lock, create_task_group, current_time, sleep
 from anyio import Event as Flag
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
+from mainspring.engine.approvals import take
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard, Misbehaved
 from mainspring.engine.journal import Clock, Journal, Watcher
+from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
 from mainspring.errors import (
@@ -33,7 +36,7 @@ from mainspring.errors import (
     StoreError,
     Superseded,
 )
-from mainspring.events import ErrorInfo, Reason, Recorded, RunEnded, RunStarted
+from mainspring.events import ErrorInfo, Reason, Recorded, RunEnded, RunResumed, RunStarted
 from mainspring.items import ApprovalResponse
 from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing, recovery
@@ -41,7 +44,7 @@ from mainspring.loop.history import History, history_of, lost_history, opening
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run, fold, history_after, open_run
-from mainspring.ports import AnswerCheck, CallPolicy, Document, Provider, Sink, Store, ToolExecutor
+from mainspring.ports import AnswerCheck, CallPolicy, Provider, Sink, Store, ToolExecutor
 from mainspring.spec import RunSpec, check
 
 log = getLogger(__name__)
@@ -124,8 +127,8 @@ class Handle:
 class Engine:
     """Runs specs with one provider, some executors, and policies in order. Use as `async with`.
 
-    `sinks` are told every event; a slow or failing one never holds a run up. Provider and store belong to whoever made them: the
-    engine closes neither.
+    `sinks` are told every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what runs
+    do. Provider and store belong to whoever made them: the engine closes neither.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Engine:
         policies: Sequence[CallPolicy] = (),
         checks: Sequence[AnswerCheck] = (),
         sinks: Sequence[Sink] = (),
+        audit: bool = False,
         clock: Clock = time.time,
     ) -> None:
         self.provider = provider
@@ -146,6 +150,7 @@ class Engine:
         self._gate = Gate(policies, self._guard, checks)
         self._toolbox = Toolbox(executors, self._guard)
         self._sinks = tuple(sinks)
+        self._audit = audit
         self._clock = clock
         self._live: dict[str, Handle] = {}
         self._starting: set[str] = set()
@@ -154,20 +159,44 @@ class Engine:
         self._stack = AsyncExitStack()
         self._drivers: TaskGroup | None = None
         self._tellers: TaskGroup | None = None
+        self._presence = Presence(store)
 
     async def __aenter__(self) -> Self:
         self._tellers = await self._stack.enter_async_context(create_task_group())
         self._drivers = await self._stack.enter_async_context(create_task_group())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def drained(self) -> None:
+        """Waits until no run is driven here."""
+        while self._live:
+            for handle in list(self._live.values()):
+                await handle._ended.wait()
+
+    def interrupt(self) -> None:
+        """Leaves every run as it is, to be resumed: whoever waits for one is told so."""
         for handle in self._live.values():
             handle._interrupt()
+
+    async def watch_over(self) -> None:
+        """Shows that this engine lives, and takes up runs of others that do not, until it is cancelled."""
+        while True:
+            await sleep(BEAT_SECONDS)
+            try:
+                if self._live:
+                    await self._presence.beat()
+                await self.resume_all()
+            except StoreError as error:
+                log.warning("the store could not be asked for unfinished runs: %s", error)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.interrupt()
         try:
             if self._tellers is not None:
                 # Drivers stop within moments; a sink gets this long to hear the rest.
                 self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
             await self._stack.__aexit__(None, None, None)
+            with CancelScope(shield=True), suppress(StoreError):
+                await self._presence.leave()
         finally:
             self._drivers = self._tellers = None
 
@@ -197,19 +226,18 @@ class Engine:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
         await self._use_approvals(spec, history)
-        journal = Journal.begin(RunStarted(spec), history, self.store, self._clock)
+        if spec.store:
+            await self._presence.show()
+        first = RunStarted(spec, self._presence.id)
+        journal = Journal.begin(first, history, self.store, self._clock, audit=self._audit)
         if spec.background:
             await journal.flush()
         return self._drive(journal)
 
     async def _use_approvals(self, spec: RunSpec, history: History) -> None:
-        """An approval counts once: whoever sends it again, by accident or not, is told so before anything is recorded."""
-        if not any(isinstance(item, ApprovalResponse) for item in spec.input):
-            return
-        approvals, used = opening(history, spec.input).approvals, spec.id.encode()
-        taken = [Document("approval", said.approval_request_id, used, spec.tenant) for said in approvals]
-        if not await self.store.put(taken, if_absent=True):
-            raise InvalidRequest("This approval has been given already; it counts once.", param="input")
+        """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
+        if any(isinstance(item, ApprovalResponse) for item in spec.input):
+            await take(self.store, spec, opening(history, spec.input).approvals, self._clock())
 
     async def preview(self, spec: RunSpec) -> ModelRequest:
         """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
@@ -230,21 +258,28 @@ class Engine:
             return handle
         journal = handle._journal
         found = journal.run
+        await self._presence.show()
         journal.reopen()
         for event in recovery(found):
-            journal.record(event)
+            journal.record(replace(event, driver=self._presence.id) if isinstance(event, RunResumed) else event)
         await journal.flush()
         return self._drive(journal, found)
 
     async def resume_all(self) -> list[Handle]:
-        """Takes up every unfinished run of the store; one that cannot be is logged and left."""
+        """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         handles = []
         for run_id in await self.store.unfinished():
             try:
-                handles.append(await self.resume(run_id))
+                if run_id not in self._live and not await self._is_driven(run_id):
+                    handles.append(await self.resume(run_id))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
         return handles
+
+    async def _is_driven(self, run_id: str) -> bool:
+        log = await self.store.events(run_id)
+        drivers = [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)]
+        return await self._presence.is_driven(drivers[-1])
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
@@ -260,7 +295,7 @@ class Engine:
             if not has_ended:
                 raise
             history = lost_history(spec.input)
-        journal = Journal(records, history, self.store, self._clock)
+        journal = Journal(records, history, self.store, self._clock, audit=self._audit)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
         handle = Handle(journal)

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from mainspring.engine.guard import Guard, TimedOut
 from mainspring.events import CallJudged, ErrorInfo, Reason
+from mainspring.items import ApprovalResponse
 from mainspring.loop.actions import Finish
 from mainspring.loop.run import Call, Run
 from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, Verdict
@@ -34,6 +35,9 @@ class Gate:
                 return _judged(call, str(policy.name), verdict)
             if isinstance(answer, Allow) and answer.note:
                 notes.append(f"{policy.name}: {answer.note}")
+        if (said := run.approval(call.item)) is not None and not said.approve:
+            # No policy of this engine asks, but a person was asked, and a no stays a no.
+            return _judged(call, "approval", _refused(said))
         return _judged(call, "gate", Allow("; ".join(notes)))
 
     def checked(self, finish: Finish, run: Run) -> Finish:
@@ -72,10 +76,14 @@ def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
         case Ask(str()):
             if (said := run.approval(call.item)) is None:
                 return verdict
-            why = f": {said.reason}" if said.reason else ""
-            return None if said.approve else Deny(f"A person refused this call{why}.")
+            return None if said.approve else _refused(said)
         case _:
             return Deny("The policy gave no valid answer.")
+
+
+def _refused(said: ApprovalResponse) -> Deny:
+    why = f": {said.reason}" if said.reason else ""
+    return Deny(f"A person refused this call{why}.")
 
 
 def _judged(call: Call, policy: str, verdict: Verdict) -> CallJudged:

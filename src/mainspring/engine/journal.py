@@ -5,15 +5,18 @@ never waits, so the token path has no await of ours in it. What is recorded goes
 once, other facts within milliseconds, deltas with the next fact or a little later (`DELAYS`). `flush` waits until everything
 so far is durable; the engine does so before a tool runs and at the end.
 
-Readers follow the same list at their own pace. They are shown an event at once, with two exceptions: everything of a background
-run, and the end of any run, is durable before it is shown. If the store fails, the run fails: what readers have not seen is
-dropped, and a failed end takes its place.
+Readers follow the same list at their own pace. They are shown what is durable: whoever has seen an event finds it again, with
+its number, after any crash. A run that is not stored, or in a store that does not outlive the process, has nothing to be found
+again; its events are shown at once. If the store fails, the run fails: what readers have not seen is dropped, and a failed end
+takes its place.
 """
 
 from asyncio import AbstractEventLoop, Future, Handle, get_running_loop, wait
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from mainspring.engine.approvals import asked
+from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
 from mainspring.errors import MainspringError, OurError, StoreError
 from mainspring.events import (
@@ -34,14 +37,14 @@ from mainspring.loop.decide import closing
 from mainspring.loop.history import History
 from mainspring.loop.response import response
 from mainspring.loop.run import Run, fold, open_run, replay
-from mainspring.ports import Snapshot, Store
+from mainspring.ports import Document, Note, Snapshot, Store
 
 Clock = Callable[[], float]
 
 # Seconds until an event is on its way to the store. What a tool has returned cannot be had again; a model can be asked once more.
 DELAY = 0.005
 DELAYS: dict[type, float] = {
-    **dict.fromkeys((TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress), 0.03),
+    **dict.fromkeys((TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress), 0.02),
     **dict.fromkeys((ToolEnded, RunEnded), 0.0),
 }
 
@@ -57,17 +60,24 @@ class Watcher(Protocol):
 
 
 class Journal:
-    """The log of one run, its fold, and its readers. `on_failure` is called once if the store fails under a running driver."""
+    """The log of one run, its fold, and its readers. `on_failure` is called once if the store fails under a running driver.
 
-    def __init__(self, log: list[Recorded], history: History, store: Store | None, clock: Clock) -> None:
+    With `audit`, the store gets the notes that an `Auditor` makes of what it is handed.
+    """
+
+    def __init__(self, log: list[Recorded], history: History, store: Store | None, clock: Clock, *, audit: bool = False) -> None:
         self.run: Run = replay(log, history)
         self.log = log
         self.on_failure: Callable[[], None] | None = None
         self.history = history
         spec = self.run.spec
         self._store = store if spec.store else None
-        # A conversation is added to even by a run that is not stored itself.
-        self._shared = store if not spec.store and spec.conversation is not None else None
+        self._is_early = not getattr(store, "outlives", True) and not spec.background
+        # A conversation is added to, and a person is asked, even by a run that is not stored itself.
+        self._shared = None if spec.store else store
+        self._audited = store if audit and not spec.store else None
+        self._is_audited = audit
+        self._auditor: Auditor | None = None
         self._clock = clock
         self._loop: AbstractEventLoop = get_running_loop()
         self._handed = self._durable = self._public = len(log)
@@ -80,10 +90,10 @@ class Journal:
         self._watchers: list[Watcher] = []
 
     @classmethod
-    def begin(cls, first: Event, history: History, store: Store | None, clock: Clock) -> "Journal":
+    def begin(cls, first: Event, history: History, store: Store | None, clock: Clock, *, audit: bool = False) -> "Journal":
         """A new log. Raises what `open_run` raises, before anything is stored."""
         record = Recorded(0, clock(), first)
-        journal = cls([record], history, store, clock)
+        journal = cls([record], history, store, clock, audit=audit)
         journal._handed = journal._durable = journal._public = 0
         journal._after_recording(record)
         return journal
@@ -120,7 +130,7 @@ class Journal:
             if kind is not RunEnded or self._shared is None:
                 self._show(len(self.log))
             return
-        if not self.run.spec.background and kind is not RunEnded:
+        if self._is_early and kind is not RunEnded:
             self._show(len(self.log))
         self._hand_over_within(DELAYS.get(kind, DELAY))
 
@@ -137,6 +147,7 @@ class Journal:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
         self._hand_over()
         await self._written()
+        await self._note()
         await self._share()
         if self._failure is not None:
             raise self._failure
@@ -150,13 +161,34 @@ class Journal:
         """The end of a run that is not stored: its conversation gets what it added, then readers see it."""
         if self._shared is None or not self.run.has_ended or self._failure is not None:
             return
+        kept = _kept(self.run)
         try:
-            await self._shared.put(documents(self.run))
+            if kept:
+                await self._shared.put(kept)
         except StoreError as error:
             self._fail(error)
         else:
             self._shared = None
             self._show(len(self.log))
+
+    async def _note(self) -> None:
+        """The audit of a run that is not stored: it goes to the store alone."""
+        if self._audited is None or self._failure is not None or self._handed == len(self.log):
+            return
+        segment = self.log[self._handed :]
+        self._handed += len(segment)
+        try:
+            if notes := self._notes(segment):
+                await self._audited.note(notes)
+        except StoreError as error:
+            self._fail(error)
+
+    def _notes(self, segment: list[Recorded]) -> list[Note]:
+        if not self._is_audited:
+            return []
+        if self._auditor is None:
+            self._auditor = Auditor(self.run.spec, self.history.waiting, self.log[: segment[0].seq])
+        return self._auditor.notes(segment)
 
     def _hand_over(self) -> None:
         """Gives the store what it does not have yet, as one segment."""
@@ -169,9 +201,9 @@ class Journal:
         self._handed = upto = len(self.log)
         snapshot = None
         if self.run.has_ended:
-            snapshot = Snapshot(response(self.run), self.run.own_entries, documents(self.run))
+            snapshot = Snapshot(response(self.run), self.run.own_entries, _kept(self.run))
         try:
-            pending = self._store.append(self.run.spec.id, segment, snapshot)
+            pending = self._store.append(self.run.spec.id, segment, snapshot, self._notes(segment))
         except Exception as error:
             self._fail(error)
             return
@@ -271,3 +303,8 @@ class Journal:
         async for upto in self.published(after):
             yield self.log[position:upto]
             position = upto
+
+
+def _kept(run: Run) -> tuple[Document, ...]:
+    """What is kept beside a run that has ended."""
+    return (*documents(run), *asked(run))

@@ -78,7 +78,9 @@ class Toolbox:
             shown = without_secrets(shortened(str(text), PROGRESS_CHARS))
             loop.call_soon_threadsafe(note, shown)
 
-        context = CallContext(run.spec.id, tool, progress)
+        conversation = run.spec.conversation
+        scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
+        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope)
         work = self._performed(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), seconds)
 

@@ -1,9 +1,11 @@
 """The route table of the server, and what surrounds every request: ids, errors, health."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from logging import getLogger
 
+from anyio import create_task_group
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -46,7 +48,10 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             resumed = await engine.resume_all()
             if resumed:
                 log.info("took up %d unfinished runs", len(resumed))
-            yield
+            async with create_task_group() as tasks:
+                tasks.start_soon(engine.watch_over)
+                yield
+                tasks.cancel_scope.cancel()
 
     async def models(request: Request) -> HttpResponse:
         found = await engine.provider.models()
@@ -57,7 +62,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
         return json_response(document(app.routes))
 
     async def health(request: Request) -> HttpResponse:
-        return json_response(Health("ok"))
+        return json_response(Health("ok", await engine.workshop.health()))
 
     async def ready(request: Request) -> HttpResponse:
         await engine.store.list(limit=1)
@@ -87,6 +92,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             Route("/v1/approvals/{approval_id}", approvals.answer, methods=["POST"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/openapi.json", describe, methods=["GET"]),
+            Route("/health", health, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
         ],
@@ -105,6 +111,9 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
     return app
 
 
+_SENSIBLE = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
 class RequestIds:
     """Answers every request with an `x-request-id`: the client's own if it sent a sensible one, else a new one."""
 
@@ -116,7 +125,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"]).get(b"x-request-id", b"")
-        request_id = given if 0 < len(given) <= 128 and given.isascii() and given.isalnum() else random_id("req").encode()
+        request_id = given if _SENSIBLE.fullmatch(given) else random_id("req").encode()
 
         async def labelled(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -22,6 +22,7 @@ from mainspring.ports import Document
 from mainspring.server.faults import json_response
 from mainspring.server.forms import spelled, understood
 from mainspring.server.keys import caller_of
+from mainspring.server.references import resolved
 from mainspring.server.requests import Metadata, identified, read
 from mainspring.server.responses import Deleted, Page, body_of, page_of
 
@@ -132,7 +133,8 @@ class Conversations:
         return decode(found.body, Conversation)
 
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
-        """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice."""
+        """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
+        items = await resolved(items, self._engine.store, tenant, param="items")
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:

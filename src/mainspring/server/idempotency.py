@@ -4,7 +4,8 @@ Theory of operation. Before a run starts, its key is reserved: one document, put
 the id which the response will have. Whoever comes second, in this process or another, finds the reservation and joins that
 response, live or ended. The id is what makes this safe. A reservation whose run never appeared belongs to a process that died in
 between; after `GRACE` seconds the next request starts the run under the reserved id, and should the first one wake up after all,
-the store gives the log to one of them. A request that is refused gives its key back.
+the store gives the log to one of them. A request that is refused gives its key back, and so does a run that failed before it said
+or did anything, once somebody asks for it again: it would only be refused once more, whatever the backend says by then.
 
 Keys belong to a tenant and are good for a day. A response that is not stored can be joined while this process remembers it; after
 that the key is refused, for nobody can tell any more what came of it. Deleting a response frees its key.
@@ -27,6 +28,7 @@ from mainspring.engine.engine import Handle
 from mainspring.engine.journal import Clock
 from mainspring.errors import Interrupted, InvalidRequest, NotFound
 from mainspring.items import decode, encode
+from mainspring.loop.run import Run
 from mainspring.ports import Document
 from mainspring.server.faults import Fault
 from mainspring.spec import RunSpec
@@ -117,6 +119,9 @@ class Idempotency:
             await starting.wait()
             return self._unstored.get(run_id) or await self._attached(run_id)
         if (handle := self._unstored.get(run_id) or await self._attached(run_id)) is not None:
+            if _came_to_nothing(handle.run):
+                await self._give_back(id, run_id)
+                return None
             return await self._followed(handle) if is_followed else handle
         if not reservation.is_stored:
             message = "the response to this Idempotency-Key was not stored, and cannot be shown again; a new key runs it again"
@@ -162,3 +167,7 @@ class Idempotency:
         for document in await self._engine.store.documents(KIND, limit=2):
             if self._clock() - decode(document.body, Reservation).at > LIFE:
                 await self._engine.store.remove(KIND, document.id, number=document.number)
+
+
+def _came_to_nothing(run: Run) -> bool:
+    return run.status == "failed" and not run.output and not run.tools_used

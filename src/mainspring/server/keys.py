@@ -6,7 +6,8 @@ so a key is shown once and cannot be had again. `Guard` stands before every rout
 learns that another one has revoked a key. A revoked key stays in the list, lest revoking the last one open the door.
 
 A server that only this machine can reach needs no keys as long as there are none. Once there is one, or one is configured, or the
-server listens to the network, everybody needs one.
+server listens to the network, everybody needs one. Browsers on this machine reach it too, on behalf of any web page: without keys
+a page is let in only from this machine, and only by its name, lest a name that was pointed here make a foreign page ours.
 """
 
 import re
@@ -18,6 +19,7 @@ from hmac import compare_digest
 from ipaddress import ip_address
 from secrets import token_hex
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +43,7 @@ Seconds = Callable[[], float]
 
 _FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
 _HOW = "send the header `Authorization: Bearer KEY`; keys are made with `mainspring keys create --database FILE`"
+_LOCAL = "use http://127.0.0.1 or localhost, or make a key with `mainspring keys create --database FILE`"
 _NOBODY = sha256(b"").digest()
 
 
@@ -170,7 +173,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, *, is_local: bool, open_paths: Collection[str] = ("/healthz", "/readyz")
+        self, app: ASGIApp, keys: Keys, *, is_local: bool, open_paths: Collection[str] = ("/health", "/healthz", "/readyz")
     ) -> None:
         self._app = app
         self._keys = keys
@@ -180,14 +183,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and _path(scope) not in self._open_paths:
             try:
-                scope[_CALLER] = await self._admitted(HTTPConnection(scope))
+                scope[_GUARD] = self
+                scope[_CALLER] = await self.admitted(HTTPConnection(scope))
             except (Fault, MainspringError) as fault:
                 await _refuse(fault, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    async def _admitted(self, connection: HTTPConnection) -> Caller:
+    async def admitted(self, connection: HTTPConnection) -> Caller:
+        """Whoever sends this request. Raises `Fault` if they may not."""
         if self._is_local and not await self._keys.are_needed():
+            _require_local(connection)
             return Caller()
         caller = await self._keys.caller(connection.headers.get("authorization", ""))
         area = area_of(_path(connection.scope))
@@ -201,6 +207,13 @@ def caller_of(connection: HTTPConnection) -> Caller:
     """Who sends this request, as the guard has found out."""
     found = connection.scope.get(_CALLER)
     return found if isinstance(found, Caller) else Caller()
+
+
+async def check_again(connection: HTTPConnection) -> None:
+    """Raises `Fault` if whoever opened this connection would be let in no more: keys are revoked and expire."""
+    guard = connection.scope.get(_GUARD)
+    if isinstance(guard, Guard):
+        await guard.admitted(connection)
 
 
 def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
@@ -234,6 +247,23 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _require_local(connection: HTTPConnection) -> None:
+    """Raises `Fault` 403 for what a web page of somebody else's may have sent: a browser tells the name it was given for us, and,
+    for a socket, where the page is from."""
+    host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
+    if not _is_ours(f"//{host}"):
+        raise Fault(403, "foreign_host", f"without API keys this server is not called `{host[:80]}`; {_LOCAL}")
+    if connection.scope["type"] == "websocket" and origin is not None and not _is_ours(origin):
+        raise Fault(403, "foreign_origin", f"without API keys no page of `{origin[:80]}` may connect; {_LOCAL}")
+
+
+def _is_ours(address: str) -> bool:
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
 def _path(scope: Scope) -> str:
     """The path as the routes see it: behind the prefix under which a proxy offers us."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
@@ -254,4 +284,4 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode(errors="surrogateescape")).digest()
 
 
-_CALLER = "mainspring.caller"
+_CALLER, _GUARD = "mainspring.caller", "mainspring.guard"

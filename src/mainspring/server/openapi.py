@@ -22,6 +22,7 @@ from mainspring.server.conversations import Conversation, CreateConversation, Cr
 from mainspring.server.requests import CreateResponse
 from mainspring.server.responses import Deleted, Page
 from mainspring.server.tokens import InputTokens
+from mainspring.tools.sandbox.port import SandboxHealth
 
 
 class Model(Struct, frozen=True):
@@ -36,8 +37,11 @@ class Models(Struct, frozen=True):
     object: str = "list"
 
 
-class Health(Struct, frozen=True):
+class Health(Struct, frozen=True, omit_defaults=True):
+    """How the server is; with tools that need a sandbox, which one holds and how firmly."""
+
     status: str
+    sandbox: SandboxHealth | None = None
 
 
 class Error(Struct, frozen=True):
@@ -91,6 +95,7 @@ _TOLD: dict[tuple[str, str], _Told] = {
     ("/v1/approvals/{approval_id}", "GET"): _Told(Approval),
     ("/v1/approvals/{approval_id}", "POST"): _Told(Response, AnswerApproval, errors=(409, 410, *_OF_MODELS), waits=Approval),
     ("/v1/models", "GET"): _Told(Models, errors=_OF_MODELS),
+    ("/health", "GET"): _Told(Health),
     ("/healthz", "GET"): _Told(Health),
     ("/readyz", "GET"): _Told(Health),
 }

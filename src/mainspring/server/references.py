@@ -8,21 +8,20 @@ from mainspring.server.requests import CreateResponse
 
 async def resolve(request: CreateResponse, store: Store, tenant: str) -> None:
     """Puts the items themselves in the place of references to them. Raises `InvalidRequest` for one that names nothing."""
-    if not isinstance(request.input, tuple):
-        return
-    wanted = {name for item in request.input for name in _names(item)}
+    if isinstance(request.input, tuple):
+        request.input = await resolved(request.input, store, tenant, param="input")
+
+
+async def resolved(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:
+    """The items, with those in the place of references that they name. Raises `InvalidRequest` for one that names nothing."""
+    wanted = {name for item in items for name in _names(item)}
     if not wanted:
-        return
+        return items
     found = await store.items(sorted(wanted), tenant=tenant)
-    request.input = tuple([part for item in request.input for part in _resolved(item, found)])
-
-
-def _resolved(item: Item, found: dict[str, Item]) -> list[Item]:
-    names = _names(item)
-    for name in names:
-        if name not in found:
-            raise InvalidRequest(f"Item with id '{_id(item)}' not found.", param="input")
-    return [found[name] for name in names] or [item]
+    for item in items:
+        if not found.keys() >= set(_names(item)):
+            raise InvalidRequest(f"Item with id '{_id(item)}' not found.", param=param)
+    return tuple([part for item in items for part in [found[name] for name in _names(item)] or [item]])
 
 
 def _names(item: Item) -> list[str]:

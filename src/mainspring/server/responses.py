@@ -143,7 +143,7 @@ def told_to(client: HTTPConnection, dialect: Dialect) -> Dialect:
     """The server's dialect, as this client's headers change it."""
     headers = client.headers
     if "openresponses-version" in headers:
-        dialect = replace(dialect, reasoning="reasoning")
+        dialect = replace(dialect, reasoning="reasoning", server_calls="function_call")
     if (status := headers.get("mainspring-status")) is not None:
         dialect = replace(dialect, requires_action=status == "requires_action")
     if (extensions := headers.get("mainspring-extensions")) is not None:

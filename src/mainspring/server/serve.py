@@ -4,7 +4,9 @@ import asyncio
 import sys
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
+from typing import cast
 
+from anyio import move_on_after
 from msgspec import Struct
 from uvicorn import Config, Server
 
@@ -14,6 +16,7 @@ from mainspring.app import Engine
 from mainspring.backends import Answering
 from mainspring.config import Settings
 from mainspring.errors import InvalidRequest
+from mainspring.oversight import policies_of
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
@@ -24,12 +27,17 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import load
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.servers import servers_of
+from mainspring.workshop import Mode, Workshop
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
     "'mainspring[local]'`, or start it with `mainspring serve --base-url http://127.0.0.1:11434/v1 --model NAME`, and a real one "
     "will answer you here."
 )
+
+
+# How long clients have to read what they are told at the end.
+GOODBYE_SECONDS = 5
 
 
 class Announcing(Server):
@@ -45,28 +53,36 @@ class Announcing(Server):
         if self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-            print(announcement(self._settings, self._choice, url), flush=True)
+            print(await announcement(self._settings, self._choice, url), flush=True)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Takes no more requests, lets runs finish for a while, and leaves the rest to be resumed; its clients are told so."""
+        for listening in self.servers:
+            listening.close()
+        for listener in sockets or ():
+            listener.close()
+        with move_on_after(self._settings.drain_seconds):
+            await self._choice.engine.drained()
+        self._choice.engine.interrupt()
         await super().shutdown(sockets)
         # Stopping when told to is a success; uvicorn would raise the signal once more.
         self._captured_signals.clear()
 
 
-def announcement(settings: Settings, choice: "Choice", url: str) -> str:
+async def announcement(settings: Settings, choice: "Choice", url: str) -> str:
     example = choice.engine.model or "NAME"
-    if settings.api_key is not None or not is_loopback(settings.host):
+    keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
+    if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
         keys = f"needed; `mainspring keys create --database {settings.database}` makes one"
-    else:
-        keys = "none needed, since only this machine can reach it, until you make one"
+        header, key = " -H 'authorization: Bearer KEY'", "KEY"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
         f"  model     {choice.told}\n"
         f"  database  {settings.database}\n"
         f"  API keys  {keys}\n"
-        f"  try       curl {url}/responses -H 'content-type: application/json' "
+        f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
         f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
-        f'  or        OpenAI(base_url="{url}", api_key="unused").responses.create(model="{example}", input="Hello")'
+        f'  or        OpenAI(base_url="{url}", api_key="{key}").responses.create(model="{example}", input="Hello")'
     )
 
 
@@ -81,15 +97,26 @@ def chosen(settings: Settings) -> Choice:
     """Raises `InvalidRequest` for what is missing or wrong."""
     tools = [function for reference in settings.tools for function in load(reference)]
     answering = _answering(settings)
+    guard = AddressGuard(settings.allow_hosts)
     engine = Engine(
         answering.provider,
         tools=tools,
         database=Path(settings.database),
-        mcp=McpTools(servers_of(settings.mcp), guard=AddressGuard(settings.allow_hosts)),
+        mcp=McpTools(servers_of(settings.mcp), guard=guard),
+        workshop=Workshop(
+            settings.builtins,
+            sandbox=cast(Mode, settings.sandbox),
+            working_dir=None if settings.working_dir is None else Path(settings.working_dir),
+            guard=guard,
+        ),
+        skills=[Path(folder) for folder in settings.skills],
+        policies=policies_of(settings.governance, guard),
         audit=settings.audit,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
     )
+    for problem in engine.skills.problems:
+        _note(f"mainspring: {problem}")
     engine.owns_provider = True
     engine.model = answering.model
     return Choice(engine, answering.told)
@@ -134,7 +161,7 @@ def serve(settings: Settings) -> int:
         access_log=False,
         ws_max_size=MOST_BODY_BYTES,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds),
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
     with _listening(settings) as listener:
         Announcing(config, settings, choice).run([listener])

@@ -8,6 +8,8 @@ always the whole answer to a frame.
 
 A connection remembers its last responses, stored or not, and with them a client that stores nothing can go on. What it remembers
 is gone when it closes.
+
+Who may connect is asked at the handshake, and again before each frame: a key that is revoked or expires ends its connections.
 """
 
 from collections import OrderedDict
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from anyio import CancelScope
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +32,7 @@ from mainspring.items import ApprovalResponse, Item, encode
 from mainspring.loop.history import History
 from mainspring.loop.run import Run, history_after
 from mainspring.server.faults import Fault, told
-from mainspring.server.keys import caller_of, ordered_by
+from mainspring.server.keys import caller_of, check_again, ordered_by
 from mainspring.server.references import resolve
 from mainspring.server.requests import CreateResponse, order, parse
 from mainspring.server.responses import told_to
@@ -46,10 +49,7 @@ POLICY_VIOLATION: Final = 1008
 
 
 class Sockets:
-    """The WebSocket side of `/v1/responses`. `lifetime` is how many seconds a connection may last.
-
-    Who may connect is asked before, at the handshake, by the guard that stands before every route.
-    """
+    """The WebSocket side of `/v1/responses`. `lifetime` is how many seconds a connection may last."""
 
     def __init__(self, engine: Engine, dialect: Dialect, *, lifetime: float = LIFETIME) -> None:
         self._engine = engine
@@ -59,13 +59,14 @@ class Sockets:
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
         await socket.accept()
+        end: Fault | MainspringError | None = _limit_reached(self._lifetime)
         try:
-            with anyio.move_on_after(self._lifetime) as limit:
+            with anyio.move_on_after(self._lifetime):
                 dialect = replace(told_to(socket, self._dialect), error_event=False)
-                await _Connection(socket, self._engine, dialect).run()
-            if limit.cancelled_caught:
-                await _tell(socket, _limit_reached(self._lifetime))
-                await socket.close(POLICY_VIOLATION, "websocket_connection_limit_reached")
+                end = await _Connection(socket, self._engine, dialect).run()
+            if end is not None:
+                await _tell(socket, end)
+                await socket.close(POLICY_VIOLATION, end.code)
         except WebSocketDisconnect:
             pass
 
@@ -90,15 +91,17 @@ class _Connection:
         self._engine = engine
         self._dialect = dialect
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._end: Fault | MainspringError | None = None
 
-    async def run(self) -> None:
-        """Answers frames until the client leaves; a response under way is cancelled then."""
+    async def run(self) -> Fault | MainspringError | None:
+        """Answers frames until the client leaves, which cancels a response under way, or may stay no more; then returns why."""
         # The reader bounds what waits, not the stream: a frame too many has its turn too, to be told that it was one.
         into, waiting = anyio.create_memory_object_stream[str | Fault](inf)
         async with into, waiting, anyio.create_task_group() as group:
-            group.start_soon(self._work, waiting)
+            group.start_soon(self._work, waiting, group.cancel_scope)
             await self._read(into)
             group.cancel_scope.cancel()
+        return self._end
 
     async def _read(self, into: MemoryObjectSendStream[str | Fault]) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
@@ -109,14 +112,26 @@ class _Connection:
             else:
                 into.send_nowait(text)
 
-    async def _work(self, waiting: MemoryObjectReceiveStream[str | Fault]) -> None:
+    async def _work(self, waiting: MemoryObjectReceiveStream[str | Fault], connection: CancelScope) -> None:
         try:
             async for frame in waiting:
+                self._end = await self._refusal()
+                if self._end is not None:
+                    connection.cancel()
+                    return
                 if (error := frame if isinstance(frame, Fault) else await self._answer(frame)) is not None:
                     await _tell(self._socket, error)
         except WebSocketDisconnect:
             # The reader learns of it too, and ends the connection.
             return
+
+    async def _refusal(self) -> Fault | MainspringError | None:
+        """Why the client may not stay."""
+        try:
+            await check_again(self._socket)
+        except (Fault, MainspringError) as error:
+            return error
+        return None
 
     async def _answer(self, text: str) -> Fault | MainspringError | None:
         """Makes the response that a frame asks for and tells it to its end, or returns what is wrong with the frame."""

@@ -12,7 +12,8 @@ from mainspring.events import Recorded
 from mainspring.items import Item, decode
 from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
-from mainspring.ports import EVERY_RUN, Document, Filter, Page, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
+from mainspring.store.chain import chained
 from mainspring.store.segment import Segment, among, named, not_ended, not_found, superseded
 
 
@@ -33,12 +34,16 @@ class _Folder(NamedTuple):
 class MemoryStore:
     """A `ports.Store` in memory. It is open from the start, and once closed stays so."""
 
+    # Nothing here is found again after a crash.
+    outlives = False
+
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
         self._holders: dict[tuple[str, str], list[str]] = {}  # which runs hold an item, by tenant and its id
         self._documents: dict[_Folder, dict[str, Document]] = {}
         self._kinds: set[str] = set()
         self._number = 0
+        self._audit: list[Link] = []
         self._is_closed = False
 
     async def open(self) -> None:
@@ -50,10 +55,12 @@ class MemoryStore:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> Future[None]:
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> Future[None]:
         written: Future[None] = get_running_loop().create_future()
         try:
-            self._write(Segment(run_id, list(records), snapshot))
+            self._write(Segment(run_id, list(records), snapshot, tuple(notes)))
         except MainspringError as error:
             written.set_exception(error)
         else:
@@ -165,6 +172,21 @@ class MemoryStore:
             found = [document for document in found if (document.number < after if newest_first else document.number > after)]
         return found[:limit]
 
+    async def note(self, notes: Sequence[Note]) -> None:
+        self._open()
+        self._audit.extend(chained(self._audit[-1] if self._audit else None, notes))
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
+    ) -> Sequence[Link]:
+        self._open()
+        found = [link for link in self._audit if call is None or (call and link.note.call == call)]
+        if newest_first:
+            found.reverse()
+        if after is not None:
+            found = [link for link in found if (link.number < after if newest_first else link.number > after)]
+        return found[:limit]
+
     async def close(self) -> None:
         self._is_closed = True
 
@@ -202,6 +224,7 @@ class MemoryStore:
             assert segment.opening is not None  # a segment that begins with event 0 has one
             kept = self._runs[segment.run_id] = _Kept(segment.opening, [])
         kept.log.extend(segment.records)
+        self._audit.extend(chained(self._audit[-1] if self._audit else None, segment.notes))
         if ending := segment.ending:
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries

@@ -11,8 +11,9 @@ from mainspring.items import Item, decode, encode
 from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import Entry
 from mainspring.loop.response import Response
-from mainspring.ports import Document, Filter, Page, StoredRun
+from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
 from mainspring.spec import Conversation
+from mainspring.store.chain import chained
 from mainspring.store.segment import Segment, among, named, not_ended, not_found, superseded
 
 OPEN_RUN = """
@@ -67,6 +68,7 @@ def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | Non
     if added.rowcount == 0:
         length, has_ended = connection.execute(LENGTH, (segment.run_id,)).fetchone() or (0, False)
         return superseded(segment, length=length, has_ended=bool(has_ended))
+    note(connection, segment.notes)
     if ending := segment.ending:
         response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
         connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
@@ -203,6 +205,33 @@ def documents(
     query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND kind = ? AND {condition} ORDER BY number {order} LIMIT ?"
     found = connection.execute(query, (tenant, parent, kind, after, -1 if limit is None else limit))
     return [Document(*row) for row in found]
+
+
+def note(connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
+    """Adds to the end of the audit. Whoever writes to the file holds its lock, so there is one end."""
+    if notes:
+        last = next(iter(audit(connection, None, 1, True, None)), None)
+        rows = [(link.number, link.note.call, link.note.body, link.hash) for link in chained(last, notes)]
+        connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
+
+
+def audit(
+    connection: sqlite3.Connection, after: int | None, limit: int | None, newest_first: bool, call: str | None
+) -> list[Link]:
+    conditions: list[str] = ["TRUE"]
+    values: list[object] = []
+    if after is not None:
+        conditions.append(f"number {'<' if newest_first else '>'} ?")
+        values.append(after)
+    if call is not None:
+        conditions.append("call = ? AND call <> ''")
+        values.append(call)
+    order = "DESC" if newest_first else "ASC"
+    # Cast, because whoever tampers with a file may write other types than we do.
+    columns = "number, CAST(call AS TEXT), CAST(body AS BLOB), CAST(hash AS BLOB)"
+    query = f"SELECT {columns} FROM audit WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
+    found = connection.execute(query, (*values, -1 if limit is None else limit))
+    return [Link(number, Note(body, call), hash) for number, call, body, hash in found]
 
 
 def _put(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:

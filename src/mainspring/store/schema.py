@@ -79,6 +79,13 @@ MIGRATIONS: tuple[Migration, ...] = (
         WHERE json_type(value, '$[0].id') = 'text' AND json_extract(value, '$[0].id') <> ''
         """,
     ),
+    (
+        # Without a reference to runs: a run may be deleted, that it acted stays known.
+        "CREATE TABLE audit (number INTEGER PRIMARY KEY, call TEXT NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL)",
+        "CREATE INDEX audit_by_call ON audit (call) WHERE call <> ''",
+        "CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
+        "CREATE TRIGGER audit_grows BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
+    ),
 )
 
 
@@ -173,7 +180,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
     connection.execute("PRAGMA foreign_keys = ON")
     _migrate(connection, path, migrations)
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
-    for table in ("runs", "segments", "documents", "items"):
+    for table in ("runs", "segments", "documents", "items", "audit"):
         connection.execute(f"DELETE FROM {table} WHERE FALSE")
 
 

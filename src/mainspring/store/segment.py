@@ -10,7 +10,7 @@ from mainspring.events import Recorded, RunEnded, RunStarted, Status
 from mainspring.items import Item
 from mainspring.loop.drafts import item_id
 from mainspring.loop.history import Entry
-from mainspring.ports import Snapshot, StoredRun
+from mainspring.ports import Note, Snapshot, StoredRun
 
 
 class Ending(Struct, frozen=True):
@@ -22,7 +22,7 @@ class Ending(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """A stretch of a run's log that is written whole or not at all.
+    """A stretch of a run's log that is written whole or not at all, with what the audit is to hold of it.
 
     Raises `Malformed` unless the records are numbered in a row, number 0 is `RunStarted`, and a snapshot comes with `RunEnded`
     and only with it.
@@ -31,6 +31,7 @@ class Segment(Struct, frozen=True):
     run_id: str
     records: list[Recorded]
     snapshot: Snapshot | None = None
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         records = self.records

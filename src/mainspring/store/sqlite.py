@@ -17,7 +17,7 @@ from mainspring.errors import Malformed, StoreError
 from mainspring.events import Recorded
 from mainspring.items import Item
 from mainspring.loop.history import Entry
-from mainspring.ports import EVERY_RUN, Document, Filter, Page, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
 from mainspring.store import rows
 from mainspring.store.schema import transaction
 from mainspring.store.segment import Segment
@@ -58,9 +58,11 @@ class SqliteStore:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def append(self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None) -> Future[None]:
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> Future[None]:
         try:
-            return self._open().append(Segment(run_id, list(records), snapshot))
+            return self._open().append(Segment(run_id, list(records), snapshot, tuple(notes)))
         except (Malformed, StoreError) as error:
             refused: Future[None] = get_running_loop().create_future()
             refused.set_exception(error)
@@ -113,6 +115,14 @@ class SqliteStore:
         )
         return await self._open().ask(found)
 
+    async def note(self, notes: Sequence[Note]) -> None:
+        await self._open().ask(partial(_note, notes=tuple(notes)))
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
+    ) -> Sequence[Link]:
+        return await self._open().ask(partial(rows.audit, after=after, limit=limit, newest_first=newest_first, call=call))
+
     def _open(self) -> Worker:
         if self._worker is None:
             raise StoreError("the store is not open")
@@ -134,6 +144,11 @@ def _put(connection: sqlite3.Connection, documents: tuple[Document, ...], if_abs
             return True
         raise _TakenBack
     return False
+
+
+def _note(connection: sqlite3.Connection, notes: tuple[Note, ...]) -> None:
+    with transaction(connection):
+        rows.note(connection, notes)
 
 
 def _remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str, number: int | None) -> bool:

@@ -1,0 +1,141 @@
+"""The audit: who did what, with what outcome, as a projection of the log.
+
+Theory of operation. When the journal hands a segment of the log to the store, an `Auditor` makes a note of every verdict, every
+start and end of a call, every answer of a person and the end of the run. The store writes notes and segment in one transaction,
+so what is in the log is in the audit, and a tool whose start is not in both does not run. Tokens cost nothing: they make no note.
+
+A note holds no more of the arguments than a digest, and an excerpt without secrets; of outputs it holds nothing. Deleting a
+response leaves its notes.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.engine.redact import presentable
+from mainspring.errors import StoreError
+from mainspring.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
+from mainspring.items import ApprovalResponse, FunctionCall, decode, encode
+from mainspring.loop.history import approval_id
+from mainspring.loop.run import canonical
+from mainspring.ports import Note
+from mainspring.spec import RunSpec
+
+ARGUMENT_CHARS: Final = 200
+REASON_CHARS: Final = 300
+
+What = Literal["judged", "approval", "started", "ended", "run_ended"]
+
+
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """What a note says. `outcome` is the verdict, `approved` or `refused`, `ok` or `error`, or the status of the run.
+
+    `seq` is the event's place in the log of the run. `subject` is who of the tenant ordered the run. Of a verdict, `policy` and
+    `reason` say which rule decided, and why.
+    """
+
+    at: float
+    run: str
+    seq: int
+    what: What
+    outcome: str = ""
+    tenant: str = ""
+    subject: str = ""
+    call: str = ""
+    tool: str = ""
+    digest: str = ""
+    arguments: str = ""
+    policy: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class _Known(Struct, frozen=True):
+    tool: str
+    digest: str
+
+
+class Auditor:
+    """Makes notes of one run, segment by segment. `waiting` are the calls that it has taken over, `past` the log up to now."""
+
+    def __init__(self, spec: RunSpec, waiting: Iterable[FunctionCall] = (), past: Iterable[Recorded] = ()) -> None:
+        self._spec = spec
+        self._calls = {call.call_id: call for call in waiting}
+        self._known: dict[str, _Known] = {}
+        for record in past:
+            self._learn(record.event)
+
+    def notes(self, segment: Iterable[Recorded]) -> list[Note]:
+        return [Note(encode(entry), entry.call) for entry in self.entries(segment)]
+
+    def entries(self, segment: Iterable[Recorded]) -> list[Entry]:
+        return [entry for record in segment if type(record.event) in _TOLD for entry in self._told(record)]
+
+    def _learn(self, event: Event) -> None:
+        if isinstance(event, ItemDone) and isinstance(event.item, FunctionCall):
+            self._calls[event.item.call_id] = event.item
+            self._known.pop(event.item.call_id, None)
+
+    def _told(self, record: Recorded) -> Sequence[Entry]:
+        match record.event:
+            case CallJudged(call_id, verdict, policy, reason):
+                excerpt = _excerpt(self._calls[call_id].arguments, ARGUMENT_CHARS) if call_id in self._calls else ""
+                why = _excerpt(reason, REASON_CHARS)
+                return [self._entry(record, "judged", verdict, call_id, policy=policy, reason=why, arguments=excerpt)]
+            case ToolStarted(call_id):
+                return [self._entry(record, "started", "", call_id)]
+            case ToolEnded(call_id, _, is_error, seconds):
+                return [self._entry(record, "ended", "error" if is_error else "ok", call_id, seconds=round(seconds, 6))]
+            case RunStarted(spec):
+                return [self._answer(record, said) for said in spec.input if isinstance(said, ApprovalResponse)]
+            case RunEnded(status, reason):
+                return [self._entry(record, "run_ended", status, reason=reason.value)]
+            case _:
+                self._learn(record.event)
+                return []
+
+    def _answer(self, record: Recorded, said: ApprovalResponse) -> Entry:
+        """What a person said about a call that the run takes over."""
+        about = [call.call_id for call in self._calls.values() if approval_id(call) == said.approval_request_id]
+        why = _excerpt(said.reason or "", REASON_CHARS)
+        return self._entry(record, "approval", "approved" if said.approve else "refused", *about[-1:], reason=why)
+
+    def _entry(self, record: Recorded, what: What, outcome: str, call_id: str = "", **more: str | float) -> Entry:
+        spec, known = self._spec, self._of(call_id)
+        return Entry(
+            record.at, spec.id, record.seq, what, outcome, spec.tenant, spec.caller.subject, call_id, known.tool, known.digest,
+            **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _of(self, call_id: str) -> _Known:
+        if (known := self._known.get(call_id)) is None:
+            call = self._calls.get(call_id)
+            known = _Known("", "") if call is None else _Known(call.name, digest_of(call.arguments))
+            self._known[call_id] = known
+        return known
+
+
+def digest_of(arguments: str) -> str:
+    """What arguments are bound by: equal for equal meaning, whatever the order of keys and the spaces between them."""
+    return sha256(canonical(arguments).encode()).hexdigest()
+
+
+def entry_of(note: Note) -> Entry:
+    """What a note says. Raises `StoreError` for one that is none of ours."""
+    try:
+        return decode(note.body, Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"the audit holds what no Mainspring wrote ({error}); see `mainspring audit verify`") from error
+
+
+def _excerpt(text: str, most: int) -> str:
+    shown = presentable(text, most) if text else ""
+    assert isinstance(shown, str)
+    return shown
+
+
+# `ItemDone` makes no note; it says what a call is.
+_TOLD: Final = frozenset({CallJudged, ToolStarted, ToolEnded, RunStarted, RunEnded, ItemDone})

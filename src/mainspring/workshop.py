@@ -1,0 +1,139 @@
+"""The built-in tools by name, and the sandbox that some of them work in.
+
+The sandbox is opened with the workshop, if a tool needs one. Where none holds, the tools are there all the same, and refuse every
+call with what to install.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from msgspec.structs import replace
+
+from mainspring.errors import InvalidRequest, SandboxError
+from mainspring.ids import derived
+from mainspring.items import ServerTool, ToolDefinition, Unknown
+from mainspring.items import Tool as Declared
+from mainspring.spec import RunSpec
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.contract import Tool, ToolContext
+from mainspring.tools.sandbox.port import DEFAULT, Lease, Sandbox, SandboxHealth, SandboxSpec
+
+Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
+NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch")
+JAILED = ("shell", "code_interpreter")
+
+
+class Workshop:
+    """Use as `async with` around whatever calls the tools. `context` is what their calls may touch."""
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        *,
+        sandbox: Mode = "auto",
+        working_dir: Path | None = None,
+        guard: AddressGuard | None = None,
+    ) -> None:
+        for name in names:
+            if name not in NAMES:
+                raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
+        self._mode = sandbox
+        self._needs_sandbox = any(name in JAILED for name in names)
+        self._sandbox = _Later()
+        self._stack = AsyncExitStack()
+        self.context = ToolContext(working_dir=working_dir)
+        self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names)), guard))
+
+    def _made(self, names: Sequence[str], guard: AddressGuard | None) -> list[Tool]:
+        if not names:
+            return []
+        # Tools bring along what only they need.
+        from mainspring.tools.builtin.code_interpreter import CodeInterpreter
+        from mainspring.tools.builtin.containers import Containers
+        from mainspring.tools.builtin.file_ops import FileOps
+        from mainspring.tools.builtin.shell import Shell
+        from mainspring.tools.builtin.web_fetch import WebFetch
+
+        self._containers = Containers(self._sandbox)
+        made: dict[str, Tool] = {
+            "shell": Shell(self._containers),
+            "code_interpreter": CodeInterpreter(self._containers),
+            "file_ops": FileOps(),
+            "web_fetch": WebFetch(guard),
+        }
+        return [made[name] for name in names]
+
+    async def __aenter__(self) -> Self:
+        if self._needs_sandbox:
+            from mainspring.tools.sandbox.absent import AbsentSandbox
+            from mainspring.tools.sandbox.probe import open_sandbox
+
+            try:
+                self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
+            except SandboxError as error:
+                self._sandbox.target = AbsentSandbox(error)
+            await self._stack.enter_async_context(self._containers)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def health(self) -> SandboxHealth | None:
+        """How the sandbox is, None if no tool needs one."""
+        return await self._sandbox.health() if self._needs_sandbox else None
+
+
+class _Later:
+    """The sandbox, once it is open."""
+
+    target: Sandbox | None = None
+
+    def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
+        return self._open().acquire(spec)
+
+    async def health(self) -> SandboxHealth:
+        return await self._open().health()
+
+    def _open(self) -> Sandbox:
+        if self.target is None:
+            raise SandboxError("the sandbox is not open; use the engine as `async with`")
+        return self.target
+
+
+def hosts(tool: Declared) -> str | None:
+    """Which built-in tool a request means by this one of its own kind, None if none."""
+    match tool:
+        case Unknown({"type": "code_interpreter"}):
+            return "code_interpreter"
+        case Unknown({"type": "shell", "environment": {"type": str(kind)}}) if kind != "local":
+            return "shell"
+        case _:
+            return None
+
+
+def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunSpec:
+    """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
+
+    Raises `InvalidRequest` for one that is not offered here.
+    """
+    known = {tool.name: tool for tool in offered}
+    tools: dict[str, Declared] = {}
+    others: list[Declared] = []
+    for tool in spec.tools:
+        if (name := hosts(tool)) is None:
+            others.append(tool)
+            continue
+        if name not in known:
+            message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
+            raise InvalidRequest(message, param="tools")
+        if isinstance(tool, Unknown) and isinstance(container := tool.data.get("container"), str):
+            scope = container
+        tools[name] = known[name]
+    if "code_interpreter" in tools:
+        whose = ServerTool(derived("cntr", scope), "code_interpreter")
+        tools["code_interpreter"] = replace(known["code_interpreter"], form="code_interpreter", server=whose)
+    kept = [tool for tool in others if not (isinstance(tool, ToolDefinition) and tool.kind != "function" and tool.name in tools)]
+    return replace(spec, tools=(*kept, *tools.values()), scope=scope)

@@ -1,0 +1,165 @@
+"""Servers that stop, crash, and share a database: nothing that was shown is taken back, nothing that is driven is taken away."""
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from tests.server.linter import events_of, linted
+from tests.server.process import Script, Served, serving
+
+SLOW: Script = [{"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.02}]
+TOOLS = '''
+import time
+from pathlib import Path
+
+from mainspring import tool
+
+
+@tool
+def stamp(seconds: float = 0.5) -> str:
+    """Leaves a mark, slowly."""
+    with Path("marks").open("a") as file:
+        file.write("begun\\n")
+    time.sleep(seconds)
+    with Path("marks").open("a") as file:
+        file.write("done\\n")
+    return "stamped"
+'''
+STAMP: Script = [
+    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {"seconds": 1.0}}]},
+    {"when": "stamp", "say": "Stamped."},
+]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def begun(http: aiohttp.ClientSession, served: Served, **body: Any) -> aiohttp.ClientResponse:
+    return await http.post(f"{served.url}/responses", json={"model": "m", "input": "count", **body})
+
+
+async def read_until(answer: aiohttp.ClientResponse, count: int) -> bytes:
+    """At least so many whole events of the stream."""
+    read = b""
+    with anyio.fail_after(20):
+        while read.count(b"\n\n") < count:
+            read += await answer.content.readany()
+    return read[: read.rindex(b"\n\n") + 2]
+
+
+def last_number(stream: bytes) -> int:
+    frames = [frame for frame in stream.split(b"\n\n") if frame]
+    return int(json.loads(frames[-1].partition(b"data: ")[2])["sequence_number"])
+
+
+async def marked(folder: Path) -> None:
+    """Waits for what happens in another process, which can set no event."""
+    with anyio.fail_after(20):
+        while not await anyio.Path(folder / "marks").exists():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+async def rest_of(http: aiohttp.ClientSession, served: Served, run_id: str, after: int | None = None) -> bytes:
+    behind = "" if after is None else f"&starting_after={after}"
+    with anyio.fail_after(30):
+        async with http.get(f"{served.url}/responses/{run_id}?stream=true{behind}") as answer:
+            return await answer.read()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("events", [4, 9, 16, 25])
+async def test_a_foreground_stream_goes_on_where_a_killed_server_left_it(
+    tmp_path: Path, http: aiohttp.ClientSession, events: int
+) -> None:
+    with serving(tmp_path, SLOW) as first:
+        answer = await begun(http, first, stream=True)
+        seen = await read_until(answer, events)
+        first.kill()
+        answer.close()
+    run_id = json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["response"]["id"]
+    with serving(tmp_path, SLOW) as second:
+        rest = await rest_of(http, second, run_id, last_number(seen))
+        whole = await rest_of(http, second, run_id)
+    assert seen + rest == whole
+    assert linted(events_of(whole))["status"] == "completed"
+
+
+@pytest.mark.slow
+async def test_a_second_server_leaves_the_runs_of_the_first_alone(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    script = [*SLOW, *STAMP]
+    with ExitStack() as servers:
+        first = servers.enter_context(serving(tmp_path, script, "--tool", "tools"))
+        stream = await begun(http, first, stream=True)
+        seen = await read_until(stream, 5)
+        background = await (await begun(http, first, input="stamp", background=True)).json()
+        await marked(tmp_path)
+        second = servers.enter_context(serving(tmp_path, script, "--tool", "tools"))
+        seen += await stream.content.read()
+        with anyio.fail_after(30):
+            told: Any = {"status": "in_progress"}
+            while told["status"] in ("in_progress", "queued"):
+                told = await (await http.get(f"{second.url}/responses/{background['id']}")).json()
+                await anyio.sleep(0.05)
+    assert linted(events_of(seen))["status"] == "completed"
+    assert told["status"] == "completed"
+    assert await anyio.Path(tmp_path / "marks").read_text() == "begun\ndone\n"
+
+
+@pytest.mark.slow
+async def test_a_server_takes_up_the_runs_of_one_that_died_beside_it(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    with ExitStack() as servers:
+        first = servers.enter_context(serving(tmp_path, SLOW))
+        second = servers.enter_context(serving(tmp_path, SLOW))
+        run_id = (await (await begun(http, first, background=True)).json())["id"]
+        first.kill()
+        with anyio.fail_after(40):
+            told: Any = {}
+            while told.get("status") != "completed":
+                told = await (await http.get(f"{second.url}/responses/{run_id}")).json()
+                await anyio.sleep(0.2)
+    assert told["output"][-1]["content"][0]["text"].endswith("nine ten")
+
+
+@pytest.mark.slow
+async def test_a_stopping_server_lets_background_runs_finish(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    with serving(tmp_path, STAMP, "--tool", "tools") as served:
+        run_id = (await (await begun(http, served, input="stamp", background=True)).json())["id"]
+        await marked(tmp_path)
+        assert await anyio.to_thread.run_sync(served.stop) == 0
+    assert await anyio.Path(tmp_path / "marks").read_text() == "begun\ndone\n"
+    with serving(tmp_path, STAMP, "--tool", "tools") as again:
+        told = await (await http.get(f"{again.url}/responses/{run_id}")).json()
+    assert told["status"] == "completed"
+
+
+@pytest.mark.slow
+async def test_whoever_waits_for_a_run_that_a_stop_cuts_off_is_told_so(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    script: Script = [{"when": "count", "say": "never", "stall": True}]
+    with serving(tmp_path, script, env={"MAINSPRING_DRAIN_SECONDS": "0.2"}) as served:
+        answers: list[aiohttp.ClientResponse] = []
+
+        async def ask() -> None:
+            answers.append(await begun(http, served))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while not (await (await http.get(f"{served.url}/responses")).json())["data"]:  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+            served.process.send_signal(signal.SIGTERM)
+        [answer] = answers
+        told = await answer.json()
+        assert await anyio.to_thread.run_sync(served.process.wait) == 0
+    assert answer.status == 503
+    assert answer.headers["x-should-retry"] == "false"
+    assert "resumed" in told["error"]["message"]
