@@ -1,1 +1,1 @@
-"""The tools that come with the engine: files in a working directory, and pages of the web."""
+"""The tools that come with the engine: files in a working directory, pages of the web, and code in a sandbox."""

@@ -40,14 +40,17 @@ class Bwrap:
         self._before = (*_namespaces(), *_system(), *_devices(), *self._python_binds())
 
     def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
-        argv = (
-            *(str(self._bwrap), *self._before, *_configuration(self._accounts, network)),
-            *(() if network else ("--unshare-net",)),
-            *("--bind", str(place.workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"),
-            *("--seccomp", str(FILTER), "--", *worker_argv(self.python)),
-        )
+        argv = (*self.line(("--bind", str(place.workspace)), network=network), "--", *worker_argv(self.python))
         env = environment(self.python, "/home", "/tmp")
         return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)
+
+    def line(self, workspace: tuple[str, ...], *, network: bool) -> tuple[str, ...]:
+        """The command line up to what is to be run; `workspace` says what is mounted there."""
+        return (
+            *(str(self._bwrap), *self._before, *_configuration(self._accounts, network)),
+            *(() if network else ("--unshare-net",)),
+            *(*workspace, "/workspace", "--remount-ro", "/", "--chdir", "/workspace", "--seccomp", str(FILTER)),
+        )
 
     def extra(self, *, network: bool) -> bytes:
         # With the host's network come its abstract unix sockets, which nobody means by "network".

@@ -34,7 +34,7 @@ class Group(Protocol):
 
 
 class Groups(Protocol):
-    """Makes groups. `name` is what `Health.totals` says."""
+    """Makes groups. `name` is what `SandboxHealth.totals` says."""
 
     name: str
 

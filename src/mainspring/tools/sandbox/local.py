@@ -25,7 +25,7 @@ from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.places import Views, prefixes, python_for
 from mainspring.tools.sandbox.pool import Pool
-from mainspring.tools.sandbox.port import DEFAULT, Health, SandboxSpec
+from mainspring.tools.sandbox.port import DEFAULT, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox.processes import Processes
 from mainspring.tools.sandbox.slot import Slot
 from mainspring.tools.sandbox.unsafe import Unsafe
@@ -103,9 +103,9 @@ class LocalSandbox:
         self._pool.fill()
         await self._pool.filled()
 
-    async def health(self) -> Health:
+    async def health(self) -> SandboxHealth:
         assert self._groups is not None
-        return Health(
+        return SandboxHealth(
             backend=self._backend.name,
             version=self._backend.version,
             totals=self._groups.name,

@@ -19,7 +19,7 @@ MEGABYTE = 1 << 20
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one lease may use. How firmly each holds is said by `Health`."""
+    """What one lease may use. How firmly each holds is said by `SandboxHealth`."""
 
     memory: int = 512 * MEGABYTE
     """Bytes, of all processes together where cgroups hold, else of each."""
@@ -159,7 +159,7 @@ class Lease(Protocol):
         ...
 
 
-class Health(Struct, frozen=True):
+class SandboxHealth(Struct, frozen=True):
     """What a sandbox is and how firmly it holds."""
 
     backend: str
@@ -182,7 +182,7 @@ class Sandbox(Protocol):
 
     def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]: ...
 
-    async def health(self) -> Health: ...
+    async def health(self) -> SandboxHealth: ...
 
 
 def _told(exit: Exit) -> str:

@@ -1,0 +1,201 @@
+"""Containers: workspaces that last from call to call, each a lease on the sandbox.
+
+Theory of operation. A container belongs to a tenant and has an id; for anybody else it does not exist. It is made by the first
+call that wants it, serves one call at a time, and is kept until nobody has used it for a while or its room is needed for another.
+None of them outlives the engine: whoever comes back later gets a new one, and is told so.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from mainspring.errors import NotFound, SandboxError
+from mainspring.ids import derived
+from mainspring.tools.contract import ToolContext
+from mainspring.tools.sandbox.port import DEFAULT, Lease, Listing, Result, Sandbox, SandboxSpec, Session
+
+MOST = 32
+IDLE_SECONDS = 20 * 60.0
+
+NEW = "[new container: it has no files or variables of earlier calls]"
+
+Key = tuple[str, str]
+
+
+def container_of(context: ToolContext) -> str:
+    """The id of the container that a call works in: one for each conversation, or for each run outside of one."""
+    return derived("cntr", context.scope or context.run_id)
+
+
+class Container:
+    """A workspace with a Python interpreter, in the hands of one call at a time."""
+
+    def __init__(self, lease: Lease, session: Session) -> None:
+        self.lease = lease
+        self.is_state_lost = False
+        """The interpreter of earlier cells has ended, so the next cell begins with nothing."""
+        self._session = session
+        self._is_new = True
+
+    def news(self) -> str:
+        """What the first call in it should tell its model; empty for later ones."""
+        is_new, self._is_new = self._is_new, False
+        return NEW if is_new else ""
+
+    async def run_cell(self, code: str, seconds: float) -> Result:
+        self.is_state_lost = True  # And stays so if this is cancelled.
+        result = await self._session.run_cell(code, timeout=seconds)
+        self.is_state_lost = result.is_state_lost
+        return result
+
+
+class Containers:
+    """All containers of an engine, from `async with` on. Beyond `most`, the one that nobody has used for longest makes room."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        spec: SandboxSpec = DEFAULT,
+        most: int = MOST,
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.spec = spec
+        self._sandbox = sandbox
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._places: OrderedDict[Key, _Place] = OrderedDict()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._is_closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        while self._places:
+            await self._places.popitem()[1].close()
+
+    @asynccontextmanager
+    async def use(self, tenant: str, id: str) -> AsyncIterator[Container]:
+        """The container, made if it is not there, for one call; others wait for their turn.
+
+        Raises `SandboxError` if none can be made. One in which nothing starts any more is given up.
+        """
+        async with self._turn((tenant, id)) as place:
+            try:
+                yield place.container or await self._made(place)
+            except SandboxError:
+                await place.close()
+                raise
+
+    async def put(self, tenant: str, id: str, path: str, data: bytes) -> None:
+        """Writes a file, into a new container if need be. Raises as `Lease.put` and `use` do."""
+        async with self.use(tenant, id) as container:
+            await container.lease.put(path, data)
+
+    async def get(self, tenant: str, id: str, path: str) -> bytes:
+        """Raises as `Lease.get` does, and `NotFound` if there is no such container."""
+        with self._found(tenant, id) as lease:
+            return await lease.get(path)
+
+    async def list(self, tenant: str, id: str) -> Listing:
+        """Raises `NotFound` if there is no such container."""
+        with self._found(tenant, id) as lease:
+            return await lease.list()
+
+    async def remove(self, tenant: str, id: str) -> None:
+        """Ends the container once no call is in it. Raises `NotFound`."""
+        with self._found(tenant, id):
+            async with self._turn((tenant, id)) as place:
+                await place.close()
+
+    async def expire(self) -> None:
+        """Ends the containers that nobody has used for a while; done from time to time without being asked."""
+        since = self._clock() - self._idle_seconds
+        for key in [key for key, place in self._places.items() if not place.users and place.last_use <= since]:
+            await self._places.pop(key).close()
+
+    @asynccontextmanager
+    async def _turn(self, key: Key) -> AsyncIterator["_Place"]:
+        place = self._places.get(key)
+        unused = None
+        if place is None:
+            unused = self._room()
+            place = self._places[key] = _Place()
+        with self._kept(key, place):
+            if unused is not None:
+                await unused.close()
+            async with place.lock:
+                yield place
+
+    @contextmanager
+    def _kept(self, key: Key, place: "_Place") -> Iterator[None]:
+        """Keeps a container from being ended for want of use."""
+        place.users += 1
+        try:
+            yield
+        finally:
+            place.users -= 1
+            place.last_use = self._clock()
+            if self._places.get(key) is place:
+                self._places.move_to_end(key)
+                if place.container is None and not place.users:
+                    del self._places[key]
+
+    @contextmanager
+    def _found(self, tenant: str, id: str) -> Iterator[Lease]:
+        place = self._places.get((tenant, id))
+        if place is None or place.container is None:
+            raise NotFound(f"there is no container `{id}`; it was never made, or is gone with its files after lying idle")
+        with self._kept((tenant, id), place):
+            yield place.container.lease
+
+    def _room(self) -> "_Place | None":
+        """Makes room for one more: what it returns is to be closed."""
+        if len(self._places) < self._most:
+            return None
+        for key, place in self._places.items():
+            if not place.users:
+                return self._places.pop(key)
+        raise SandboxError(f"all {self._most} containers are in use; try again when some of the work there is done")
+
+    async def _made(self, place: "_Place") -> Container:
+        if self._is_closed:
+            raise SandboxError("the engine is shutting down, so no container is made; try again when it is back")
+        async with AsyncExitStack() as stack:
+            lease = await stack.enter_async_context(self._sandbox.acquire(self.spec))
+            session = await stack.enter_async_context(lease.session())
+            place.stack = stack.pop_all()
+        place.container = Container(lease, session)
+        return place.container
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_seconds / 4)
+            await self.expire()
+
+
+class _Place:
+    """Where a container is, or is about to be. `users` are the calls in it and those that wait."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+        self.last_use = 0.0
+        self.container: Container | None = None
+        self.stack = AsyncExitStack()
+
+    async def close(self) -> None:
+        self.container = None
+        await self.stack.aclose()
