@@ -14,7 +14,7 @@ class Hub:
     """Serves `data` at `PATH`. `sha256` may be a lie.
 
     `cuts` are the lengths after which answers break off, one per answer; but not before some of it has arrived, which the test
-    says by `progress`.
+    says by `progress`. What has `excess` is followed by that many megabytes that nobody has announced.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class Hub:
         self.knows_ranges = True
         self.knows_sums = True
         self.is_down = False
+        self.excess = 0
         self.starts: list[int | None] = []
         self.said: list[str] = []
         self._arrived = asyncio.Event()
@@ -52,10 +53,12 @@ class Hub:
             return web.Response(status=503)
         start = int(wanted) if wanted and self.knows_ranges else 0
         response = web.StreamResponse(status=206 if start else 200)
-        response.content_length = len(self.data) - start
+        response.content_length = len(self.data) - start + self.excess * 1_000_000
         await response.prepare(request)
         if not self.cuts:
             await response.write(self.data[start:])
+            for _ in range(self.excess):
+                await response.write(bytes(1_000_000))
             return response
         self._arrived.clear()
         if cut := self.cuts.pop(0):

@@ -1,12 +1,22 @@
 """How pieces of tool calls are put together: by index, by id, or by neither."""
 
+from collections.abc import Iterator
+from itertools import chain, zip_longest
+from typing import Literal
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Struct
 from tests.providers.backend import ASKED, DONE, Backend, ask, begun, call_piece, chunk, sse, usage_chunk
 
 from mainspring.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.ids import counting
 from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, OutputText, Usage
 from mainspring.loop.request import ModelRequest
+from mainspring.providers._chat_answer import Answer
+from mainspring.providers._http import Http
+from mainspring.providers._turn import Turn
 
 ONE = '{"at": 1}'
 TWO = '{"at": 2}'
@@ -103,6 +113,34 @@ APART: dict[str, tuple[list[Json], list[FunctionCall]]] = {
         [call_piece(0, id="", name="look", arguments=ONE), call_piece(0, id="", name="look", arguments=ONE)],
         made(("", "look", ONE), ("", "look", ONE)),
     ),
+    "same index, no ids, begun by a name alone": (
+        [
+            call_piece(0, name="look", arguments=""),
+            call_piece(0, arguments=ONE),
+            call_piece(0, name="look", arguments=""),
+            call_piece(0, arguments=TWO),
+            call_piece(0, name="ring", arguments=""),
+            call_piece(0, arguments=ONE),
+        ],
+        made(("", "look", ONE), ("", "look", TWO), ("", "ring", ONE)),
+    ),
+    "with neither index nor id, begun by a name alone": (
+        [
+            call_piece(None, name="look", arguments=""),
+            call_piece(None, arguments=ONE),
+            call_piece(None, name="look", arguments=""),
+            call_piece(None, arguments=TWO),
+        ],
+        made(("", "look", ONE), ("", "look", TWO)),
+    ),
+    "with neither index nor id, without arguments, in one chunk": (
+        [{"tool_calls": [{"function": {"name": "look", "arguments": ""}}, {"function": {"name": "look", "arguments": None}}]}],
+        made(("", "look", ""), ("", "look", "")),
+    ),
+    "same index, no ids, without arguments, in one chunk": (
+        [{"tool_calls": [{"index": 0, "function": {"name": "look"}}, {"index": 0, "function": {"name": "look"}}]}],
+        made(("", "look", ""), ("", "look", "")),
+    ),
     "one id for two calls": (
         [call_piece(0, id="a", name="look", arguments=ONE), call_piece(1, id="a", name="ring", arguments=TWO)],
         made(("a", "look", ONE), ("", "ring", TWO)),
@@ -160,6 +198,71 @@ async def test_calls_are_told_apart(backend: Backend, case: str) -> None:
     pieces, expected = APART[case]
     backend.replies(sse(*[chunk(piece) for piece in pieces], chunk(finish="tool_calls")), DONE)
     assert calls_in(await ask(backend)) == expected
+
+
+class Shape(Struct, frozen=True):
+    """How a backend spells calls. `number` and `id` are where they stand; only what is told apart by them may alternate."""
+
+    number: Literal["none", "zero", "own"]
+    id: Literal["none", "first", "all"]
+    names_all: bool
+    begins_bare: bool
+    repeats_at_end: bool
+    alternates: bool
+    in_one_chunk: bool
+
+    @property
+    def tells_apart(self) -> bool:
+        return self.number == "own" or self.id != "none"
+
+    @property
+    def may_alternate(self) -> bool:
+        return self.alternates and (self.number == "own" or self.id == "all")
+
+    def deltas(self, calls: list[tuple[str, list[str]]]) -> list[Json]:
+        """The calls as deltas. Those that nothing tells apart need arguments, or come at once."""
+        spelled = [list(self._entries(place, name, pieces)) for place, (name, pieces) in enumerate(calls)]
+        if self.in_one_chunk:
+            return [{"tool_calls": list(chain(*spelled))}]
+        woven = chain(*zip_longest(*spelled)) if self.may_alternate else chain(*spelled)
+        return [{"tool_calls": [entry]} for entry in woven if entry is not None]
+
+    def _entries(self, place: int, name: str, pieces: list[str]) -> Iterator[Json]:
+        said = ["", *pieces] if self.begins_bare or not pieces else pieces
+        said = ["".join(pieces)] if self.in_one_chunk else said
+        for part, arguments in enumerate([*said, *([""] if self.repeats_at_end and self.id == "all" else [])]):
+            entry: Json = {"function": {"arguments": arguments}}
+            if self.number != "none":
+                entry["index"] = place if self.number == "own" else 0
+            if self.id == "all" or (self.id == "first" and part == 0):
+                entry["id"] = f"call_{place}"
+            if part == 0 or self.names_all or (self.repeats_at_end and part == len(said)):
+                entry["function"]["name"] = name
+            yield entry
+
+
+shapes = st.builds(
+    Shape,
+    st.sampled_from(["none", "zero", "own"]),
+    st.sampled_from(["none", "first", "all"]),
+    *[st.booleans()] * 5,
+)
+objects = st.sampled_from([["{}"], ["{", "}"], ['{"a"', ":1}"], ['{"a":{"b":', "1}", "}"], ['{"a":"}', '{"}'], ["{} "]])
+spoken = st.lists(st.tuples(st.sampled_from(["look", "ring"]), st.just([]) | objects), min_size=1, max_size=4)
+
+
+@pytest.mark.requirement("C43")
+@given(shapes, spoken)
+@example(Shape("zero", "none", False, True, False, False, False), [("look", ['{"a":1}']), ("look", ['{"a":2}'])])
+@example(Shape("none", "none", False, False, False, False, True), [("look", []), ("look", [])])
+def test_calls_are_told_apart_however_they_are_spelled(shape: Shape, calls: list[tuple[str, list[str]]]) -> None:
+    if not shape.tells_apart and not shape.in_one_chunk:
+        calls = [(name, pieces or ["{}"]) for name, pieces in calls]
+    answer = Answer(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+    raw = sse(*[chunk(delta) for delta in shape.deltas(calls)], chunk(finish="tool_calls"))
+    told = calls_in([*answer.feed(raw), *answer.end()])
+    assert [(call.name, call.arguments) for call in told] == [(name, "".join(pieces)) for name, pieces in calls]
+    assert len({call.call_id for call in told}) == len(calls)
 
 
 async def test_a_call_id_of_an_earlier_turn_is_not_used_again(backend: Backend) -> None:

@@ -16,7 +16,7 @@ from mainspring.events import ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.ids import counting
 from mainspring.items import Json, encode, user
 from mainspring.loop.request import ModelRequest
-from mainspring.providers import chat
+from mainspring.providers import _http
 from mainspring.providers._chat_answer import Answer
 from mainspring.providers._http import Http
 from mainspring.providers._turn import Turn
@@ -398,7 +398,7 @@ async def raw_server(answer: Callable[[asyncio.StreamWriter], None]) -> AsyncIte
 
 
 async def test_a_backend_that_keeps_the_line_open_behind_its_answer_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "USAGE_SECONDS", 0.02)
+    monkeypatch.setattr(_http, "LAST_SECONDS", 0.02)
     hung_up = asyncio.Event()
 
     async def answers(request: web.Request) -> web.StreamResponse:

@@ -42,7 +42,7 @@ from mainspring.providers._chat_request import body_of
 from mainspring.providers._constrained import Constrained
 from mainspring.providers._constrained_answer import Answer, JsonString
 from mainspring.providers._constrained_request import asked, choices_of, talked
-from mainspring.providers._constrained_schema import tidied
+from mainspring.providers._constrained_schema import flaw_of, tidied
 from mainspring.providers._turn import Turn
 from mainspring.providers.chat import Chat
 from mainspring.spec import ToolChoice
@@ -111,7 +111,7 @@ def schema_of(request: ModelRequest) -> Json:
 
 
 def read(*pieces: str, finish: str = "stop", is_text: bool = True) -> list[ModelEvent]:
-    answer = Answer(Turn(counting()), is_text=is_text)
+    answer = Answer(Turn(counting()), (LOOK, RING), is_text=is_text)
     events: list[ModelEvent] = [TextDelta("m", piece) for piece in pieces]
     return [told for event in (*events, TurnEnded("length" if finish == "length" else "stop")) for told in answer.take(event)]
 
@@ -176,6 +176,76 @@ async def test_the_same_call_is_made_when_it_was_asked_for_again_or_is_another(
     assert FunctionCall("call_2", "look", '{"at":"tower"}', id="fc_1") in [
         event.item for event in await events_of(model, request) if isinstance(event, ItemDone)
     ]
+
+
+SEVENS = ToolDefinition("count", "Counts.", {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 7}}})
+COUNTING = replace(QUESTION, tools=(SEVENS,), tool_choice=ToolChoice("required"))
+
+
+def corrected(written: str, flaw: str, tool: str = "count") -> Json:
+    """What the model is asked after a call that does not fit."""
+    body = body_of(asked(COUNTING, choices_of(COUNTING)), "")
+    note = f"This call of {tool} cannot be made: {flaw}. Write it again with arguments that fit."
+    shown = [{"role": "assistant", "content": written}, {"role": "user", "content": note}]
+    return {**body, "messages": [*body["messages"], *shown], "temperature": 0.4}
+
+
+async def test_a_call_that_does_not_fit_its_tool_is_made_again_and_never_heard_of(backend: Backend, model: Constrained) -> None:
+    wrong, right = '{"tool": "count", "arguments": {"n": 3}}', '{"tool": "count", "arguments": {"n": 14}}'
+    backend.replies(
+        sse(chunk({"reasoning_content": "Three."})),
+        saying(wrong),
+        DONE,
+        expect=body_of(asked(COUNTING, choices_of(COUNTING)), ""),
+    )
+    backend.replies(saying('{"tool": "sing"}'), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
+    backend.replies(saying(right), DONE, expect=corrected('{"tool": "sing"}', "there is no tool `sing`", "sing"))
+    assert await events_of(model, COUNTING) == [
+        ItemStarted(FunctionCall("call_3", "count", id="fc_2", status="in_progress")),
+        ArgumentsDelta("fc_2", '{"n":14}'),
+        ItemDone(FunctionCall("call_3", "count", '{"n":14}', id="fc_2")),
+        TurnEnded("stop", Usage(21, 9)),
+    ]
+
+
+async def test_a_model_that_finds_no_call_that_fits_has_failed(backend: Backend, model: Constrained) -> None:
+    wrong = '{"tool": "count", "arguments": {"n": 3}}'
+    backend.replies(saying(wrong), DONE, expect=body_of(asked(COUNTING, choices_of(COUNTING)), ""))
+    for _ in range(2):
+        backend.replies(saying(wrong), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
+    heard: list[ModelEvent] = []
+
+    async def listen() -> None:
+        async for event in model.stream(COUNTING):
+            heard.append(event)
+
+    with pytest.raises(BadOutput, match=r"called `count` 3 times .* because of n: 3 is not a multiple of 7; ask again, simplify"):
+        await listen()
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "flaw"),
+    [
+        (None, '{"a": 1}', None),
+        ({"$schema": "draft-07", "type": "object"}, "{}", None),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"not": {"const": 1}}}}, '{"a": 2}', None),
+        ({}, "[]", "the arguments must be a JSON object"),
+        (
+            {"properties": {"a": {"items": {"exclusiveMinimum": 0}}}},
+            '{"a": [1, 0]}',
+            "a.1: 0 is less than or equal to the minimum of 0",
+        ),
+    ],
+)
+def test_arguments_are_held_against_the_tools_own_schema(parameters: Json | None, arguments: str, flaw: str | None) -> None:
+    found = flaw_of(ToolDefinition("t", "", parameters), arguments)
+    assert found == flaw or (flaw is not None and found is not None and found.startswith(flaw))
+
+
+def test_a_tool_whose_schema_is_none_is_refused() -> None:
+    with pytest.raises(Refused, match=r"tool `t`: its parameters are not a JSON Schema: .*; correct the tool"):
+        flaw_of(ToolDefinition("t", "", {"type": "file"}), "{}")
 
 
 @pytest.mark.parametrize("tools", [(), (LOOK, RING)])
@@ -266,22 +336,22 @@ def test_an_empty_answer_is_an_empty_turn() -> None:
     assert read() == [TurnEnded("stop")]
 
 
-def test_thoughts_before_a_repeated_call_are_closed_though_the_turn_goes_on() -> None:
-    answer = Answer(Turn(counting()), repeats=CALLED)
+def test_of_a_repeated_call_nothing_is_told_not_even_its_thoughts() -> None:
+    answer = Answer(Turn(counting()), (LOOK, RING), repeats=CALLED)
     said: list[ModelEvent] = [
         ReasoningDelta("r", "Hm."),
         TextDelta("m", '{"tool":"look","arguments":{"at":"tower"}}'),
         TurnEnded("stop", Usage(1, 1)),
     ]
-    told = [event for piece in said for event in answer.take(piece)]
-    assert [type(event) for event in told] == [ItemStarted, ReasoningDelta, ItemDone]
+    assert [event for piece in said for event in answer.take(piece)] == []
     assert answer.is_repeated
     assert answer.usage == Usage(1, 1)
 
 
 def test_thoughts_and_refusals_pass() -> None:
-    answer = Answer(Turn(counting()))
-    told = [*answer.take(ReasoningDelta("r", "Hm.")), *answer.take(RefusalDelta("m", "No."))]
+    answer = Answer(Turn(counting()), (LOOK, RING))
+    said: list[ModelEvent] = [ReasoningDelta("r", "Hm."), RefusalDelta("m", "No."), TurnEnded("stop")]
+    told = [event for piece in said for event in answer.take(piece)]
     assert [event.delta for event in told if isinstance(event, ReasoningDelta | RefusalDelta)] == ["Hm.", "No."]
 
 
@@ -331,6 +401,10 @@ def test_a_schema_that_is_itself_the_whole_is_refused_where_that_cannot_be_said(
         tidied({"properties": {"a": {"$ref": "#"}}}, "`text.format`")
 
 
+A: Json = {"type": "integer"}
+B: Json = {"type": "string"}
+
+
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
@@ -343,17 +417,57 @@ def test_a_schema_that_is_itself_the_whole_is_refused_where_that_cannot_be_said(
         ({"type": "object", "additionalProperties": True}, {"type": "object", "additionalProperties": True}),
         ({"allOf": [{"$ref": "#/$defs/n"}], "description": "d"}, {"$ref": "#/$defs/n"}),
         ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, {"type": "integer", "minimum": 3}),
-        ({"type": "object", "allOf": [{"type": "object"}]}, {"type": "object", "allOf": [{"type": "object"}]}),
+        ({"type": "object", "allOf": [{"type": "object"}]}, {"type": "object"}),
+        ({"type": "integer", "allOf": [{"type": "number"}]}, {"type": "integer", "allOf": [{"type": "number"}]}),
+        (
+            {
+                "allOf": [
+                    {"type": "object", "properties": {"a": A}, "required": ["a"]},
+                    {"properties": {"b": B}, "required": ["b", "a"]},
+                ]
+            },
+            {"type": "object", "properties": {"a": A, "b": B}, "required": ["a", "b"]},
+        ),
+        (
+            {"$defs": {"n": A}, "properties": {"a": A}, "allOf": [{"$ref": "#/$defs/n"}, {"properties": {"a": B}}]},
+            {"$defs": {"n": A}, "allOf": [{"properties": {"a": A}}, {"$ref": "#/$defs/n"}, {"properties": {"a": B}}]},
+        ),
         ({"type": "object", "required": ["z"]}, {"type": "object", "required": ["z"], "properties": {"z": {}}}),
-        ({"properties": {}, "anyOf": [{"required": ["a"]}]}, {"properties": {}}),
+        ({"properties": {"a": A}, "allOf": [{"properties": {"a": {"minimum": 3}}}]}, {"properties": {"a": A | {"minimum": 3}}}),
+        ({"properties": {}, "anyOf": [{"required": ["a"]}]}, {"anyOf": [{"properties": {"a": {}}, "required": ["a"]}]}),
+        (
+            {"$defs": {"n": A}, "properties": {"a": A, "b": B}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {
+                "$defs": {"n": A},
+                "anyOf": [
+                    {"properties": {"a": A}, "required": ["a"]},
+                    {"properties": {"b": B}, "required": ["b"]},
+                ],
+            },
+        ),
+        ({"properties": {"a": A}, "anyOf": [{"properties": {"a": B}}]}, {"properties": {"a": A}}),
         ({"type": "string", "pattern": "^[a-z]{2}$"}, {"type": "string", "pattern": "^[a-z]{2}$"}),
         ({"type": "string", "pattern": "^[^/]+$"}, {"type": "string"}),
-        ({"type": "string", "pattern": r"^\d+$"}, {"type": "string"}),
+        ({"type": "string", "pattern": r"^\d{3}[\w-]+$"}, {"type": "string", "pattern": "^[0-9]{3}[A-Za-z0-9_-]+$"}),
+        ({"type": "string", "pattern": r"^\S+$"}, {"type": "string"}),
         ({"type": "string", "pattern": "loose"}, {"type": "string"}),
     ],
 )  # fmt: skip
 def test_schemas_are_put_in_terms_that_converters_take(schema: Json, expected: Json) -> None:
     assert tidied(schema, "it") == expected
+
+
+words = st.sampled_from(["type", "properties", "required", "allOf", "anyOf", "oneOf", "items", "$defs", "pattern", "object", "a"])
+nonsense = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(words, nonsense, max_size=4))
+def test_a_schema_that_is_none_is_passed_on_for_its_converter_to_judge(schema: Json) -> None:
+    assert isinstance(tidied(schema, "it"), dict)
 
 
 async def test_models_are_the_backends(backend: Backend, model: Constrained) -> None:

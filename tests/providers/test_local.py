@@ -18,9 +18,20 @@ from msgspec.structs import replace
 from tests.providers.backend import QUESTION, events_of
 
 from mainspring import Engine, tool
-from mainspring.errors import ContextOverflow, InvalidRequest, Refused, Unavailable
+from mainspring.errors import BadOutput, ContextOverflow, InvalidRequest, Refused, Unavailable
 from mainspring.events import ItemDone, ModelEvent, TextDelta, TurnEnded
-from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, ToolDefinition, user
+from mainspring.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Json,
+    Message,
+    ToolDefinition,
+    user,
+)
 from mainspring.loop.request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers import local as module
@@ -51,6 +62,7 @@ TOOLS = (
     ToolDefinition("convert", "Converts money.", schema("amount", "to", amount={"type": "number"}, to=MONEY)),
     ToolDefinition("now", "Tells the time.", {"type": "object"}),
 )
+ODD = ToolDefinition("odd", "", schema("a", a={"type": "file"}))
 PROMPTS = (
     "What is the weather in Paris?", "Remind me to buy milk.", "Write to Ann about lunch.", "I want to fly to Rome on Monday.",
     "How much is 20 dollars in euros?", "What time is it?", "Hello!", "Tell me a joke.", "", "äöü 😀 \"quoted\" \\ back",
@@ -85,6 +97,17 @@ def texts(events: list[ModelEvent]) -> list[str]:
 
 def calls(events: list[ModelEvent]) -> list[FunctionCall]:
     return [event.item for event in events if isinstance(event, ItemDone) and isinstance(event.item, FunctionCall)]
+
+
+async def listened(model: Local, request: ModelRequest) -> tuple[list[ModelEvent], BadOutput | None]:
+    """What is heard of an answer, and how it failed."""
+    heard: list[ModelEvent] = []
+    try:
+        async for event in model.stream(request):
+            heard.append(event)
+    except BadOutput as error:
+        return heard, error
+    return heard, None
 
 
 def end_of(pid: int) -> select.poll:
@@ -180,6 +203,47 @@ async def test_fifty_forced_calls_are_all_valid_for_their_schema(model: Local) -
     assert len(choices) == 50
 
 
+THREE: Json = {"type": "string", "maxLength": 3}
+AWKWARD = {
+    "pattern": schema("x", x={"type": "string", "pattern": r"^\d{3}$"}),
+    "multipleOf": schema("x", x={"type": "integer", "multipleOf": 7, "minimum": 1}),
+    "exclusiveMinimum": schema("x", x={"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    "not": schema("x", x={**THREE, "not": {"enum": ["f"]}}),
+    "oneOf": {**schema(a=THREE, b=THREE), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "allOf": {"allOf": [{"type": "object", "properties": {name: URGENCY}, "required": [name]} for name in ("a", "b")]},
+}
+
+
+@pytest.mark.slow
+async def test_a_call_that_no_grammar_can_hold_to_its_schema_is_valid_or_not_made(model: Local) -> None:
+    made: set[str] = set()
+    for name, parameters in AWKWARD.items():
+        request = replace(HELLO, tools=(ToolDefinition("f", "Does it.", parameters),), tool_choice=ToolChoice("required"))
+        heard, failed = await listened(model, replace(request, items=(user("Use f."),), max_output_tokens=100))
+        if failed is None:
+            [call] = calls(heard)
+            assert validator_for(parameters).is_valid(msgspec.json.decode(call.arguments)), call
+            made.add(name)
+        else:
+            assert "called `f` 3 times with arguments that do not fit its schema" in failed.message
+            assert heard == []
+    assert made >= {"pattern", "oneOf", "allOf"}
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (Message("user", (InputText("What is it?"), InputImage("data:image/png;base64,AA=="))), "the input has an image"),
+        (FunctionCallOutput("call_1", (InputFile(filename="a.pdf", file_data="AA=="),)), "the input has a file"),
+    ],
+)
+async def test_what_has_to_be_looked_at_is_refused_before_anything_starts(weights: Path, item: Item, words: str) -> None:
+    local = Local(str(weights))
+    with pytest.raises(Refused, match=f"{words}; leave it out, or use a model behind an API"):
+        await events_of(local, replace(HELLO, items=(item,)))
+    assert local.pid is None
+
+
 @pytest.mark.slow
 async def test_a_forced_call_is_made_performed_and_answered_in_words(model: Local) -> None:
     @tool
@@ -200,14 +264,24 @@ async def test_a_forced_call_is_made_performed_and_answered_in_words(model: Loca
 
 
 @pytest.mark.slow
-async def test_a_child_that_dies_fails_its_request_and_is_started_anew_for_the_next(model: Local) -> None:
+async def test_a_child_that_dies_fails_its_request_and_is_started_anew_for_the_next(
+    model: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Refused):
+        await events_of(model, replace(HELLO, tools=(ODD,)))
     stream = model.stream(replace(HELLO, items=(user("Tell me a long story."),), max_output_tokens=1000))
     await anext(stream)
     first = model.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(Unavailable, match=r"process was ended by SIGKILL.* while it answered; ask again"):
+    with pytest.raises(Unavailable) as caught:
         [event async for event in stream]
+    assert caught.value.message == (
+        "the local model's process was ended by SIGKILL while it answered; ask again, and it is started anew"
+    )
+    assert [record.getMessage().partition(";")[0] for record in caplog.records if record.name == module.__name__] == [
+        "the local model's process was ended by SIGKILL"
+    ]
     assert texts(await events_of(model, HELLO))
     assert model.pid not in (None, first)
 
@@ -270,24 +344,26 @@ anyio.run(main)
 
 
 @pytest.mark.slow
-async def test_a_file_that_holds_no_model_is_named(weights: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("weights")
+async def test_a_file_that_holds_no_model_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 1000)
     local = Local(str(broken))
     with pytest.raises(
-        Unavailable, match=r"broken\.gguf` could not be loaded: the process ended with status 1 \(.+\); is it a whole GGUF file"
+        Unavailable, match=r"broken\.gguf` could not be loaded: the process ended with status 1; is it a whole GGUF file"
     ):
         await events_of(local, HELLO)
     await local.close()
+    [record] = [record for record in caplog.records if record.name == module.__name__]
+    assert "broken.gguf" in record.getMessage()
 
 
 @pytest.mark.slow
 async def test_what_does_not_fit_and_what_cannot_be_enforced_is_said(model: Local) -> None:
     with pytest.raises(ContextOverflow):
         await events_of(model, replace(HELLO, items=(user("word " * 4000),)))
-    odd = ToolDefinition("odd", "", schema("a", a={"type": "file"}))
     with pytest.raises(Refused, match=r"tool_1_odd.*unrecognized type file"):
-        await events_of(model, replace(HELLO, tools=(odd,)))
+        await events_of(model, replace(HELLO, tools=(ODD,)))
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ from mainspring.items import (
     user,
 )
 from mainspring.loop.request import ModelRequest
+from mainspring.providers import _http
 from mainspring.spec import ToolChoice
 
 NAMES = ("chat", "responses", "ollama", "gemini", "anthropic")
@@ -266,10 +267,10 @@ def test_an_answer_cut_at_any_byte_is_unavailable_or_whole(dialect: Dialect, spo
     raw = b"".join(dialect.frames(spoken))
     whole = read(dialect, [raw])
     outcomes = [type(_cut_off(dialect, raw[:length], whole)) for length in range(len(raw))]
-    # Once the vendor has said that it was done it stays done, but for half a line behind its word.
-    assert outcomes[0] is Unavailable
-    assert set(outcomes) <= {Unavailable, BadOutput, type(None)}
-    assert type(None) not in outcomes[: raw.index(spoken.text[-1].encode())]
+    # Once the vendor has said that it was done it stays done.
+    done = outcomes.index(type(None))
+    assert outcomes == [Unavailable] * done + [type(None)] * (len(raw) - done)
+    assert done > raw.index(spoken.text[-1].encode())
 
 
 def _cut_off(dialect: Dialect, raw: bytes, whole: list[ModelEvent]) -> ProviderError | None:
@@ -286,6 +287,36 @@ def _cut_off(dialect: Dialect, raw: bytes, whole: list[ModelEvent]) -> ProviderE
     else:
         assert events == whole[: len(events)]
     return failed
+
+
+@pytest.mark.parametrize("rest", ["half a frame", "an error", "nonsense"])
+async def test_nothing_that_follows_the_stop_reason_loses_the_answer(dialect: Dialect, rest: str) -> None:
+    trail = {"half a frame": dialect.frames(NOON)[0][:20], "an error": dialect.failure_within(), "nonsense": b"data: {]\n\n{]\n"}
+    async with serving(dialect) as fake:
+        fake.replies(*_up_to_stop(dialect), trail[rest])
+        events = await answer(dialect, fake)
+    assert (text(events), ended(events).finish) == ("It is noon.", "stop")
+
+
+async def test_signs_of_life_behind_the_stop_reason_do_not_hold_the_answer_up(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_http, "LAST_SECONDS", 0.3)
+    async with serving(dialect) as fake:
+        fake.replies(*_up_to_stop(dialect), ending="pings")
+        events = await answer(dialect, fake)
+    assert (text(events), ended(events).finish) == ("It is noon.", "stop")
+
+
+@pytest.mark.parametrize("count", [b"12.0", b'"12"', b"1.5e1", b"-3", b'"many"', b"null", b"[1]", b"true"])
+async def test_usage_in_odd_numbers_costs_no_answer(dialect: Dialect, count: bytes) -> None:
+    frames = dialect.frames(replace(NOON, usage=Usage(8765, 4321)))
+    async with serving(dialect) as fake:
+        fake.replies(*[frame.replace(b"8765", count).replace(b"4321", count) for frame in frames])
+        events = await answer(dialect, fake)
+    assert text(events) == "It is noon."
+    if count in (b"12.0", b'"12"'):
+        assert (ended(events).usage or Usage()).input_tokens == 12
 
 
 async def test_a_line_that_breaks_between_or_within_frames_is_unavailable_or_was_over(dialect: Dialect) -> None:
@@ -691,6 +722,16 @@ def _up_to_words(dialect: Dialect, words: str) -> list[bytes]:
     frames = dialect.frames(NOON)
     last = next(place for place, frame in enumerate(frames) if words.encode() in frame)
     return frames[: last + 1]
+
+
+def _up_to_stop(dialect: Dialect) -> list[bytes]:
+    """The frames of `NOON` up to the one by which the answer is complete."""
+    frames = dialect.frames(NOON)
+    whole = read(dialect, frames)
+    for count in range(1, len(frames) + 1):
+        if _cut_off(dialect, b"".join(frames[:count]), whole) is None:
+            return frames[:count]
+    raise AssertionError(f"{dialect.name} never ends")
 
 
 def _escaped(frame: bytes) -> bytes:

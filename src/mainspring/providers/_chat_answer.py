@@ -13,7 +13,7 @@ from mainspring.items import (
     Usage,
 )
 from mainspring.providers._http import Http, Sse, complaint, failure_within, shortened
-from mainspring.providers._json import json_text, lenient
+from mainspring.providers._json import counted, json_text, lenient
 from mainspring.providers._turn import Index, Turn
 
 
@@ -50,7 +50,7 @@ class Answer:
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if the backend never said that it was done."""
         if not self.is_over:
-            # Half an event is what a connection leaves that broke: no bad output, and no loss behind a complete answer.
+            # Half an event is what a connection leaves that broke: no bad output.
             with suppress(BadOutput):
                 yield from self._read(self._sse.end())
         if self._finish is None:
@@ -59,12 +59,18 @@ class Answer:
         yield from self._turn.take()
 
     def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
-        for name, data in events:
-            if data.startswith(b"[DONE]"):
-                self.is_over = True
-                return
-            self._take(name, data)
-            yield from self._turn.take()
+        try:
+            for name, data in events:
+                if data.startswith(b"[DONE]"):
+                    self.is_over = True
+                    return
+                self._take(name, data)
+                yield from self._turn.take()
+        except ProviderError:
+            # What comes behind a complete answer, or does not, takes nothing of it back.
+            if not self.is_complete:
+                raise
+            self.is_over = True
 
     def _take(self, name: bytes, data: bytes) -> None:
         if name == b"error":
@@ -122,12 +128,20 @@ def _say(turn: Turn, delta: "_Delta") -> None:
     if delta.annotations:
         for annotation in _objects(delta.annotations):
             turn.annotation(_flat(annotation))
-    for call in delta.tool_calls or ():
-        function = call.function or _NO_FUNCTION
-        turn.call(index=call.index, id=str(call.id or ""), name=function.name or "", arguments=json_text(function.arguments))
+    if delta.tool_calls:
+        _call(turn, delta.tool_calls)
     if delta.function_call is not None:
         # Before there were tool calls there was one function call, and it needed no number.
         turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
+
+
+def _call(turn: Turn, calls: "list[_ToolCall]") -> None:
+    places: list[tuple[Index | None, str]] = []
+    for call in calls:
+        place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
+        name, arguments = function.name or "", json_text(function.arguments)
+        turn.call(index=place[0], id=place[1], name=name, arguments=arguments, is_beside=place in places)
+        places.append(place)
 
 
 def _say_parts(turn: Turn, content: "list[_ContentPart | str]") -> None:
@@ -206,16 +220,16 @@ class _Choice(Struct, gc=False):
 
 
 class _Details(Struct, gc=False):
-    cached_tokens: int | float | None = None
-    cache_write_tokens: int | float | None = None
-    reasoning_tokens: int | float | None = None
+    cached_tokens: object = None
+    cache_write_tokens: object = None
+    reasoning_tokens: object = None
 
 
 class _Usage(Struct, gc=False):
-    prompt_tokens: int | float | None = None
-    completion_tokens: int | float | None = None
-    total_tokens: int | float | None = None
-    prompt_cache_hit_tokens: int | float | None = None
+    prompt_tokens: object = None
+    completion_tokens: object = None
+    total_tokens: object = None
+    prompt_cache_hit_tokens: object = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
@@ -238,21 +252,19 @@ def _counted(data: msgspec.Raw) -> Usage | None:
         usage = _usage.decode(data)
     except ValueError:
         return None
-    if usage is None or (usage.prompt_tokens is None and usage.completion_tokens is None):
+    if usage is None:
+        return None
+    prompt, completion = counted(usage.prompt_tokens), counted(usage.completion_tokens)
+    if prompt is None and completion is None:
         return None
     read, written = usage.prompt_tokens_details or _NO_DETAILS, usage.completion_tokens_details or _NO_DETAILS
-    prompt, completion, total = map(_count, (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens))
     return Usage(
-        input_tokens=prompt,
-        output_tokens=max(completion, total - prompt),
-        cached_tokens=_count(read.cached_tokens) or _count(usage.prompt_cache_hit_tokens),
-        cache_write_tokens=_count(read.cache_write_tokens),
-        reasoning_tokens=_count(written.reasoning_tokens),
+        input_tokens=prompt or 0,
+        output_tokens=max(completion or 0, (counted(usage.total_tokens) or 0) - (prompt or 0)),
+        cached_tokens=counted(read.cached_tokens) or counted(usage.prompt_cache_hit_tokens) or 0,
+        cache_write_tokens=counted(read.cache_write_tokens) or 0,
+        reasoning_tokens=counted(written.reasoning_tokens) or 0,
     )
-
-
-def _count(tokens: float | None) -> int:
-    return min(max(0, int(tokens or 0)), 2**53)
 
 
 _FINISH: dict[str, Finish] = {

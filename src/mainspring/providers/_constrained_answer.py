@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from mainspring.errors import BadOutput
 from mainspring.events import ModelEvent, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
-from mainspring.items import FunctionCall, Usage, parsed_arguments
+from mainspring.items import FunctionCall, ToolDefinition, Usage, parsed_arguments
+from mainspring.providers._constrained_request import Misfit
+from mainspring.providers._constrained_schema import flaw_of
 from mainspring.providers._turn import Turn
 
 HEAD_CHARACTERS = 100
@@ -18,18 +20,29 @@ HEAD_CHARACTERS = 100
 class Answer:
     """Turns the events of the constrained model into those of the turn it means.
 
-    `is_text` says that a reply is a string, which is streamed; otherwise it is JSON and comes whole. A call equal to `repeats` is
-    swallowed, and so is the end of the turn: `is_repeated` and `usage` then say so.
+    `is_text` says that a reply is a string, which is streamed; otherwise it is JSON and comes whole. Nothing is told before it is
+    known to count: a call equal to `repeats`, or one that does not fit one of the `tools`, is swallowed with all of its turn.
+    `is_repeated` and `misfit` then say so, and `usage` what it has cost.
     """
 
-    def __init__(self, turn: Turn, *, is_text: bool = True, repeats: FunctionCall | None = None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        tools: Sequence[ToolDefinition],
+        *,
+        is_text: bool = True,
+        repeats: FunctionCall | None = None,
+    ) -> None:
         self._turn = turn
+        self._tools = {tool.name: tool for tool in tools}
         self._is_text = is_text
         self._repeats = repeats
         self._pieces: list[str] = []
         self._size = 0
         self._reply: JsonString | None = None
+        self._counts = False
         self.is_repeated = False
+        self.misfit: Misfit | None = None
         self.usage: Usage | None = None
 
     def take(self, event: ModelEvent) -> Sequence[ModelEvent]:
@@ -45,8 +58,7 @@ class Answer:
                 self._end(event)
             case _:
                 pass
-        told = self._turn.take()
-        return told[:-1] if self.is_repeated else told
+        return self._turn.take() if self._counts else ()
 
     def _feed(self, delta: str) -> None:
         if self._reply is not None:
@@ -57,30 +69,38 @@ class Answer:
         if self._is_text and self._size - len(delta) < HEAD_CHARACTERS:
             head = "".join(self._pieces)
             if found := _REPLY.match(head):
-                self._reply = JsonString()
+                self._reply, self._counts = JsonString(), True
                 self._turn.text(self._reply.feed(head[found.end() :]))
 
     def _end(self, ended: TurnEnded) -> None:
-        if ended.finish == "stop" and not self._conclude():
-            self.is_repeated, self.usage = True, ended.usage
-        self._turn.end(ended.finish, ended.usage)
+        self.usage = ended.usage
+        if ended.finish == "stop":
+            self._conclude()
+        if not self.is_repeated and self.misfit is None:
+            self._counts = True
+            self._turn.end(ended.finish, ended.usage)
 
-    def _conclude(self) -> bool:
-        """Says what only the whole answer shows. False if it is the call that was just made."""
+    def _conclude(self) -> None:
+        """Says what only the whole answer shows."""
         if self._reply is not None:
             if not self._reply.is_over:
                 raise self._unreadable("its reply breaks off")
-            return True
-        if not self._pieces:
-            return True
-        said = self._decoded()
-        if said.tool is None:
-            self._turn.text(msgspec.json.format(said.reply, indent=-1).decode())
-        elif self._repeats is not None and _is_same(self._repeats, said):
-            return False
+        elif self._pieces:
+            said = self._decoded()
+            if said.tool is None:
+                self._turn.text(msgspec.json.format(said.reply, indent=-1).decode())
+            elif self._repeats is not None and _is_same(self._repeats, said):
+                self.is_repeated = True
+            else:
+                self._call(said.tool, _compact(said.arguments))
+
+    def _call(self, name: str, arguments: str) -> None:
+        tool = self._tools.get(name)
+        flaw = f"there is no tool `{name}`" if tool is None else flaw_of(tool, arguments)
+        if flaw is None:
+            self._turn.call(name=name, arguments=arguments)
         else:
-            self._turn.call(name=said.tool, arguments=_compact(said.arguments))
-        return True
+            self.misfit = Misfit(name, "".join(self._pieces), flaw)
 
     def _decoded(self) -> "_Said":
         try:

@@ -22,6 +22,7 @@ from mainspring.items import (
     encode,
     parsed_arguments,
     text_of,
+    user,
 )
 from mainspring.loop.request import ModelRequest
 from mainspring.providers._constrained_schema import tidied
@@ -31,6 +32,17 @@ CALLS = """To use a tool, write {"tool": NAME, "arguments": {...}}. You are then
 REPLIES = (
     """To answer, write {"reply": ...}. Answer as soon as you know enough, and always when a tool result answers the question."""
 )
+
+
+RETRY_TEMPERATURE = 0.4
+
+
+class Misfit(Struct, frozen=True):
+    """A call that its tool does not take: the tool's name, the answer as the model wrote it, and what is wrong with it."""
+
+    tool: str
+    written: str
+    flaw: str
 
 
 class Choices(Struct, frozen=True):
@@ -74,18 +86,18 @@ def talked(request: ModelRequest) -> ModelRequest:
     )
 
 
-def asked(request: ModelRequest, choices: Choices) -> ModelRequest:
+def asked(request: ModelRequest, choices: Choices, misfit: Misfit | None = None) -> ModelRequest:
     """The request with the choices described in words and enforced by a schema.
 
-    What to call is not left to chance, unless a temperature is asked for.
+    What to call is not left to chance, unless a temperature is asked for, or the model is to do better than its last `misfit`.
     """
     form = {"type": "json_schema", "name": "answer", "schema": _schema(choices)}
     words = _described(choices)
     return replace(
         talked(request),
-        items=tuple(_plain(request.items, _called)),
+        items=(*_plain(request.items, _called), *(_corrected(misfit) if misfit is not None else ())),
         instructions=f"{request.instructions}\n\n{words}" if request.instructions else words,
-        temperature=0.0 if request.temperature is None else request.temperature,
+        temperature=max(request.temperature or 0.0, 0.0 if misfit is None else RETRY_TEMPERATURE),
         text={**(request.text or {}), "format": form},
     )
 
@@ -97,6 +109,11 @@ def just_answered(request: ModelRequest) -> FunctionCall | None:
         return None
     calls = [item for item in items if isinstance(item, FunctionCall) and item.call_id == output.call_id]
     return calls[-1] if calls else None
+
+
+def _corrected(misfit: Misfit) -> Iterator[Item]:
+    yield assistant(misfit.written)
+    yield user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
 
 
 def _form(request: ModelRequest) -> Json | None:

@@ -1,6 +1,7 @@
 """What Gemini answers: the chunks of a streamed `generateContent`, as our events."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ from mainspring.items import Usage
 from mainspring.providers._dialogue import sealed
 from mainspring.providers._gemini_request import VENDOR
 from mainspring.providers._http import Http, Sse, complaint, failure_within, shortened
-from mainspring.providers._json import json_text, lenient
+from mainspring.providers._json import counted, json_text, lenient
 from mainspring.providers._turn import Turn
 
 
@@ -34,18 +35,27 @@ class Answer:
 
     def feed(self, data: bytes) -> Iterator[ModelEvent]:
         """The events that these bytes complete."""
-        for name, event in self._sse.feed(data):
-            self._take(name, event)
-            yield from self._turn.take()
+        return self._read(self._sse.feed(data))
 
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if Gemini never said that it was done."""
-        for name, event in self._sse.end():
-            self._take(name, event)
+        # Half an event is what a connection leaves that broke: no bad output.
+        with suppress(BadOutput):
+            yield from self._read(self._sse.end())
         if self._finish is None:
             raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
         self._turn.end(self._finish, self._usage)
         yield from self._turn.take()
+
+    def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
+        try:
+            for name, data in events:
+                self._take(name, data)
+                yield from self._turn.take()
+        except ProviderError:
+            # What comes behind a complete answer, or does not, takes nothing of it back.
+            if not self.is_complete:
+                raise
 
     def _take(self, name: bytes, data: bytes) -> None:
         try:
@@ -55,8 +65,8 @@ class Answer:
             raise BadOutput(f"{self._http.url} sent what is no chunk of Gemini's ({error}): `{text}`") from error
         if chunk.error or name == b"error":
             raise self._broken_off(data)
-        if chunk.usage is not None:
-            self._usage = _counted(chunk.usage)
+        if (usage := _counted(chunk.usage)) is not None:
+            self._usage = usage
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._choose(candidate)
@@ -136,27 +146,38 @@ class _Usage(
         "thoughts": "thoughtsTokenCount",
     },
 ):
-    prompt: int | None = None
-    tools: int | None = None
-    cached: int | None = None
-    candidates: int | None = None
-    thoughts: int | None = None
+    prompt: object = None
+    tools: object = None
+    cached: object = None
+    candidates: object = None
+    thoughts: object = None
 
 
 class _Chunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usage": "usageMetadata"}):
     candidates: list[_Candidate] | None = None
     feedback: _Feedback | None = None
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
     error: object = None
 
 
-def _counted(usage: _Usage) -> Usage:
-    """Usage in our terms: Gemini counts thoughts beside the answer, and what its own tools read beside the prompt."""
-    thoughts = usage.thoughts or 0
+def _counted(data: msgspec.Raw) -> Usage | None:
+    """Usage in our terms, if it can be read: no answer is lost because nobody counted it.
+
+    Gemini counts thoughts beside the answer, and what its own tools read beside the prompt.
+    """
+    try:
+        usage = _usage.decode(data)
+    except ValueError:
+        return None
+    if usage is None:
+        return None
+    prompt, candidates, thoughts = counted(usage.prompt), counted(usage.candidates), counted(usage.thoughts) or 0
+    if prompt is None and candidates is None:
+        return None
     return Usage(
-        input_tokens=(usage.prompt or 0) + (usage.tools or 0),
-        output_tokens=(usage.candidates or 0) + thoughts,
-        cached_tokens=usage.cached or 0,
+        input_tokens=(prompt or 0) + (counted(usage.tools) or 0),
+        output_tokens=(candidates or 0) + thoughts,
+        cached_tokens=counted(usage.cached) or 0,
         reasoning_tokens=thoughts,
     )
 
@@ -170,3 +191,4 @@ _FINISH: Final[dict[str, Finish]] = {
 }  # fmt: skip
 _BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 _chunk: Final = msgspec.json.Decoder(_Chunk)
+_usage: Final = msgspec.json.Decoder(_Usage | None)

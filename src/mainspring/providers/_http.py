@@ -36,6 +36,7 @@ from mainspring.errors import (
 
 CONNECT_SECONDS = 15.0
 DRAIN_SECONDS = 0.5
+LAST_SECONDS = 5.0
 COMPLAINT_BYTES = 65_536
 COMPLAINT_SECONDS = 5.0
 EVENT_BYTES = 64 * 1024 * 1024
@@ -191,6 +192,7 @@ class Reply:
     def __init__(self, received: Received, url: str, timeout: float) -> None:
         self._received = received
         self._timeout = timeout
+        self._until: float | None = None
         self.url = url
         self.mime = received.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
@@ -202,6 +204,17 @@ class Reply:
             raise Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again") from error
         except _BROKEN as error:
             raise Unavailable(f"the connection to {self.url} broke within its answer ({_reason(error)}); try again") from error
+
+    async def more(self, *, is_complete: bool) -> bytes:
+        """What `read` gives, until the answer is complete. What still follows it has `LAST_SECONDS` in all, however often the
+        backend gives a sign of life, and a connection that breaks there has only ended."""
+        if not is_complete:
+            return await self.read()
+        if self._until is None:
+            self._until = anyio.current_time() + LAST_SECONDS
+        with anyio.CancelScope(deadline=self._until), suppress(Unavailable):
+            return await self.read()
+        return b""
 
     async def body(self, limit: int = EVENT_BYTES) -> bytes:
         """All of it. Raises `BadOutput` beyond `limit` bytes."""

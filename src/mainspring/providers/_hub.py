@@ -87,6 +87,8 @@ class _Part:
         return self.size >= self.known.size
 
     def add(self, piece: bytes) -> None:
+        """Takes the piece, but for what is beyond the file's size."""
+        piece = piece[: self.known.size - self.size]
         self._file.write(piece)
         self._count(piece)
 
@@ -149,6 +151,8 @@ async def _continued(session: aiohttp.ClientSession, source: HubFile, part: _Par
         async for piece in reply.content.iter_chunked(PIECE):
             await to_thread.run_sync(part.add, piece)
             report()
+            if part.is_whole:
+                return
 
 
 class _Reporter:

@@ -32,6 +32,14 @@ def json_text(arguments: object) -> str:
         raise BadOutput("the model called a tool with arguments nested too deeply; ask again") from error
 
 
+def counted(tokens: object) -> int | None:
+    """A number of tokens, however it is written; None for what is no number."""
+    try:
+        return min(max(0, int(float(tokens))), 2**53) if isinstance(tokens, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def merged(body: Json, extra: Json | None) -> Json:
     """The body with what the caller adds to it; an object in both has the fields of both."""
     both = {name: value for name, value in (extra or {}).items() if isinstance(value, dict) and isinstance(body.get(name), dict)}

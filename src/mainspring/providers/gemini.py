@@ -5,14 +5,13 @@ doing I/O. Thoughts come with signatures that Gemini wants back; they travel in 
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final, TypeVar
 
 import msgspec
-from anyio import move_on_after
 from msgspec import Struct
 
-from mainspring.errors import BadOutput, Unavailable
+from mainspring.errors import BadOutput
 from mainspring.events import ModelEvent
 from mainspring.ids import NewId, random_id
 from mainspring.items import FunctionCall
@@ -23,8 +22,6 @@ from mainspring.providers._gemini_request import body_of, resource
 from mainspring.providers._http import Http, Reply, Tape, shortened
 from mainspring.providers._json import written
 from mainspring.providers._turn import Turn
-
-TRAILING_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -57,7 +54,7 @@ class Gemini:
         answer = Answer(Turn(self._new_id, taken=calls), self._http)
         path = f"v1beta/{resource(request.model)}:streamGenerateContent"
         with closing(await self._http.send("POST", path, written(body_of(request)), {"alt": "sse"})) as reply:
-            while data := await _more(reply, answer):
+            while data := await reply.more(is_complete=answer.is_complete):
                 for event in answer.feed(data):
                     yield event
             for event in answer.end():
@@ -94,15 +91,6 @@ class Gemini:
         except (ValueError, RecursionError) as error:
             text = self._http.redacted(shortened(data))
             raise BadOutput(f"{reply.url} answered what cannot be read ({error}): `{text}`; check the base URL") from error
-
-
-async def _more(reply: Reply, answer: Answer) -> bytes:
-    """The next bytes. Behind a complete answer hardly anything follows: what does not come soon, or breaks, has ended."""
-    if not answer.is_complete:
-        return await reply.read()
-    with move_on_after(TRAILING_SECONDS), suppress(Unavailable):
-        return await reply.read()
-    return b""
 
 
 class _Model(Struct, gc=False):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
+from logging import getLogger
 from pathlib import Path
 from secrets import token_urlsafe
 from subprocess import PIPE
@@ -25,15 +26,19 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest, Unavailable
+from mainspring.errors import InvalidRequest, Refused, Unavailable
 from mainspring.events import ModelEvent
 from mainspring.ids import NewId, random_id
+from mainspring.items import FunctionCallOutput, InputFile, InputImage, Message
 from mainspring.loop.request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers._constrained import Constrained
 from mainspring.providers._local_server import Order
+from mainspring.providers._process import end
 from mainspring.providers._weights import SMOLLM2, Progress, cache_folder, fetched, source_of
 from mainspring.providers.chat import Chat
+
+log = getLogger(__name__)
 
 RUNTIME = "xllamacpp"
 # A small model may not find the end of its answer; without a bound it would go on for minutes, and all others wait.
@@ -96,6 +101,7 @@ class Local:
         return self._child.address if self._child is not None and self._child.is_alive else None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        _check_readable(request)
         child = await self._started()
         if request.max_output_tokens is None:
             request = replace(request, max_output_tokens=ANSWER_TOKENS)
@@ -104,10 +110,12 @@ class Local:
                 async for event in events:
                     yield event
         except Unavailable as error:
-            if (end := await child.ended()) is None:
+            if (ending := await child.ended()) is None:
                 raise
             self._failures += 1
-            raise Unavailable(f"the local model's process {end} while it answered; ask again, and it is started anew") from error
+            raise Unavailable(
+                f"the local model's process {ending} while it answered; ask again, and it is started anew"
+            ) from error
         self._failures = 0
 
     async def models(self) -> Sequence[ModelInfo]:
@@ -147,9 +155,9 @@ class Local:
 class _Child:
     """A started llama.cpp, and how to talk to it."""
 
-    def __init__(self, process: Process, log: IO[bytes], address: str, provider: Constrained) -> None:
+    def __init__(self, process: Process, complaints: IO[bytes], address: str, provider: Constrained) -> None:
         self._process = process
-        self._log = log
+        self._complaints = complaints
         self.address = address
         self.provider = provider
         self.pid = process.pid
@@ -159,22 +167,24 @@ class _Child:
         """A child that is ready to answer. Raises `Unavailable` if it does not come to that; on cancel it is gone."""
         with ExitStack() as stack:
             # What it complains of goes to a file without a name: nobody has to read along, and it goes with us.
-            log = stack.enter_context(tempfile.TemporaryFile())
+            complaints = stack.enter_context(tempfile.TemporaryFile())
             # Not in our process group: a Ctrl-C is for us, and we end the child in good order.
             command = [sys.executable, "-P", "-m", "mainspring.providers._local_server"]
-            process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True)
+            process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=complaints, start_new_session=True)
             address = None
             try:
                 address = await _address(process, order)
             finally:
                 if address is None:
-                    await _end(process)
+                    await end(process)
             if address is None:
-                end = _ending(process, log)
-                raise Unavailable(f"`{order.path}` could not be loaded: the process {end}; is it a whole GGUF file?")
+                ending = _ending(process, complaints)
+                raise Unavailable(
+                    f"`{order.path}` could not be loaded: the process {ending}; is it a whole GGUF file? the log says more"
+                )
             stack.pop_all()
         chat = Chat(f"{address}/v1", api_key=order.api_key, name="local", new_id=new_id)
-        return cls(process, log, address, Constrained(chat, new_id=new_id))
+        return cls(process, complaints, address, Constrained(chat, new_id=new_id))
 
     @property
     def is_alive(self) -> bool:
@@ -184,14 +194,14 @@ class _Child:
         """How the child ended, None if it is alive. A broken connection may be known a moment before the death behind it."""
         with anyio.move_on_after(DEATH_SECONDS):
             await self._process.wait()
-            return _ending(self._process, self._log)
+            return _ending(self._process, self._complaints)
         return None
 
     async def close(self) -> None:
         with CancelScope(shield=True):
             await self.provider.close()
-            await _end(self._process)
-            self._log.close()
+            await end(self._process)
+            self._complaints.close()
 
 
 async def _address(process: Process, order: Order) -> str | None:
@@ -204,22 +214,28 @@ async def _address(process: Process, order: Order) -> str | None:
     return None
 
 
-async def _end(process: Process) -> None:
-    with CancelScope(shield=True):
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.aclose()
-
-
-def _ending(process: Process, log: IO[bytes]) -> str:
+def _ending(process: Process, complaints: IO[bytes]) -> str:
+    """How the process ended. Its complaints may be about anybody's requests: they are for the operator, not for clients."""
     code = process.returncode or 0
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-    if log.closed:
-        # Another request found it dead first, and has cleared it away.
-        return how
-    log.seek(0)
-    words = " ".join(log.read().decode(errors="replace").split())
-    return f"{how} ({words[-300:]})" if words else how
+    # Closed if another request found it dead first, and has cleared it away.
+    if not complaints.closed:
+        complaints.seek(0)
+        words = " ".join(complaints.read().decode(errors="replace").split())
+        log.warning("the local model's process %s; its last words: %s", how, words[-300:] or "none")
+    return how
+
+
+def _check_readable(request: ModelRequest) -> None:
+    """Raises `Refused` for what the model would have to look at."""
+    for item in request.items:
+        parts = item.content if isinstance(item, Message) else item.output if isinstance(item, FunctionCallOutput) else ()
+        for part in parts:
+            if isinstance(part, InputImage | InputFile):
+                what = "an image" if isinstance(part, InputImage) else "a file"
+                raise Refused(
+                    f"local models read text only, and the input has {what}; leave it out, or use a model behind an API"
+                )
 
 
 def _cores() -> int:

@@ -6,7 +6,7 @@ which it then remembers. `body_of` writes the request: arguments are objects, ca
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 import msgspec
@@ -36,7 +36,7 @@ from mainspring.loop.request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers._dialogue import UNANSWERED, Heard, Said, dialogue, error_text, readable
 from mainspring.providers._http import Http, Lines, Reply, Tape, complaint, failure_within, shortened
-from mainspring.providers._json import json_text, lenient, merged, written
+from mainspring.providers._json import counted, json_text, lenient, merged, written
 from mainspring.providers._media import attached, embedded
 from mainspring.providers._turn import Turn
 from mainspring.providers.profiles import profile_of
@@ -279,7 +279,9 @@ class Answer:
 
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if Ollama never said that it was done."""
-        yield from self._read(self._lines.end())
+        # Half a line is what a connection leaves that broke: no bad output.
+        with suppress(BadOutput):
+            yield from self._read(self._lines.end())
         if self._finish is None:
             raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
         self._turn.end(self._finish, self._usage)
@@ -320,8 +322,9 @@ class Answer:
         if chunk.done_reason in ("load", "unload"):
             raise Unavailable(f"{self._http.url} did not answer, but {chunk.done_reason}ed the model; try again")
         self._finish = "length" if chunk.done_reason == "length" else "stop"
-        if chunk.prompt_eval_count is not None or chunk.eval_count is not None:
-            self._usage = Usage(chunk.prompt_eval_count or 0, chunk.eval_count or 0)
+        heard, spoken = counted(chunk.prompt_eval_count), counted(chunk.eval_count)
+        if heard is not None or spoken is not None:
+            self._usage = Usage(heard or 0, spoken or 0)
 
 
 class _Function(Struct, gc=False):
@@ -344,8 +347,8 @@ class _Chunk(Struct, gc=False):
     message: _Message | None = None
     done: bool | None = None
     done_reason: str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
+    prompt_eval_count: object = None
+    eval_count: object = None
     error: object = None
 
 

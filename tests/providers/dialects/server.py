@@ -6,7 +6,7 @@ fails the test when the fake is taken down.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 import anyio
@@ -21,11 +21,13 @@ from mainspring.items import FunctionCall, Item, Json, Message, Reasoning, parse
 from mainspring.loop.drafts import item_id, words
 from mainspring.loop.request import ModelRequest
 
-Ending = Literal["end", "abort", "silence"]
+Ending = Literal["end", "abort", "silence", "pings"]
+PING_SECONDS = 0.01
 
 
 class Scripted(msgspec.Struct, frozen=True):
-    """One reply. `ending` is what happens behind its last piece: a proper end of the body, a broken line, or nothing at all."""
+    """One reply. `ending` is what happens behind its last piece: a proper end of the body, a broken line, nothing at all, or
+    signs of life for ever."""
 
     pieces: Sequence[bytes]
     status: int
@@ -94,7 +96,16 @@ async def _answer(request: web.Request, reply: Scripted, gone: asyncio.Event) ->
             await asyncio.Event().wait()
         finally:
             gone.set()
+    elif reply.ending == "pings":
+        await _ping(response, b": ping\n\n" if response.content_type == "text/event-stream" else b"\n")
     return response
+
+
+async def _ping(response: web.StreamResponse, ping: bytes) -> None:
+    with suppress(ConnectionError):
+        while True:
+            await response.write(ping)
+            await anyio.sleep(PING_SECONDS)
 
 
 @asynccontextmanager
