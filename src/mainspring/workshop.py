@@ -27,7 +27,8 @@ JAILED = ("shell", "code_interpreter")
 
 
 class Workshop:
-    """Use as `async with` around whatever calls the tools. `context` is what their calls may touch."""
+    """Use as `async with` around whatever calls the tools. `context` is what their calls may touch. With `wraps`, there is a
+    sandbox for programs that others start, too: see `wrap`."""
 
     def __init__(
         self,
@@ -36,12 +37,13 @@ class Workshop:
         sandbox: Mode = "auto",
         working_dir: Path | None = None,
         guard: AddressGuard | None = None,
+        wraps: bool = False,
     ) -> None:
         for name in names:
             if name not in NAMES:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
         self._mode = sandbox
-        self._needs_sandbox = any(name in JAILED for name in names)
+        self._needs_sandbox = wraps or any(name in JAILED for name in names)
         self._sandbox = _Later()
         self._stack = AsyncExitStack()
         self.context = ToolContext(working_dir=working_dir)
@@ -75,11 +77,22 @@ class Workshop:
                 self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
             except SandboxError as error:
                 self._sandbox.target = AbsentSandbox(error)
-            await self._stack.enter_async_context(self._containers)
+            if self.tools:
+                await self._stack.enter_async_context(self._containers)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.__aexit__(kind, error, trace)
+
+    def wrap(self, argv: Sequence[str]) -> Sequence[str]:
+        """The command line that runs this one in the sandbox. Raises `SandboxError` if there is none that can."""
+        from mainspring.tools.sandbox.local import LocalSandbox
+        from mainspring.tools.sandbox.wrap import wrapping
+
+        sandbox = self._sandbox.open()
+        if not isinstance(sandbox, LocalSandbox):
+            raise SandboxError("no sandbox holds here that could run a program of somebody else's")
+        return wrapping(sandbox)(argv)
 
     async def health(self) -> SandboxHealth | None:
         """How the sandbox is, None if no tool needs one."""
@@ -92,12 +105,12 @@ class _Later:
     target: Sandbox | None = None
 
     def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
-        return self._open().acquire(spec)
+        return self.open().acquire(spec)
 
     async def health(self) -> SandboxHealth:
-        return await self._open().health()
+        return await self.open().health()
 
-    def _open(self) -> Sandbox:
+    def open(self) -> Sandbox:
         if self.target is None:
             raise SandboxError("the sandbox is not open; use the engine as `async with`")
         return self.target

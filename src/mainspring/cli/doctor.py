@@ -15,6 +15,7 @@ from mainspring.config import load
 from mainspring.errors import InvalidRequest, MainspringError
 from mainspring.ports import Provider
 from mainspring.providers.probes import Finding, Verdict, examine
+from mainspring.workshop import Workshop
 
 MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
 
@@ -97,6 +98,7 @@ def doctor(
             say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
             return 1
         code = await _examined(providers, names, seconds, as_json=as_json)
+        _tell(Ink(), "sandbox", await _sandbox(), as_json=as_json, with_title=True)
         return code if len(providers) == len(made) else 1
 
     return launch(examined())
@@ -133,10 +135,23 @@ async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str]
     return 0 if is_well else 1
 
 
-def _tell(ink: Ink, title: str, finding: Finding, *, as_json: bool) -> None:
+async def _sandbox() -> Finding:
+    """Which sandbox holds here, found out by trying to get out of it."""
+    async with Workshop(wraps=True) as workshop:
+        health = await workshop.health()
+    if health is None or not health.is_ok:
+        why = "; ".join(health.refused) if health is not None else ""
+        return Finding("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
+    totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
+    return Finding("holds code", "ok", f"{health.backend}, {totals}")
+
+
+def _tell(ink: Ink, title: str, finding: Finding, *, as_json: bool, with_title: bool = False) -> None:
     if as_json:
         write_lines([Examined(title, finding)])
         return
+    if with_title:
+        ink.put(f"{title}\n", "bold")
     mark, colour = MARKS[finding.verdict]
     with ink:
         ink.put(f"  {mark} ", f"bold {colour}")

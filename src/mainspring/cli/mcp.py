@@ -28,6 +28,9 @@ def add(
     header: Annotated[list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the program. Repeatable.")] = None,
     ask: Annotated[bool, typer.Option("--ask", help="Have a person approve every call.")] = False,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Run the program in the sandbox: no network, no files but its own.")
+    ] = False,
     config: Config = Path("mainspring.toml"),
 ) -> int:
     """Adds a server to the settings.
@@ -50,6 +53,7 @@ def add(
     table |= {"headers": _pairs(header or (), ":")} if header else {}
     table |= {"env": _pairs(env or (), "=")} if env else {}
     table |= {"require_approval": "always"} if ask else {}
+    table |= {"sandboxed": True} if sandbox else {}
     if not command and not url:
         raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
     servers_of({label: table})
@@ -96,6 +100,7 @@ def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
     from mainspring.cli.plain import say
     from mainspring.errors import InvalidRequest
     from mainspring.tools.mcp.executor import McpTools
+    from mainspring.workshop import Workshop
 
     servers = _servers(config)
     chosen = [spec for spec in servers if label in (None, spec.label)]
@@ -104,11 +109,12 @@ def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
 
     async def offered() -> int:
-        servers = McpTools(chosen)
-        try:
-            found = await servers.toolset()
-        finally:
-            await servers.close()
+        async with Workshop(wraps=any(spec.sandboxed for spec in chosen)) as workshop:
+            servers = McpTools(chosen, wrap=workshop.wrap)
+            try:
+                found = await servers.toolset()
+            finally:
+                await servers.close()
         for offer in found.offers:
             if offer.error is not None:
                 say(f"{offer.spec.label}: {offer.error}")

@@ -97,18 +97,20 @@ def chosen(settings: Settings) -> Choice:
     """Raises `InvalidRequest` for what is missing or wrong."""
     tools = [function for reference in settings.tools for function in load(reference)]
     answering = _answering(settings)
-    guard = AddressGuard(settings.allow_hosts)
+    guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
+    workshop = Workshop(
+        settings.builtins,
+        sandbox=cast(Mode, settings.sandbox),
+        working_dir=None if settings.working_dir is None else Path(settings.working_dir),
+        guard=guard,
+        wraps=any(server.sandboxed for server in servers),
+    )
     engine = Engine(
         answering.provider,
         tools=tools,
         database=Path(settings.database),
-        mcp=McpTools(servers_of(settings.mcp), guard=guard),
-        workshop=Workshop(
-            settings.builtins,
-            sandbox=cast(Mode, settings.sandbox),
-            working_dir=None if settings.working_dir is None else Path(settings.working_dir),
-            guard=guard,
-        ),
+        mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
+        workshop=workshop,
         skills=[Path(folder) for folder in settings.skills],
         policies=policies_of(settings.governance, guard),
         audit=settings.audit,

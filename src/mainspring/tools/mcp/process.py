@@ -37,7 +37,11 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
     """Starts the server and ends it. Raises `Lost` if it ends by itself, `ToolUnavailable` if it cannot start or is too loud."""
     argv = [spec.command, *spec.args]
-    process = await _started(spec, list(wrap(argv)) if wrap is not None else argv)
+    if spec.sandboxed:
+        if wrap is None:
+            raise ToolUnavailable(f"MCP server `{spec.label}` is to run in a sandbox, and there is none")
+        argv = list(wrap(argv))
+    process = await _started(spec, argv)
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     server = _Server(spec.label, process)

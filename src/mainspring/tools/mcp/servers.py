@@ -60,7 +60,8 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """An MCP server. A process of this machine has `command`; one that is reached by HTTP, streamable or as SSE, has `url`.
 
     `trusted` says that the operator has chosen the server: only then may it be a process, may its host be private, and are its
-    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice.
+    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice. A process that is `sandboxed`
+    sees a read-only system, an empty workspace of its own and no network.
     """
 
     label: str
@@ -76,6 +77,7 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float = CALL_SECONDS
     repeatable: tuple[str, ...] = ()
     trusted: bool = False
+    sandboxed: bool = False
 
     def __post_init__(self) -> None:
         if not self.label.strip() or not self.label.isprintable() or len(self.label) > LONGEST_LABEL:
@@ -99,7 +101,8 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     def target(self) -> bytes:
         """What a connection depends on; servers with equal targets may share one."""
         return msgspec.json.encode(
-            (self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted), order="sorted"
+            (self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted, self.sandboxed),
+            order="sorted",
         )
 
     def offers(self, name: str, is_read_only: bool) -> bool:

@@ -1,0 +1,60 @@
+"""`mainspring mcp`: servers are added to the settings, listed, tried, and their tools shown."""
+
+import sys
+import tomllib
+
+import pytest
+from tests.cli.command import Shell
+
+CLOCK = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
+
+
+def test_a_server_is_added_listed_and_tried(shell: Shell) -> None:
+    added = shell.run("mcp", "add", "clock", "--env", "MODE=test", "--", *CLOCK)
+    assert added.code == 0, added.err
+    assert "try it: mainspring mcp test clock" in added.err
+    written = tomllib.loads((shell.folder / "mainspring.toml").read_text())
+    assert written["mcp"]["clock"] == {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}}
+    assert shell.run("mcp", "list").out == f"clock  stdio  {' '.join(CLOCK)}\n"
+    assert shell.run("mcp", "test").out == "clock  answers, with 2 tools\n"
+    tools = shell.run("mcp", "tools", "clock").out.splitlines()
+    assert [line.split("  ")[0] for line in tools] == ["get_current_time", "convert_time"]
+
+
+@pytest.mark.slow
+def test_a_server_may_run_in_the_sandbox(shell: Shell) -> None:
+    assert shell.run("mcp", "add", "clock", "--sandbox", "--", *CLOCK).code == 0
+    tried = shell.run("mcp", "test", "clock")
+    assert (tried.code, tried.out) == (0, "clock  answers, with 2 tools\n"), tried.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("add", "clock"), "say where the server is"),
+        (("add", "not a label", "--url", "http://x/mcp"), "must be 1 to 64 letters"),
+        (("add", "clock", "--url", "ftp://x"), "no HTTP URL"),
+        (("add", "clock", "--url", "http://x/mcp", "--header", "nonsense"), "must be NAME:VALUE"),
+        (("tools", "clock"), "there is no MCP server `clock`"),
+        (("test",), "mainspring mcp add"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(shell: Shell, arguments: tuple[str, ...], words: str) -> None:
+    result = shell.run("mcp", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert not (shell.folder / "mainspring.toml").exists()
+
+
+def test_a_label_is_not_used_twice(shell: Shell) -> None:
+    assert shell.run("mcp", "add", "docs", "--url", "https://example.com/mcp", "--header", "Authorization: Bearer x").code == 0
+    again = shell.run("mcp", "add", "docs", "--url", "https://example.com/other")
+    assert again.code == 2
+    assert "has a server `docs` already" in again.err
+
+
+def test_a_server_that_does_not_answer_is_an_error_with_its_name(shell: Shell) -> None:
+    assert shell.run("mcp", "add", "gone", "--", sys.executable, "-c", "raise SystemExit(3)").code == 0
+    result = shell.run("mcp", "test")
+    assert result.code == 1
+    assert "gone: " in result.err
