@@ -38,6 +38,27 @@ def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:
         assert words in caught.value.message
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "-inf", "1e300"])
+def test_a_time_that_is_none_is_refused_wherever_it_comes_from(tmp_path: Path, seconds: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f"drain_seconds = {seconds}\n")
+    for where, environment in ((file, {}), (_empty(tmp_path), {"MAINSPRING_DRAIN_SECONDS": seconds})):
+        with pytest.raises(InvalidRequest, match="drain_seconds must be between 0 and 86400, not "):
+            load({}, file=where, environment=environment)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 86_400])
+def test_a_server_may_drain_for_no_time_or_a_day(tmp_path: Path, seconds: float) -> None:
+    environment = {"MAINSPRING_DRAIN_SECONDS": str(seconds)}
+    assert load({}, file=_empty(tmp_path), environment=environment).drain_seconds == seconds
+
+
+def _empty(folder: Path) -> Path:
+    file = folder / "mainspring.toml"
+    file.touch()
+    return file
+
+
 @pytest.mark.parametrize("content", ["port = ", "port = 'x'", "\udcff"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "mainspring.toml"

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
+import msgspec
 import pytest
 from agents import Agent, OpenAIResponsesModel, RunConfig, Runner
 from anyio.from_thread import BlockingPortal
 from openai import AsyncOpenAI, OpenAI
 from tests.clients import node
 from tests.clients.process import served
+from tests.clients.standard import Event, Response
 from tests.clients.tap import lint, tapping
 from tests.clients.upstream import Model, Upstream, calls, says
+from tests.server.linter import events_of, linted
 
 TOOLS = '''
 from mainspring import tool
@@ -53,6 +57,21 @@ def test_openai_gets_the_answer_in_one_go_and_can_go_on_from_it(client: OpenAI, 
 def test_the_stream_helper_of_openai_follows_the_whole_loop(client: OpenAI, model: Model) -> None:
     with client.responses.stream(model=model.name, input="How do I get to Oslo?") as stream:
         assert stream.get_final_response().output_text == "Let me look.Be there at noon."
+
+
+async def test_a_client_of_the_standard_is_told_of_nothing_that_the_standard_does_not_know(url: str, model: Model) -> None:
+    body = {"model": model.name, "input": "How do I get to Oslo?"}
+    async with aiohttp.ClientSession(headers={"OpenResponses-Version": "latest"}) as session:
+        async with session.post(f"{url}/responses", json=body) as answer:
+            made = msgspec.json.decode(await answer.read(), type=Response)
+        async with session.post(f"{url}/responses", json={**body, "stream": True}) as answer:
+            events = events_of(await answer.read())
+    kinds = ["Message", "FunctionCall", "FunctionCallOutput", "Message"]
+    assert [type(item).__name__ for item in made.output] == kinds
+    for event in events:
+        msgspec.convert(event, Event)
+    told = msgspec.convert(linted(events), Response)
+    assert [type(item).__name__ for item in told.output] == kinds
 
 
 async def test_openai_agents_leaves_alone_the_calls_that_the_server_ran(url: str, model: Model) -> None:

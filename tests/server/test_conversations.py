@@ -95,6 +95,20 @@ async def test_an_item_is_in_a_conversation_once(tmp_path: Path) -> None:
         assert await texts(client, made.id) == ["Hi."]
 
 
+async def test_a_reference_is_what_it_names_and_one_that_names_nothing_is_refused(tmp_path: Path) -> None:
+    async with client_of(Scripted(say("A bowler."), say("Black.", expect="A bowler.")), tmp_path) as client:
+        answer = await client.responses.create(model="scripted", input="Which hat?")
+        named = {"type": "item_reference", "id": answer.output[0].id}
+        made = await client.conversations.create(items=[{"role": "user", "content": "Hi."}, named])  # type: ignore[list-item]
+        assert await texts(client, made.id) == ["Hi.", "A bowler."]
+        await client.responses.create(model="scripted", input="Which colour?", conversation=made.id)
+        lost = [{"type": "item_reference", "id": "msg_lost"}]
+        for add in (client.conversations.create(items=lost), client.conversations.items.create(made.id, items=lost)):  # type: ignore[arg-type]
+            with pytest.raises(openai.BadRequestError, match="Item with id 'msg_lost' not found") as caught:
+                await add
+            assert caught.value.param == "items"
+
+
 async def test_at_most_twenty_items_are_added_at_a_time(tmp_path: Path) -> None:
     async with client_of(Scripted(), tmp_path) as client:
         items = [{"role": "user", "content": str(number)} for number in range(21)]

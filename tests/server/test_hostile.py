@@ -284,7 +284,7 @@ def _status(line: "socket.socket") -> bytes:
 
 @pytest.mark.parametrize("path", [route for route in ROUTES if "CONVERSATION" not in route])
 def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(door: Door, path: str) -> None:
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {50 * MB}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {50 * MB}\r\n\r\n"
     with closing(door.raw(head.encode())) as line:
         assert _status(line).startswith(b"HTTP/1.1 413 ")
 
@@ -297,18 +297,20 @@ def test_after_a_body_too_large_the_connection_can_be_used_again(door: Door) -> 
 
 
 def test_a_body_in_chunks_is_refused_once_it_is_too_large(door: Door) -> None:
-    head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = (
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
     chunk = b"100000\r\n" + b" " * MB + b"\r\n"
     with closing(door.raw(head, *[chunk] * 33)) as line:
         assert _status(line).startswith(b"HTTP/1.1 413 ")
-        line.sendall(b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        line.sendall(b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         seen = b""
         while b'"ok"' not in seen:
             seen += line.recv(65536)
 
 
 def test_a_body_that_never_comes_holds_up_nobody(door: Door) -> None:
-    head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{"
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{"
     with closing(door.raw(head)):
         assert door.send("/v1/responses", {"input": "hello"}).status == 200
 
@@ -319,11 +321,11 @@ def test_a_body_that_never_comes_holds_up_nobody(door: Door) -> None:
         b"\x00\x01\x02\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
-        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /v1/responses/\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-request-id: a\x00b\r\n\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/responses/\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\x00b\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_or_cut_off(door: Door, lines: bytes) -> None:
@@ -438,8 +440,8 @@ def test_a_frame_that_makes_no_sense_gets_an_envelope_and_the_socket_lives(door:
     ids=["ones", "not masked", "unknown opcode", "endless"],
 )
 def test_bytes_that_are_no_frame_end_their_own_connection_only(door: Door, garbage: bytes) -> None:
-    head = b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
-    with closing(door.raw(head + b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")) as line:
+    head = b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    with closing(door.raw(head + b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")) as line:
         assert _status(line).startswith(b"HTTP/1.1 101 ")
         line.sendall(garbage)
         line.shutdown(socket.SHUT_WR)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +18,12 @@ from tests.server.hosting import hosted
 from mainspring.app import Engine
 from mainspring.engine.engine import Handle
 from mainspring.errors import Superseded
+from mainspring.events import ModelEvent
 from mainspring.items import Json, ToolDefinition, encode
+from mainspring.loop.request import ModelRequest
 from mainspring.loop.run import Run
 from mainspring.ports import Document
-from mainspring.providers.scripted import Scripted, call, calls, say
+from mainspring.providers.scripted import Scripted, call, calls, fail, say
 from mainspring.server.app import server
 from mainspring.server.faults import Fault
 from mainspring.server.idempotency import GRACE, KIND, LIFE, Idempotency, Reservation
@@ -150,6 +152,86 @@ async def test_a_refused_request_gives_its_key_back(tmp_path: Path) -> None:
         refused = await client.post("one", BODY | {"previous_response_id": "resp_0"})
         assert (refused.status, refused.body["error"]["code"]) == (400, "previous_response_not_found")
         assert (await client.post("one")).status == 200
+
+
+@pytest.mark.parametrize("options", [{}, {"stream": True}, {"store": False}, {"store": False, "stream": True}])
+async def test_a_run_that_failed_before_it_said_anything_gives_its_key_back(tmp_path: Path, options: Json) -> None:
+    script = Scripted(fail("rate_limit_exceeded"), say("Hello there."))
+    async with client_of(script, tmp_path) as client:
+        failed = await client.post("one", BODY | options)
+        done = await client.post("one", BODY | options)
+        again = await client.post("one", BODY | options)
+    assert "rate_limit_exceeded" in failed.text
+    assert "Hello there." in done.text
+    assert (again.status, again.text) == (200, done.text)
+    assert len(script.requests) == 2
+
+
+async def test_a_failure_is_tried_again_after_a_restart_too(tmp_path: Path) -> None:
+    async with client_of(Scripted(fail("rate_limit_exceeded")), tmp_path) as client:
+        assert (await client.post("one")).status == 429
+    async with client_of(model(), tmp_path) as client:
+        assert (await client.post("one")).status == 200
+
+
+async def test_a_failure_in_the_background_gives_its_key_back_once_it_has_ended(tmp_path: Path) -> None:
+    async with process(Scripted(fail("rate_limit_exceeded"), say("Hello there.")), tmp_path) as engine:
+        idempotency = Idempotency(engine)
+        failed = await idempotency.start(order("resp_1", background=True), "one", b"{}", is_followed=False)
+        await failed.wait()
+        done = await idempotency.start(order("resp_2", background=True), "one", b"{}", is_followed=False)
+        assert (done.id, (await done.wait()).text) == ("resp_2", "Hello there.")
+
+
+async def test_a_run_that_failed_after_its_tool_had_run_keeps_its_key(tmp_path: Path) -> None:
+    stamps: list[str] = []
+
+    def stamp() -> str:
+        """Stamps a paper."""
+        stamps.append("stamped")
+        return "done"
+
+    script = Scripted(calls(call("stamp")), fail("rate_limit_exceeded"))
+    engine = Engine(script, tools=[stamp], database=tmp_path / "runs.db")
+    async with hosted(server(engine)) as base_url, aiohttp.ClientSession() as session:
+        client = Client(session, base_url)
+        failed, again = await client.post("one"), await client.post("one")
+    assert (failed.status, failed.body["status"]) == (200, "failed")
+    assert again.text == failed.text
+    assert stamps == ["stamped"]
+
+
+class Busy(Scripted):
+    """Counts how many it answers at once."""
+
+    busy = most_busy = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        self.busy += 1
+        self.most_busy = max(self.busy, self.most_busy)
+        try:
+            async for event in super().stream(request):
+                yield event
+        finally:
+            self.busy -= 1
+
+
+async def test_racing_duplicates_of_what_fails_cause_one_run_at_a_time(tmp_path: Path) -> None:
+    script = Busy(fail("rate_limit_exceeded"), fail("rate_limit_exceeded"), say("Hello there."))
+    statuses: list[int] = []
+    async with client_of(script, tmp_path) as client:
+
+        async def send() -> None:
+            statuses.append((await client.post("one")).status)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(send)
+        with anyio.fail_after(30):
+            while statuses[-1] == 429:
+                await send()
+    assert set(statuses) <= {200, 429}
+    assert (len(script.requests), script.most_busy) == (3, 1)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256], ids=["empty", "long"])

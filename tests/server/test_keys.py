@@ -46,7 +46,7 @@ class House:
 async def house(folder: Path, *, is_local: bool = True, configured: str | None = None) -> AsyncIterator[House]:
     engine = Engine(Scripted(say("Hello.", when="hi")), database=folder / "runs.db")
     keys = Keys(engine.store, configured=configured)
-    async with hosted(Guard(server(engine), keys, is_local=is_local)) as base_url:
+    async with hosted(server(engine, keys=keys, is_local=is_local)) as base_url:
         yield House(engine, keys, base_url)
 
 
@@ -81,7 +81,8 @@ async def refused(keys: Keys, authorization: str) -> Fault:
 async def test_a_key_says_who_its_bearer_is() -> None:
     keys = Keys(MemoryStore())
     key = await keys.create(name="ci", tenant="acme", scopes=["responses", "models"])
-    assert await keys.caller(f"Bearer {key}") == await keys.caller(f"bearer  {key} ") == Caller("acme", ("responses", "models"))
+    bearer = Caller("acme", ("responses", "models"), f"key:{key.split('_')[1]}")
+    assert await keys.caller(f"Bearer {key}") == await keys.caller(f"bearer  {key} ") == bearer
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic YTpi", "ms_1_2"])
@@ -273,6 +274,50 @@ async def test_a_socket_without_a_key_is_refused_at_its_handshake(tmp_path: Path
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
             await session.ws_connect(f"{at.base_url}/responses")
         assert caught.value.status == 401
+
+
+LOOPBACK = ("127.0.0.1", "127.8.8.8:80", "localhost", "LocalHost:8080", "[::1]", "[::1]:8080")
+FOREIGN = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "0.0.0.0", "[::]", "[", "x:y")
+
+
+@pytest.mark.parametrize(("hosts", "status"), [(LOOPBACK, 200), (FOREIGN, 403)], ids=["ours", "others"])
+async def test_without_keys_only_those_are_answered_who_call_this_machine_by_its_own_name(
+    tmp_path: Path, hosts: Sequence[str], status: int
+) -> None:
+    async with house(tmp_path) as at:
+        assert [(await at.get("/models", Host=host))[0] for host in hosts] == [status] * len(hosts)
+
+
+async def test_a_refused_name_is_told_what_to_do_and_a_key_is_enough(tmp_path: Path) -> None:
+    async with house(tmp_path) as at:
+        _, body, _ = await at.get("/models", Host="evil.example")
+        assert body["error"]["code"] == "foreign_host"
+        for words in ("`evil.example`", "127.0.0.1", "mainspring keys create"):
+            assert words in body["error"]["message"]
+        key = await at.keys.create()
+        assert (await at.get("/models", Host="evil.example", Authorization=f"Bearer {key}"))[0] == 200
+
+
+async def shaken(at: House, **headers: str) -> int:
+    """The status that a handshake for a socket is answered with."""
+    async with aiohttp.ClientSession(headers=headers) as session:
+        try:
+            async with session.ws_connect(f"{at.base_url}/responses"):
+                return 101
+        except aiohttp.WSServerHandshakeError as refused:
+            return refused.status
+
+
+async def test_without_keys_no_web_page_from_elsewhere_opens_a_socket(tmp_path: Path) -> None:
+    ours = ("http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173")
+    others = ("https://evil.example", "http://localhost.evil.example", "null", "http://[", "localhost")
+    async with house(tmp_path) as at:
+        assert await shaken(at) == 101, "only browsers send an origin"
+        assert [await shaken(at, Origin=origin) for origin in ours] == [101] * len(ours)
+        assert [await shaken(at, Origin=origin) for origin in others] == [403] * len(others)
+        assert await shaken(at, Host="evil.example") == 403
+        key = await at.keys.create()
+        assert await shaken(at, Origin="https://evil.example", Host="evil.example", Authorization=f"Bearer {key}") == 101
 
 
 async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:

@@ -183,6 +183,10 @@ async def test_a_failing_model_fails_the_response_and_says_why(tmp_path: Path) -
         ({"input": "x", "tools": [{"type": "function", "name": "no spaces"}]}, "tools[0].name", "letters"),
         ({"input": "x", "tool_choice": {"type": "function", "name": "nope"}}, "tool_choice", "not among the tools"),
         ({"input": "x", "tool_choice": "sometimes"}, "tool_choice", "allowed_tools"),
+        ({"input": "x", "tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
+        ({"input": "x", "tools": [{"type": "function", "name": "\u00e9\u65e5\u672c"}]}, "tools[0].name", "letters"),
+        ({"input": "x", "tools": [{"type": "function", "name": "weather\n"}]}, "tools[0].name", "letters"),
+        ({"input": "x", "background": True, "store": False}, "store", "`background: true`"),
         ({"input": "x", "previous_response_id": "resp_nope"}, "previous_response_id", "resp_nope"),
         ({"input": "x", "metadata": {"a": 1}}, "metadata", "Expected `str`, got `int`"),
         ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format", "schema"),
@@ -197,6 +201,14 @@ async def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, body: 
     assert answer["error"]["type"] == "invalid_request_error"
     assert answer["error"]["param"].startswith(param)
     assert words in answer["error"]["message"]
+
+
+async def test_a_choice_of_a_declared_tool_that_we_do_not_have_leaves_the_model_its_choice(tmp_path: Path) -> None:
+    choice = {"type": "web_search"}
+    with serving(tmp_path, HELLO) as served:
+        status, made = await post(served, {"input": "hello", "tools": [choice, WEATHER], "tool_choice": choice})
+        assert (status, made["tool_choice"]) == (200, choice)
+        assert made["output"][0]["content"][0]["text"] == "Hello there."
 
 
 async def test_garbage_gets_a_clean_refusal(tmp_path: Path) -> None:
@@ -231,8 +243,10 @@ async def test_health_readiness_and_request_ids(tmp_path: Path) -> None:
         root = served.url.removesuffix("/v1")
         async with aiohttp.ClientSession() as session:
             for path in ("/healthz", "/readyz"):
-                async with session.get(root + path, headers={"x-request-id": "abc123"}) as answer:
-                    assert answer.status == 200
-                    assert answer.headers["x-request-id"] == "abc123"
-            async with session.get(root + "/healthz", headers={"x-request-id": "not sensible!"}) as answer:
-                assert answer.headers["x-request-id"].startswith("req_")
+                for given in ("abc123", "3f2c1b9a-1111-4222-8333-abcdefabcdef", "req_0.1", "x" * 128):
+                    async with session.get(root + path, headers={"x-request-id": given}) as answer:
+                        assert answer.status == 200
+                        assert answer.headers["x-request-id"] == given
+            for given in ("not sensible!", "x" * 129, "\u00e9", ""):
+                async with session.get(root + "/healthz", headers={"x-request-id": given}) as answer:
+                    assert answer.headers["x-request-id"].startswith("req_")

@@ -167,6 +167,12 @@ async def test_w11_the_events_are_those_of_the_http_stream_one_by_one_and_no_don
         assert (await client.asked("hello"))["status"] == "completed", "what comes next is the next response, not [DONE]"
 
 
+async def test_background_without_storing_is_refused_here_too() -> None:
+    async with world() as here, here.opened() as client:
+        refused = await client.refused(type="response.create", model="m", input="hello", background=True, store=False)
+        assert (refused["status"], refused["param"]) == (400, "store")
+
+
 async def test_w9_stream_options_are_ignored_and_background_is_refused() -> None:
     async with world() as here, here.opened() as client:
         for stream in (True, False):
@@ -432,6 +438,52 @@ async def test_keys_are_asked_for_at_the_handshake_and_runs_belong_to_their_tena
                     assert refusal["code"] == "previous_response_not_found"
                 made.append(await client.asked("hello"))
             assert (await engine.attach(made[-1]["id"])).run.spec.tenant == tenant
+
+
+class Now:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.mark.parametrize(("end", "code"), [("revoke", "invalid_api_key"), ("expire", "expired_api_key")])
+async def test_a_key_that_is_good_no_more_ends_its_connection_before_the_next_frame(end: str, code: str) -> None:
+    model, now = Model(), Now()
+    engine = Engine(model)
+    keys = Keys(engine.store, clock=now)
+    async with hosted(server(engine, keys=keys)) as url:
+        bearer = {"authorization": f"Bearer {await keys.create(seconds=60)}"}
+        async with connect(f"{url.replace('http', 'ws')}/responses", additional_headers=bearer) as connection:
+            client = Client(connection)
+            assert (await client.asked("hello"))["status"] == "completed"
+            if end == "revoke":
+                await keys.revoke((await keys.list())[0].id)
+            else:
+                now.at += 60
+            refused = await client.refused(type="response.create", model="m", input="hello")
+            assert (refused["status"], refused["code"]) == (401, code)
+            closed = (await client.said_to_have_ended()).rcvd
+            assert closed is not None
+            assert (closed.code, closed.reason) == (1008, code)
+    assert len(model.requests) == 1
+
+
+async def test_the_first_key_ends_connections_that_were_opened_without_one() -> None:
+    model = Model()
+    engine = Engine(model)
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys)) as url, connect(f"{url.replace('http', 'ws')}/responses") as connection:
+        client = Client(connection)
+        assert (await client.asked("hello"))["status"] == "completed"
+        await keys.create()
+        refused = await client.refused(type="response.create", model="m", input="hello")
+        assert (refused["status"], refused["code"]) == (401, "missing_api_key")
+        await client.said_to_have_ended()
+    assert len(model.requests) == 1
 
 
 async def test_openai_python_talks_over_its_own_socket_client() -> None:

@@ -4,7 +4,8 @@ Real clients leave out what they may, add what we never heard of, and spell inpu
 cannot be honoured is refused with the name of the field at fault.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -74,6 +75,11 @@ def parse(body: bytes) -> CreateResponse:
     if request.previous_response_id is not None and request.conversation is not None:
         message = "previous_response_id and conversation exclude each other; send one of them"
         raise InvalidRequest(message, param="previous_response_id")
+    if request.background and request.store is False:
+        message = (
+            "a background response is read later, so `background: true` and `store: false` exclude each other; send one of them"
+        )
+        raise InvalidRequest(message, param="store")
     return request
 
 
@@ -150,7 +156,7 @@ def order(
         input=given,
         instructions=request.instructions,
         tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
-        tool_choice=_choice(request.tool_choice),
+        tool_choice=_choice(request.tool_choice, {str(tool.data["type"]) for tool in tools if isinstance(tool, Unknown)}),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         parent=request.previous_response_id,
         store=request.store is not False,
@@ -200,8 +206,8 @@ def _tool(number: int, tool: Json) -> Tool:
         definition = formed
     else:
         definition = _function(number, tool)
-    if not 0 < len(definition.name) <= 64 or not all(char.isalnum() or char in "_-" for char in definition.name):
-        message = f"tools[{number}].name must be 1 to 64 letters, digits, `_` or `-`, not `{definition.name[:80]}`"
+    if _NAME.fullmatch(definition.name) is None:
+        message = f"tools[{number}].name must be 1 to 64 ASCII letters, digits, `_` or `-`, not `{definition.name[:80]}`"
         raise InvalidRequest(message, param=f"tools[{number}].name")
     return definition
 
@@ -215,7 +221,11 @@ def _function(number: int, tool: Json) -> ToolDefinition:
         raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
 
 
-def _choice(choice: str | Json | None) -> ToolChoice:
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
+    """Which tools are to be called. `others` are the kinds of declared tools that we do not have, and cannot have called."""
     match choice:
         case None | "auto":
             return ToolChoice()
@@ -223,7 +233,9 @@ def _choice(choice: str | Json | None) -> ToolChoice:
             return ToolChoice("none")
         case "required":
             return ToolChoice("required")
-        case {"type": "function" | "custom", "name": str(name)} | {"type": "shell" | "local_shell" | "apply_patch" as name}:
+        case {"type": "function" | "custom", "name": str(name)} | {
+            "type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" as name
+        }:
             return ToolChoice("required", name=name)
         case {"type": "mcp", "server_label": str(label), **rest}:
             return ToolChoice("required", name=choice_mark(label, str(rest["name"]) if rest.get("name") else None))
@@ -232,6 +244,8 @@ def _choice(choice: str | Json | None) -> ToolChoice:
             names = tuple([_allowed(tool) for tool in tools if isinstance(tool, dict)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
+        case {"type": str(kind)} if kind in others:
+            return ToolChoice()
         case _:
             pass
     message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'

@@ -1,0 +1,72 @@
+"""How a server is started: its keys on the command line, and what it says once it listens."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.providers.backend import ASKED, DONE, chunk, sse
+from tests.providers.backend import serving as backend_serving
+from tests.server.process import Served, serving
+
+from mainspring.server.keys import Keys
+from mainspring.store.sqlite import SqliteStore
+
+HELLO: list[dict[str, object]] = [{"when": "Hello", "say": "Hello there."}]
+
+
+def announced(served: Served) -> dict[str, str]:
+    """What follows the first line, by its heading."""
+    assert served.process.stdout is not None
+    lines = [served.process.stdout.readline().strip() for _ in range(5)]
+    return {head.strip(): rest.strip() for head, _, rest in [line.partition("  ") for line in lines]}
+
+
+def tried(told: dict[str, str], key: str) -> str:
+    """What comes of the command that the server proposes, with the key that one has."""
+    command = shlex.split(told["try"].replace("KEY", key))
+    return subprocess.run([*command, "-sS"], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_what_a_server_says_of_keys_is_true_and_what_it_proposes_works(tmp_path: Path) -> None:
+    with serving(tmp_path, HELLO) as served:
+        told = announced(served)
+        assert told["API keys"].startswith("none needed")
+        assert "Hello there." in tried(told, "")
+    async with SqliteStore(tmp_path / "served.db") as store:
+        key = await Keys(store).create()
+    with serving(tmp_path, HELLO) as served:
+        told = announced(served)
+        assert told["API keys"].startswith("needed")
+        assert 'api_key="KEY"' in told["or"]
+        assert "Hello there." in tried(told, key)
+        assert "invalid_api_key" in tried(told, "wrong")
+
+
+def test_a_configured_key_is_needed_and_not_told(tmp_path: Path) -> None:
+    with serving(tmp_path, HELLO, "--api-key", "s3cret") as served:
+        told = announced(served)
+    assert told["API keys"].startswith("needed")
+    assert "s3cret" not in str(told)
+
+
+async def test_the_backends_key_goes_to_the_backend_and_clients_send_theirs(tmp_path: Path) -> None:
+    async with backend_serving() as backend:
+        backend.replies(sse(chunk({"content": "Noon."}), chunk(finish="stop")) + DONE, expect=ASKED)
+        options = ("--base-url", backend.url, "--model", "clockwork", "--backend-key", "for-the-backend", "--api-key", "for-us")
+        with serving(tmp_path, HELLO, *options) as served:
+            answers = [await _asked(served, key) for key in ("for-us", "for-the-backend")]
+        backend.check()
+        assert answers == [200, 401]
+        assert [request.headers["Authorization"] for request in backend.received] == ["Bearer for-the-backend"]
+
+
+async def _asked(served: Served, key: str) -> int:
+    async with (
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as session,
+        session.post(f"{served.url}/responses", json={"input": "What time is it?"}) as answer,
+    ):
+        return answer.status
