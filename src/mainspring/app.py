@@ -35,7 +35,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.joining import joined
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
-from mainspring.workshop import Workshop, hosted, hosts
+from mainspring.workshop import JAILED, Workshop, hosted, hosts
 
 DAY: Final = 86_400.0
 
@@ -83,7 +83,7 @@ class Engine(CoreEngine):
         loading = SkillTools(lambda: self.skills.skills)
         scope = (SkillScope(ActiveSkills(lambda: self.skills.skills).refusal),) if self.skills.skills else ()
         loaders = (loading,) if self.skills.skills else ()
-        performers: tuple[ToolExecutor, ...] = (registry, self.mcp, *loaders, *executors)
+        performers: tuple[ToolExecutor, ...] = (registry, *loaders, *executors, self.mcp)
         super().__init__(
             provider_for(model, base_url, api_key) if isinstance(model, str) else model,
             store if store is not None else store_for(database),
@@ -136,7 +136,7 @@ class Engine(CoreEngine):
 
     async def _with_hosted(self, spec: RunSpec) -> RunSpec:
         """The order with the built-in tools that it names by their own kind, in the container of what it continues."""
-        if not any(hosts(tool) for tool in spec.tools):
+        if not any(hosts(tool) or getattr(tool, "name", "") in JAILED for tool in spec.tools):
             return spec
         scope = spec.conversation.id if spec.conversation is not None else spec.id
         if spec.parent is not None:

@@ -4,7 +4,8 @@ The sandbox is opened with the workshop, if a tool needs one. Where none holds, 
 call with what to install.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from mainspring.tools.sandbox.port import DEFAULT, Lease, Sandbox, SandboxHealth
 Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
 NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch")
 JAILED = ("shell", "code_interpreter")
+_CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
 class Workshop:
@@ -38,6 +40,8 @@ class Workshop:
         working_dir: Path | None = None,
         guard: AddressGuard | None = None,
         wraps: bool = False,
+        path_flaw: Callable[[str], str | None] | None = None,
+        url_flaw: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
         for name in names:
             if name not in NAMES:
@@ -46,6 +50,7 @@ class Workshop:
         self._needs_sandbox = wraps or any(name in JAILED for name in names)
         self._sandbox = _Later()
         self._stack = AsyncExitStack()
+        self._path_flaw, self._url_flaw = path_flaw, url_flaw
         self.context = ToolContext(working_dir=working_dir)
         self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names)), guard))
 
@@ -63,8 +68,8 @@ class Workshop:
         made: dict[str, Tool] = {
             "shell": Shell(self._containers),
             "code_interpreter": CodeInterpreter(self._containers),
-            "file_ops": FileOps(),
-            "web_fetch": WebFetch(guard),
+            "file_ops": FileOps(flaw=self._path_flaw),
+            "web_fetch": WebFetch(guard, flaw=self._url_flaw),
         }
         return [made[name] for name in names]
 
@@ -127,6 +132,22 @@ def hosts(tool: Declared) -> str | None:
             return None
 
 
+def _container(tool: Declared) -> str | None:
+    """The container that a tool names, None for whichever there is. Raises `InvalidRequest` for what is not to be had."""
+    match tool.data.get("container", {"type": "auto"}) if isinstance(tool, Unknown) else None:
+        case str(name) if _CONTAINER.fullmatch(name):
+            return name
+        case None | {"type": "auto", "file_ids": []} | {"type": "auto", "file_ids": None}:
+            return None
+        case {"type": "auto", **rest} if not rest:
+            return None
+        case _:
+            message = (
+                'container must be {"type": "auto"}, or the id of one, such as `cntr_abc`; its files and limits cannot be set'
+            )
+            raise InvalidRequest(message, param="tools")
+
+
 def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunSpec:
     """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
 
@@ -142,8 +163,7 @@ def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunS
         if name not in known:
             message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
             raise InvalidRequest(message, param="tools")
-        if isinstance(tool, Unknown) and isinstance(container := tool.data.get("container"), str):
-            scope = container
+        scope = _container(tool) or scope
         tools[name] = known[name]
     if "code_interpreter" in tools:
         whose = ServerTool(derived("cntr", scope), "code_interpreter")

@@ -47,6 +47,7 @@ async def test_the_doctor_says_what_a_model_can_and_what_to_do_about_the_rest(sh
         "✗ calls a tool",
         "✗ keeps to a schema no JSON: Hi.",
         "✓ can be stopped",
+        "✓ holds code",
     ]
     assert "Use a model that can call tools" in result.out
     assert "tool_choice" in asked.bodies[1]
@@ -56,7 +57,8 @@ async def test_the_doctor_says_what_a_model_can_and_what_to_do_about_the_rest(sh
 async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -> None:
     result = await ran(shell, "doctor", "--base-url", "http://127.0.0.1:9/v1", "--model", "small", "--json")
     assert result.code == 1
-    [line] = [json.loads(line) for line in result.out.splitlines()]
+    line, sandbox = [json.loads(line) for line in result.out.splitlines()]
+    assert sandbox["model"] == "sandbox"
     assert line["finding"]["verdict"] == "failed"
     assert "Is the server running" in line["finding"]["advice"]
 

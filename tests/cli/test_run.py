@@ -180,3 +180,12 @@ def test_bytes_in_the_prompt_that_are_no_text_do_no_harm(shell: Shell, tmp_path:
     [said] = started.spec.input
     assert isinstance(said, Message)
     assert said.text == "caf\ufffd"
+
+
+def test_a_built_in_tool_is_there_for_the_asking(shell: Shell) -> None:
+    (shell.folder / "notes.txt").write_text("buy milk\n")
+    asked = {"calls": [{"name": "file_ops", "arguments": {"operation": "read", "path": "notes.txt"}}]}
+    model = shell.script(asked, {"say": "Milk.", "expect": "buy milk"})
+    result = shell.run("run", "What is to be bought?", "--model", model, "--builtin", "file_ops")
+    assert result.code == 0, result.err
+    assert "Milk." in result.out

@@ -142,3 +142,19 @@ def test_a_server_without_the_tool_says_how_to_get_it(upstream: Upstream, model:
         pytest.raises(BadRequestError, match="--builtin code_interpreter"),
     ):
         client.responses.create(model=model.name, input="Hello", tools=[INTERPRETER])
+
+
+def test_files_of_a_shell_stay_along_a_chain(client: OpenAI, model: Model) -> None:
+    model.hears("Keep", calls(("shell", {"command": "echo kept > note"})))
+    model.hears("earlier calls]", says("Kept."))
+    first = client.responses.create(model=model.name, input="Keep it")
+    model.hears("Show", calls(("shell", {"command": "cat note"})))
+    model.hears("kept", says("It is there."))
+    second = client.responses.create(model=model.name, input="Show it", previous_response_id=first.id)
+    assert second.output_text == "It is there."
+
+
+@pytest.mark.parametrize("container", [{"type": "auto", "file_ids": ["file_1"]}, {"type": "bogus"}, 5, "", "x" * 2000])
+def test_a_container_that_cannot_be_had_is_refused(client: OpenAI, model: Model, container: Any) -> None:
+    with pytest.raises(BadRequestError, match="container must be"):
+        client.responses.create(model=model.name, input="Hello", tools=[{"type": "code_interpreter", "container": container}])

@@ -207,9 +207,7 @@ async def test_an_agent_applies_patches_and_hears_which_failed(asked: OpenAIResp
     assert [message["content"] for message in model.messages()[-3:]] == ["made new.txt", "Error: no such file: none.txt", "Done."]
 
 
-def test_a_shell_that_the_server_would_host_is_left_out(client: OpenAI, model: Model) -> None:
-    model.hears("Hello", says("Hi."))
+def test_a_shell_that_the_server_would_have_to_host_is_refused_with_what_to_do(client: OpenAI, model: Model) -> None:
     hosted: ToolParam = {"type": "shell", "environment": {"type": "container_auto"}}
-    answer = client.responses.create(model=model.name, input="Hello", tools=[hosted])
-    assert answer.output_text == "Hi."
-    assert "tools" not in model.asked[0]
+    with pytest.raises(BadRequestError, match="--builtin shell"):
+        client.responses.create(model=model.name, input="Hello", tools=[hosted])

@@ -206,7 +206,7 @@ async def test_a_command_can_be_wrapped(zoo: Zoo, connect: Connect) -> None:
         seen.append(argv)
         return ["env", "WRAPPED=yes", *argv]
 
-    connection = connect(zoo.spec("env"), wrap=wrap)
+    connection = connect(zoo.spec("env", sandboxed=True), wrap=wrap)
     assert json.loads(text(await connection.call("read", {})))["WRAPPED"] == "yes"
     assert seen[0][0] == sys.executable
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -186,8 +187,8 @@ async def test_a_backend_that_does_not_hold_is_passed_over_and_health_says_why(
         "#!/bin/sh\n[ \"$1\" = --version ] && echo bubblewrap 9 && exit\necho 'no namespaces for you' >&2; exit 1\n"
     )
     broken.chmod(0o755)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parents[1]):
-        if folder.stat().st_mode & 0o055 != 0o055:
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o055 != 0o055:
             folder.chmod(0o755)
     monkeypatch.setattr("mainspring.tools.sandbox.bwrap.bundled", lambda: broken)
     monkeypatch.setattr("mainspring.tools.sandbox.bwrap.installed", lambda: None)

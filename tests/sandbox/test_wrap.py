@@ -93,7 +93,7 @@ async def test_a_given_workspace_is_what_the_program_works_on(bwrap: LocalSandbo
 @pytest.mark.slow
 async def test_an_mcp_server_serves_from_the_sandbox_and_leaves_nothing(bwrap: LocalSandbox) -> None:
     before = processes_of(bwrap)
-    spec = ServerSpec("time", "stdio", command=sys.executable, args=("-m", "mcp_server_time"), trusted=True)
+    spec = ServerSpec("time", "stdio", command=sys.executable, args=("-m", "mcp_server_time"), trusted=True, sandboxed=True)
     connection = Connection(spec, wrap=wrapping(bwrap))
     asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     told = json.loads(str(output_of(await connection.call("convert_time", asked))))

@@ -33,4 +33,4 @@ def test_no_request_gets_an_answer_that_the_document_does_not_describe(tmp_path:
         run = subprocess.run(command, cwd=tmp_path, env={**os.environ, **hooks}, capture_output=True, text=True, timeout=240)
         assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
         assert served.process.poll() is None
-    assert "19 selected / 19 total" in run.stdout
+    assert "23 selected / 23 total" in run.stdout

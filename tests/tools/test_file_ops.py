@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mainspring.app import Engine
 from mainspring.errors import InvalidRequest
 from mainspring.items import FunctionCallOutput, Json
+from mainspring.policies.paths import Paths
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops
 from mainspring.tools.builtin.beneath import folder_at
@@ -472,3 +473,29 @@ async def test_a_model_works_with_files_through_the_engine(work: Path) -> None:
     assert run.text == "Done."
     assert (work / "todo.txt").read_text() == "bread\n"
     assert [item.is_error is True for item in run.output if isinstance(item, FunctionCallOutput)] == [False, True, False]
+
+
+async def test_changes_at_once_to_one_file_are_all_in_it(work: Path) -> None:
+    (work / "list.txt").write_text("".join([f"line {number}\n" for number in range(20)]))
+    tool, context = FileOps(), ToolContext(working_dir=work)
+
+    async def change(number: int) -> None:
+        params = {"operation": "patch", "path": "list.txt", "old": f"line {number}\n", "new": f"changed {number}\n"}
+        assert (await tool.execute(params, context)).success
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(change, number)
+    assert (work / "list.txt").read_text() == "".join([f"changed {number}\n" for number in range(20)])
+
+
+async def test_what_may_not_be_seen_is_neither_listed_nor_found(work: Path) -> None:
+    (work / ".env").write_text("TOKEN=abc\n")
+    (work / "notes.txt").write_text("TOKEN is in .env\n")
+    paths = Paths([work], ["**/.env"])
+    tool, context = FileOps(flaw=paths.flaw), ToolContext(working_dir=work)
+    listed = await tool.execute({"operation": "list", "path": ".", "depth": 3}, context)
+    found = await tool.execute({"operation": "search", "path": ".", "pattern": "TOKEN"}, context)
+    assert ".env" not in str(listed.output)
+    assert "notes.txt" in str(listed.output)
+    assert str(found.output) == "notes.txt:1: TOKEN is in .env"

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from mainspring.app import Engine
+from mainspring.policies.domains import Domains
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin import web_fetch
@@ -430,3 +431,14 @@ async def test_a_model_reads_a_page_through_the_engine() -> None:
         async with Engine(script, tools=[WebFetch(LOCAL)]) as engine:
             run = await engine.run("What is it?")
     assert run.text == "42."
+
+
+async def test_a_redirect_is_judged_like_the_address_that_was_asked_for() -> None:
+    async with serving(saying("200 OK\r\nContent-Type: text/plain", b"secret")) as there:
+        elsewhere = there.replace("127.0.0.1", "localhost")
+        async with serving(saying(f"302 Found\r\nLocation: {elsewhere}")) as here:
+            guard = AddressGuard(["127.0.0.1", "localhost"])
+            domains = Domains(guard.check, ["127.0.0.1"])
+            result = await WebFetch(guard, flaw=domains.flaw).execute({"url": here}, ToolContext())
+    assert not result.success
+    assert "`localhost` is not among the allowed domains" in str(result.error)

@@ -1,5 +1,6 @@
 """`mainspring mcp`: the MCP servers of the settings."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,8 @@ def add(
     known = load({}, file=config).mcp if config.exists() else {}
     if label in known:
         raise InvalidRequest(f"{config} has a server `{label}` already; remove its table, or choose another label")
-    with config.open("a") as file:
+    # Headers and variables hold keys, so a file that is new is for its owner alone.
+    with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
         file.write(_written(label, table))
     say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
     return 0

@@ -21,6 +21,7 @@ from mainspring.loop.run import Run
 from mainspring.ports import Provider
 from mainspring.spec import PresetName, ToolChoice
 from mainspring.tools.functions import load as load_tools
+from mainspring.workshop import Workshop
 
 
 class Setup(Struct, frozen=True):
@@ -48,6 +49,7 @@ class Setup(Struct, frozen=True):
                 database=database,
                 audit=database is not None,
                 preset=self.preset,
+                workshop=Workshop(self.builtins, working_dir=Path.cwd()) if self.builtins else None,
             )
         except ValueError as error:
             raise InvalidRequest(str(error)) from error

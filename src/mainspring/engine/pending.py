@@ -253,6 +253,9 @@ def continuing_id(run_id: str) -> str:
 
 
 def _server(tool: Tool) -> ServerTool | None:
+    """The MCP server that the tool is of. A container is none, though its tool names it in the same way."""
+    if isinstance(tool, ToolDefinition) and tool.kind != "mcp":
+        return None
     return tool.server if isinstance(tool, ToolDefinition) and isinstance(tool.server, ServerTool) else None
 
 

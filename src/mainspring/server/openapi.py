@@ -37,7 +37,7 @@ class Models(Struct, frozen=True):
     object: str = "list"
 
 
-class Health(Struct, frozen=True, omit_defaults=True):
+class Health(Struct, frozen=True):
     """How the server is; with tools that need a sandbox, which one holds and how firmly."""
 
     status: str

@@ -17,6 +17,8 @@ from mainspring.backends import Answering
 from mainspring.config import Settings
 from mainspring.errors import InvalidRequest
 from mainspring.oversight import policies_of
+from mainspring.policies.domains import Domains
+from mainspring.policies.paths import Paths
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
@@ -98,12 +100,17 @@ def chosen(settings: Settings) -> Choice:
     tools = [function for reference in settings.tools for function in load(reference)]
     answering = _answering(settings)
     guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
+    policies = policies_of(settings.governance, guard)
+    paths = next((policy for policy in policies if isinstance(policy, Paths)), None)
+    domains = next((policy for policy in policies if isinstance(policy, Domains)), None)
     workshop = Workshop(
         settings.builtins,
         sandbox=cast(Mode, settings.sandbox),
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
         guard=guard,
         wraps=any(server.sandboxed for server in servers),
+        path_flaw=None if paths is None else paths.flaw,
+        url_flaw=None if domains is None else domains.flaw,
     )
     engine = Engine(
         answering.provider,
@@ -112,7 +119,7 @@ def chosen(settings: Settings) -> Choice:
         mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
         workshop=workshop,
         skills=[Path(folder) for folder in settings.skills],
-        policies=policies_of(settings.governance, guard),
+        policies=policies,
         audit=settings.audit,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,

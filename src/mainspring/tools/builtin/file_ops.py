@@ -9,11 +9,12 @@ import errno
 import os
 import stat
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from mimetypes import guess_type
 from pathlib import Path, PurePath
+from threading import Lock
 from typing import Annotated, Literal
 
 import msgspec
@@ -35,6 +36,9 @@ MOST_LISTED = 300
 MOST_MATCHES = 100
 SEARCH_SECONDS = 10.0
 MODULE = "mainspring.tools.builtin.search"
+
+# Says why a path may not be seen, None if it may.
+Flaw = Callable[[str], str | None]
 
 
 class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,8 +91,11 @@ class FileOps:
     repeatable = False
     timeout = 30.0
 
-    def __init__(self, *, search_seconds: float = SEARCH_SECONDS) -> None:
+    def __init__(self, *, search_seconds: float = SEARCH_SECONDS, flaw: Flaw | None = None) -> None:
         self._search_seconds = search_seconds
+        self._flaw = flaw or _no_flaw
+        # Who changes a file reads it first; nobody else may change it in between.
+        self._changing = Lock()
 
     @property
     def parameters_schema(self) -> Json:
@@ -100,12 +107,32 @@ class FileOps:
             asked = msgspec.convert(params, Arguments, strict=False)
             place = await to_thread.run_sync(located, asked.path, context)
             if asked.operation == "search":
-                return ToolResult.ok(await _searched(place, asked, self._search_seconds))
-            return ToolResult.ok(await to_thread.run_sync(_performed, place, asked, abandon_on_cancel=True))
+                return ToolResult.ok(await _searched(place, asked, self._search_seconds, self._flaw))
+            return ToolResult.ok(await to_thread.run_sync(self._performed, place, asked, abandon_on_cancel=True))
         except CallerError as error:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
+
+    def _performed(self, place: Place, asked: Arguments) -> str:
+        with _explained(place):
+            match asked.operation:
+                case "read":
+                    return _page(place, _content(place), asked.start_line or 1, asked.end_line or None)
+                case "list":
+                    return _listing(place, asked.depth, self._flaw)
+                case "write" if isinstance(asked.content, str):
+                    with self._changing:
+                        return _written(place, asked.content)
+                case "patch":
+                    with self._changing:
+                        return _patched(place, asked)
+                case _:
+                    raise InvalidRequest(f"`{asked.operation}` needs `content`; send the whole text, empty if it is to be so")
+
+
+def _no_flaw(path: str) -> None:
+    return None
 
 
 def located(path: str, context: ToolContext) -> Place:
@@ -126,21 +153,6 @@ def located(path: str, context: ToolContext) -> Place:
         listed = ", ".join([f"`{each}`" for each in context.path_allowlist or ()]) or "none"
         raise InvalidRequest(f"`{path}` is not among the allowed paths; allowed: {listed}")
     return Place(path, str(root), real.relative_to(root).parts)
-
-
-def _performed(place: Place, asked: Arguments) -> str:
-    with _explained(place):
-        match asked.operation:
-            case "read":
-                return _page(place, _content(place), asked.start_line or 1, asked.end_line or None)
-            case "list":
-                return _listing(place, asked.depth)
-            case "write" if isinstance(asked.content, str):
-                return _written(place, asked.content)
-            case "patch":
-                return _patched(place, asked)
-            case _:
-                raise InvalidRequest(f"`{asked.operation}` needs `content`; send the whole text, empty if it is to be so")
 
 
 class _Text(Struct, frozen=True):
@@ -194,10 +206,11 @@ def _page(place: Place, content: _Text, first: int, last: int | None) -> str:
     return "\n".join([*shown, f"[lines {first} to {end} of {len(lines)}{cut}{more}]"])
 
 
-def _listing(place: Place, depth: int) -> str:
+def _listing(place: Place, depth: int, flaw: Flaw) -> str:
     prefix = "".join([f"{part}/" for part in place.parts])
     with folder_at(place.root, place.parts) as folder:
-        found = [_shown(each) for each in islice(walk(folder, depth, prefix), MOST_LISTED + 1)]
+        seen = (each for each in walk(folder, depth, prefix) if flaw(os.path.join(place.root, each.path)) is None)
+        found = [_shown(each) for each in islice(seen, MOST_LISTED + 1)]
     if len(found) > MOST_LISTED:
         found[MOST_LISTED:] = [f"[only the first {MOST_LISTED} are shown; list a folder of it, or a smaller depth]"]
     return "\n".join(found) or f"`{place.asked}` is empty."
@@ -213,7 +226,7 @@ def _shown(found: Found) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _searched(place: Place, asked: Arguments, seconds: float) -> str:
+async def _searched(place: Place, asked: Arguments, seconds: float, flaw: Flaw) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -230,7 +243,8 @@ async def _searched(place: Place, asked: Arguments, seconds: float) -> str:
         raise InvalidRequest(f"the search did not end within {seconds:g} s; simplify the pattern, or search fewer files")
     if "error" in answer:
         raise InvalidRequest(answer["error"])
-    lines = [f"{path}:{number}: {text}" for path, number, text in answer["matches"]]
+    seen = [match for match in answer["matches"] if flaw(os.path.join(place.root, match[0])) is None]
+    lines = [f"{path}:{number}: {text}" for path, number, text in seen]
     fitting = _fitting(lines)
     if len(fitting) < len(lines) or not answer["is_complete"]:
         fitting.append("[there may be more; narrow `pattern`, `path` or `glob`]")

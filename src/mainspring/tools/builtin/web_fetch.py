@@ -7,7 +7,7 @@ time and redirects have limits, and what is compressed is unpacked only as far a
 import re
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, lookup
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -54,6 +54,10 @@ class Page(Struct, frozen=True):
     is_cut: bool
 
 
+# Says why a URL may not be fetched, None if it may.
+Flaw = Callable[[str], Awaitable[str | None]]
+
+
 class WebFetch:
     """Fetches by GET. `guard` knows the hosts that need not be public; `seconds` is for all of a call's requests together."""
 
@@ -73,9 +77,10 @@ class WebFetch:
     repeatable = True
     timeout = SECONDS + READING_SECONDS + 5
 
-    def __init__(self, guard: AddressGuard | None = None, *, seconds: float = SECONDS) -> None:
+    def __init__(self, guard: AddressGuard | None = None, *, seconds: float = SECONDS, flaw: Flaw | None = None) -> None:
         self._guard = guard or AddressGuard()
         self._seconds = seconds
+        self._flaw = flaw
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         url = str(params["url"])
@@ -93,6 +98,8 @@ class WebFetch:
     async def _fetched(self, url: str, context: ToolContext) -> Page:
         target = _target(url, context)
         for _ in range(MOST_REDIRECTS + 1):
+            if self._flaw is not None and (why := await self._flaw(str(target))) is not None:
+                raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
             # A session for each step: what one host was allowed says nothing about the next.
             async with self._session() as session, session.get(target, allow_redirects=False) as response:
                 location = response.headers.get("Location")

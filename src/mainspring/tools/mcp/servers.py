@@ -131,6 +131,8 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     def _check_url(self) -> None:
         if self.command or self.args or self.env or self.cwd:
             raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env or cwd")
+        if "@" in urlsplit(self.url).netloc and not self.trusted:
+            raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
         try:
             endpoint(self.url)
         except InvalidRequest as error:

@@ -63,7 +63,7 @@ MOST_PAGES = 100
 _EARLIEST = "2025-11-25"
 
 # They log addresses, session ids and what servers say, and all that fails is told by the errors we raise.
-for name in ("httpx2", "mcp.client"):
+for name in ("httpx2", "mcp"):
     if getLogger(name).level == NOTSET:
         getLogger(name).setLevel(CRITICAL)
 

@@ -12,12 +12,16 @@ from hashlib import sha256
 from msgspec import Struct
 
 from mainspring.errors import InvalidRequest
-from mainspring.items import Effect, Json, ToolDefinition
+from mainspring.items import Effect, Json, ToolDefinition, encode
 from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool
 from mainspring.tools.mcp.servers import ServerSpec
 from mainspring.tools.schema import Validator
 
 LONGEST_NAME = 64
+# What a model is told of one server, however much that has to say.
+MOST_TOOLS = 128
+LONGEST_DESCRIPTION = 8_000
+MOST_SCHEMA_BYTES = 64_000
 _HASH_CHARS = 8
 
 
@@ -63,7 +67,9 @@ def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
     for tool in listing.tools:
         if not spec.offers(tool.name, tool.is_read_only):
             continue
-        if (reason := "it is listed twice" if tool.name in sound else _flaw(tool)) is None:
+        if len(sound) >= MOST_TOOLS:
+            unsound.append(Rejected(tool.name, f"the server has more than {MOST_TOOLS} tools"))
+        elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool)) is None:
             sound[tool.name] = tool
         else:
             unsound.append(Rejected(tool.name, reason))
@@ -106,6 +112,8 @@ def _clean(name: str) -> str:
 
 
 def _flaw(tool: RemoteTool) -> str | None:
+    if len(encode(tool.schema)) > MOST_SCHEMA_BYTES:
+        return f"its schema has more than {MOST_SCHEMA_BYTES} bytes"
     try:
         Validator(ToolDefinition(tool.name, parameters=tool.schema))
     except InvalidRequest as error:
@@ -116,7 +124,7 @@ def _flaw(tool: RemoteTool) -> str | None:
 def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> Route:
     definition = ToolDefinition(
         name,
-        tool.description,
+        tool.description[:LONGEST_DESCRIPTION],
         _parameters(tool.schema),
         # Servers write schemas that strict modes refuse.
         strict=False,
