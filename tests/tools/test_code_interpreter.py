@@ -77,6 +77,13 @@ async def test_what_a_cell_defines_is_there_in_the_next_of_its_container_only(py
     assert "NameError: name 'x' is not defined" in await output(python, "x", scope="conv_2")
 
 
+async def test_what_a_cell_starts_ends_with_it(python: CodeInterpreter, sandbox: LocalSandbox) -> None:
+    if (await sandbox.health()).backend != "bwrap":
+        pytest.skip("only a sandbox with processes of its own can tell them from others")
+    await ran(python, "import subprocess\nloop = subprocess.Popen(['sh', '-c', 'while :; do :; done'])")
+    assert "ended by -9" in str((await ran(python, "print('ended by', loop.wait(5))")).output)
+
+
 async def test_what_a_cell_raises_is_told_and_no_error_of_the_call(python: CodeInterpreter) -> None:
     await output(python, "x = 1")
     told = await output(python, "1 / 0")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONTROL = 3
 NOT_FOUND = 127
 LONGEST_VALUE = 100_000
-SIGPIPE, SIGXFSZ = 13, 25
+SIGKILL, SIGPIPE, SIGXFSZ = 9, 13, 25
 
 
 def main() -> None:
@@ -44,6 +44,8 @@ def main() -> None:
             code = run_code(request["code"], module)
         if os.getpid() != me:  # A copy that the code forked off has come out here too.
             os._exit(code)
+        if "cell" in request:
+            end_others()
         say(code, signal, value)
 
 
@@ -95,6 +97,15 @@ def run_cell(code: str, module: "ModuleType") -> tuple[int, str]:
     status = outcome(code, lambda: evaluate(code, module.__dict__, values))
     flush()
     return status, values[0] if values else ""
+
+
+def end_others() -> None:
+    """Nothing that a cell started outlives it. Only where we number our own processes: elsewhere there are others' among them."""
+    if os.getppid() == 1:
+        try:  # noqa: SIM105 (contextlib would cost every start)
+            os.kill(-1, SIGKILL)
+        except OSError:
+            pass  # There are none.
 
 
 def evaluate(code: str, names: "dict[str, Any]", values: list[str]) -> None:
