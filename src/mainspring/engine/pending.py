@@ -136,7 +136,11 @@ class Approvals:
             if not fresh:
                 raise spent(id)
             return Answered(await self.get(id, tenant=tenant))
-        handle = await self._engine.start(replace(order, input=answers))
+        try:
+            handle = await self._engine.start(replace(order, input=answers))
+        except InvalidRequest as error:
+            # The run that goes on has an id that follows from this one's: somebody was quicker.
+            raise spent(id) if error.param == "id" else error from None
         return Answered(await self.get(id, tenant=tenant), handle)
 
     async def _documents(self, tenant: str, number: int | None, newest_first: bool) -> AsyncIterator[Document]:
