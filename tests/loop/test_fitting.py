@@ -121,3 +121,10 @@ def test_without_a_word_of_the_user_nothing_stays_in_its_place() -> None:
 def test_the_order_is_kept() -> None:
     items = (Message("system", user("s").content), assistant("a"), user("b"), assistant("c"))
     assert told(fitted(items, 16)) == ["system: s", "user: b", "assistant: c"]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_reasoning_that_led_to_nothing_does_not_join_what_is_said_behind_it(role: str) -> None:
+    heard = Message(role, user("h").content)  # type: ignore[arg-type]
+    thought = Reasoning(id="rs_1")
+    assert [list(group) for group in groups((assistant("a"), thought, heard))] == [[assistant("a")], [thought], [heard]]
