@@ -35,7 +35,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.joining import joined
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
-from mainspring.workshop import JAILED, Workshop, hosted, hosts
+from mainspring.workshop import Workshop, asks_for_container, hosted
 
 DAY: Final = 86_400.0
 
@@ -136,7 +136,7 @@ class Engine(CoreEngine):
 
     async def _with_hosted(self, spec: RunSpec) -> RunSpec:
         """The order with the built-in tools that it names by their own kind, in the container of what it continues."""
-        if not any(hosts(tool) or getattr(tool, "name", "") in JAILED for tool in spec.tools):
+        if not asks_for_container(spec):
             return spec
         scope = spec.conversation.id if spec.conversation is not None else spec.id
         if spec.parent is not None:

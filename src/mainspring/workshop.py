@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest, SandboxError
 from mainspring.ids import derived
-from mainspring.items import ServerTool, ToolDefinition, Unknown
+from mainspring.items import Json, ServerTool, ToolDefinition, Unknown
 from mainspring.items import Tool as Declared
 from mainspring.spec import RunSpec
 from mainspring.tools.addresses import AddressGuard
@@ -121,15 +121,24 @@ class _Later:
         return self.target
 
 
-def hosts(tool: Declared) -> str | None:
-    """Which built-in tool a request means by this one of its own kind, None if none."""
+def hosts(tool: Json) -> str | None:
+    """Which built-in tool a request means by this one of its own kind, None if none: the client, or nobody, performs it."""
     match tool:
-        case Unknown({"type": "code_interpreter"}):
+        case {"type": "code_interpreter"}:
             return "code_interpreter"
-        case Unknown({"type": "shell", "environment": {"type": str(kind)}}) if kind != "local":
+        case {"type": "shell", "environment": {"type": str(kind)}} if kind != "local":
             return "shell"
         case _:
             return None
+
+
+def _asked(tool: Declared) -> str | None:
+    return hosts(tool.data) if isinstance(tool, Unknown) else None
+
+
+def asks_for_container(spec: RunSpec) -> bool:
+    """Whether a tool of the order works in a container."""
+    return any(_asked(tool) or getattr(tool, "name", "") in JAILED for tool in spec.tools)
 
 
 def _container(tool: Declared) -> str | None:
@@ -157,7 +166,7 @@ def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunS
     tools: dict[str, Declared] = {}
     others: list[Declared] = []
     for tool in spec.tools:
-        if (name := hosts(tool)) is None:
+        if (name := _asked(tool)) is None:
             others.append(tool)
             continue
         if name not in known:

@@ -17,7 +17,7 @@ from mainspring.loop.run import Run
 from mainspring.ports import CallContext, ToolCall, ToolExecutor
 from mainspring.ports import ToolResult as CallResult
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.tools.contract import SchemaAwareTool, Tool, ToolContext, ToolResult, operation_of
+from mainspring.tools.contract import SchemaAwareTool, Tool, ToolContext, ToolResult
 from mainspring.tools.entries import Entry, generate_tool_description
 from mainspring.tools.registry import Registry
 
@@ -214,11 +214,6 @@ async def test_a_long_output_is_cut_to_the_limit_of_the_tool() -> None:
     assert result.output == f"sunny in {'x' * 11}\n[... 19 characters left out ...]"
     talked = await registry.validated_execute("talk", {}, HERE)
     assert talked.output == (InputText("yyyyy\n[... 25 characters left out ...]"),)
-
-
-def test_the_operation_is_the_argument_of_that_name() -> None:
-    assert operation_of("weather", {"operation": "peek"}) == "peek"
-    assert (operation_of("weather", {}), operation_of("weather", {"operation": 3})) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mainspring.ids import derived
 from mainspring.items import FunctionCall, FunctionCallOutput, InputImage, Item, Json, ServerTool, Unknown, text_of
 from mainspring.loop.response import Response
 from mainspring.server.forms import arguments_of, spelled
+from mainspring.workshop import hosts
 
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
@@ -25,7 +26,7 @@ _CLIENTS = ("function", "custom", "shell", "local_shell", "apply_patch")
 def client_tools(told: Response) -> frozenset[str]:
     """The names of the tools that the client performs in this response."""
     names = {
-        str(tool.get("name", tool.get("type"))) for tool in told.tools if tool.get("type") in _CLIENTS and not is_hosted(tool)
+        str(tool.get("name", tool.get("type"))) for tool in told.tools if tool.get("type") in _CLIENTS and hosts(tool) is None
     }
     match told.tool_choice:
         case "none" | {"type": "allowed_tools", "mode": "none"}:
@@ -34,17 +35,6 @@ def client_tools(told: Response) -> frozenset[str]:
             return frozenset(names & {str(tool.get("name", tool.get("type"))) for tool in allowed if isinstance(tool, dict)})
         case _:
             return frozenset(names)
-
-
-def is_hosted(tool: Json) -> bool:
-    """Whether a declared tool runs on the server, in a container."""
-    match tool:
-        case {"type": "code_interpreter"}:
-            return True
-        case {"type": "shell", "environment": {"type": str(kind)}}:
-            return kind != "local"
-        case _:
-            return False
 
 
 def server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:

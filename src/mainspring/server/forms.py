@@ -20,6 +20,7 @@ from mainspring.items import (
     convert,
     text_of,
 )
+from mainspring.workshop import hosts
 
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": ["integer", "null"], "minimum": 1}
@@ -72,7 +73,7 @@ def definition(tool: Json) -> ToolDefinition | None:
             return ToolDefinition(name, str(rest.get("description") or ""), schema, form="custom")
         case {"type": "custom"}:
             raise InvalidRequest("a custom tool needs a `name`")
-        case {"type": "shell", "environment": {"type": str(kind)}} if kind != "local":
+        case _ if hosts(tool) is not None:
             return None
         case {"type": str(kind)}:
             return _FIXED.get(kind)

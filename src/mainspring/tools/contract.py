@@ -8,7 +8,7 @@ reading a file need not be judged like writing one. With `purposes` it says whic
 URLs, which are judged by themselves.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
@@ -77,12 +77,3 @@ class SchemaAwareTool(Tool, Protocol):
 
     @property
     def parameters_schema(self) -> Json: ...
-
-
-def operation_of(tool_name: str, params: Mapping[str, object]) -> str:
-    """Which of the things a tool can do is asked for: the argument `operation`. Empty for a tool that does one thing.
-
-    Rules name it behind the tool: `file_ops:write`. The name is there for tools whose operation shows in other ways.
-    """
-    operation = params.get("operation")
-    return operation if isinstance(operation, str) else ""

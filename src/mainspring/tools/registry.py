@@ -134,11 +134,9 @@ class Registry:
 
         Raises `InvalidRequest` with every error, each with its file and line.
         """
-        try:
-            # YAML is optional: only those who write such files need it.
-            from mainspring.tools.definitions import read_definitions
-        except ModuleNotFoundError as error:
-            raise InvalidRequest(f"{folder}: tool definitions need a YAML reader; install it: pip install pyyaml") from error
+        # Only those who write such files pay for reading YAML.
+        from mainspring.tools.definitions import read_definitions
+
         defined = {entry.name: entry for entry in read_definitions(folder)}
         if twice := [name for name in defined if name in self._defined]:
             raise InvalidRequest(f"{folder}: tool `{twice[0]}` was defined before; define each tool once")
