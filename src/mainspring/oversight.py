@@ -54,7 +54,9 @@ def policies_of(table: Mapping[str, object], guard: AddressGuard) -> tuple[CallP
         asked = msgspec.convert(table, Oversight)
         return _policies(asked, guard)
     except (msgspec.ValidationError, ValueError) as error:
-        raise InvalidRequest(f"the settings are not right: governance: {str(error).replace('`$.', '`')}") from None
+        known = ", ".join(Oversight.__struct_fields__)
+        told = f"governance: {str(error).replace('`$.', '`')}; it may hold {known}"
+        raise InvalidRequest(f"the settings are not right: {told}") from None
 
 
 def _policies(asked: Oversight, guard: AddressGuard) -> tuple[CallPolicy, ...]:

@@ -49,6 +49,7 @@ def test_a_schema_that_is_none_is_refused_before_anything_runs(client: OpenAI, m
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=model.name, input="Oslo", text=form)
     assert refused.value.param == "text.format.schema"
+    assert "text.format.schema is not a JSON Schema: type:" in str(refused.value)
 
 
 def test_every_option_reaches_the_model_or_comes_back(client: OpenAI, model: Model) -> None:

@@ -20,7 +20,7 @@ from mainspring.server.calls import unmerged
 from mainspring.server.forms import understood
 from mainspring.spec import Conversation, RunSpec, ToolChoice, spec_for
 from mainspring.tools.mcp.joining import choice_mark
-from mainspring.tools.schema import Validator
+from mainspring.tools.schema import compiled
 
 MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
@@ -294,9 +294,10 @@ def _text(text: Json | None) -> Json | None:
         raise InvalidRequest("text.format of type `json_schema` needs `name` and `schema`", param="text.format")
     if form["type"] == "json_schema":
         try:
-            Validator(ToolDefinition("text.format", parameters=form["schema"]))
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, param="text.format.schema") from None
+            compiled(form["schema"])
+        except ValueError as error:
+            message = f"text.format.schema is not a JSON Schema: {error}; correct it"
+            raise InvalidRequest(message, param="text.format.schema") from None
     return text
 
 

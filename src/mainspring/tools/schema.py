@@ -8,6 +8,7 @@ from mainspring.items import Json, ToolDefinition, encode
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
+    from jsonschema_rs import Validator as JsonSchema
 
 MOST_COMPILED = 1024
 LONGEST_MESSAGE = 300
@@ -23,15 +24,10 @@ class Validator:
     """
 
     def __init__(self, tool: ToolDefinition) -> None:
-        # The library takes longer to import than most commands need to start.
-        from jsonschema_rs import validator_for
-
         try:
-            self._schema = validator_for(tool.parameters or {}, retriever=_not_fetched)
+            self._schema = compiled(tool.parameters or {})
         except ValueError as error:
-            problem = getattr(error, "message", str(error))
-            place = _path(getattr(error, "instance_path", []), "the schema")
-            told = f"tool `{tool.name}`: its parameters are not a JSON Schema: {place}: {_shortened(problem)}; correct the tool"
+            told = f"tool `{tool.name}`: its parameters are not a JSON Schema: {error}; correct the tool"
             raise InvalidRequest(told, param="tools") from error
 
     def errors(self, parsed: Json) -> list[str]:
@@ -40,6 +36,18 @@ class Validator:
             return [f"{_path(error.instance_path, 'arguments')}: {_message(error)}" for error in self._schema.iter_errors(parsed)]
         except ValueError as error:
             return [f"arguments: {error}"]
+
+
+def compiled(schema: Json) -> "JsonSchema":
+    """The schema, ready to hold values against. Raises `ValueError` that says what is wrong with it, and where."""
+    # The library takes longer to import than most commands need to start.
+    from jsonschema_rs import validator_for
+
+    try:
+        return validator_for(schema, retriever=_not_fetched)
+    except ValueError as error:
+        place = _path(getattr(error, "instance_path", []), "the schema")
+        raise ValueError(f"{place}: {_shortened(getattr(error, 'message', str(error)))}") from error
 
 
 class Validators:
