@@ -67,7 +67,8 @@ async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -
 @pytest.mark.skipif(not is_available(), reason="the local runtime has no wheel for this machine")
 async def test_a_run_without_a_model_asks_the_one_on_this_machine(shell: Shell) -> None:
     result = await ran(shell, "run", "Say hello.", env={"OLLAMA_HOST": "127.0.0.1:9"})
-    assert result.code == 0, result.err
+    # So small a model may go on until it is cut off: what it says, and how it ends, is its own affair.
+    assert result.code == 0 or "cut off at the output limit" in result.err, result.err
     assert "asking local/smollm2" in result.err
     assert result.out.strip()
 
