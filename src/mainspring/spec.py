@@ -121,6 +121,7 @@ class Caller(Struct, frozen=True):
 class RunSpec(Struct, frozen=True):
     """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
     `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
+    `agent` is the defined agent that it runs as, if one.
     `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under."""
 
     id: str
@@ -146,6 +147,7 @@ class RunSpec(Struct, frozen=True):
     listed: tuple[Item, ...] = ()
     scope: str = ""
     budget: Json | None = None
+    agent: str = ""
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:
