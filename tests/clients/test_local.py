@@ -55,8 +55,10 @@ def client(served: Served) -> Iterator[OpenAI]:
 
 def test_it_answers_a_chat_in_a_stream(client: OpenAI) -> None:
     with client.responses.stream(model="local", input="What colour is the sky?", max_output_tokens=60) as stream:
-        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
-        final = stream.get_final_response()
+        events = list(stream)
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    # Whether so small a model stops by itself or is cut off is not ours to say.
+    [final] = [event.response for event in events if event.type in ("response.completed", "response.incomplete")]
     assert len(deltas) > 1
     assert "".join(deltas) == final.output_text
     assert final.usage is not None
@@ -65,7 +67,9 @@ def test_it_answers_a_chat_in_a_stream(client: OpenAI) -> None:
 
 def test_a_forced_call_fits_its_schema_and_its_result_is_answered(client: OpenAI) -> None:
     choice: Any = {"type": "function", "name": "weather"}
-    first = client.responses.create(model="local", input="How is Oslo, in Celsius?", tools=[CITY], tool_choice=choice)
+    first = client.responses.create(
+        model="local", input="How is Oslo, in Celsius?", tools=[CITY], tool_choice=choice, temperature=0
+    )
     [call] = [item for item in first.output if item.type == "function_call"]
     arguments = json.loads(call.arguments)
     assert set(arguments) == {"city", "unit"}
@@ -77,6 +81,7 @@ def test_a_forced_call_fits_its_schema_and_its_result_is_answered(client: OpenAI
         tools=[CITY],
         tool_choice="none",
         max_output_tokens=80,
+        temperature=0,
     )
     assert second.output_text.strip()
 

@@ -252,10 +252,11 @@ async def test_a_forced_call_is_made_performed_and_answered_in_words(model: Loca
         return f"It rains in {city}."
 
     async with Engine(model, tools=[get_weather]) as engine:
-        run = await engine.run("What is the weather in Paris?", tool_choice=ToolChoice(name="get_weather"), max_turn_tokens=60)
+        forced = ToolChoice(name="get_weather")
+        run = await engine.run("What is the weather in Paris?", tool_choice=forced, max_turn_tokens=60, temperature=0.0)
     items = [entry.item for entry in run.transcript]
-    [called] = [item for item in items if isinstance(item, FunctionCall)]
-    [output] = [item for item in items if isinstance(item, FunctionCallOutput)]
+    called = next(item for item in items if isinstance(item, FunctionCall))
+    output = next(item for item in items if isinstance(item, FunctionCallOutput))
     assert called.name == "get_weather"
     assert str(output.output).startswith("It rains in ")
     assert isinstance(items[-1], Message)
