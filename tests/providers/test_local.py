@@ -195,12 +195,20 @@ async def test_fifty_forced_calls_are_all_valid_for_their_schema(model: Local) -
     validators = {tool.name: validator_for({**(tool.parameters or {}), "$schema": DIALECT}) for tool in TOOLS}
     # Tool by tool, so that the model need not read its instructions anew each time.
     choices = [*[ToolChoice(name=tool.name) for tool in TOOLS for _ in range(7)], *[ToolChoice("required")] * 8]
+    cut_off = 0
     for number, choice in enumerate(choices):
         asking = replace(HELLO, items=(user(PROMPTS[number % len(PROMPTS)]),), temperature=number % 3 / 2, max_output_tokens=150)
-        [call] = calls(await events_of(model, replace(asking, tools=TOOLS, tool_choice=choice)))
+        events = await events_of(model, replace(asking, tools=TOOLS, tool_choice=choice))
+        if isinstance(ended := events[-1], TurnEnded) and ended.finish == "length":
+            # A model of chance may ramble until it is cut off; what it has said of a call then is none.
+            assert calls(events) == []
+            cut_off += 1
+            continue
+        [call] = calls(events)
         assert choice.name in (None, call.name)
         assert validators[call.name].is_valid(msgspec.json.decode(call.arguments)), call
     assert len(choices) == 50
+    assert cut_off <= 5
 
 
 THREE: Json = {"type": "string", "maxLength": 3}

@@ -94,7 +94,7 @@ ESCAPES = {
         "limit = resource.prlimit(bait.victim, resource.RLIMIT_CORE)\n"
         "resource.prlimit(bait.victim, resource.RLIMIT_CORE, limit)"
     ),
-    "slow down a process of the host": "os.setpriority(os.PRIO_PROCESS, bait.victim, 1)",
+    "slow down a process of the host": "os.setpriority(os.PRIO_PROCESS, bait.victim, 19)",
     "bind a process of the host to a processor": "os.sched_setaffinity(bait.victim, os.sched_getaffinity(0))",
     "read memory that the host shares": (
         "libc.shmat.restype = ctypes.c_void_p\n"

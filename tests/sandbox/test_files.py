@@ -132,8 +132,8 @@ while True:
         output = lease.run(code)
         await anext(output)
         # On a busy machine it may take a while until both have had their turns.
-        deadline, tries = time.monotonic() + 20, 0
-        while (tries < 1500 or len(seen) < 2) and time.monotonic() < deadline:
+        deadline, tries = time.monotonic() + 60, 0
+        while (tries < 1500 or len(seen) < 2 or "own" not in seen) and time.monotonic() < deadline:
             tries += 1
             try:
                 seen.add(files.read(lease._slot.place.workspace, "folder/file", MOST).decode())

@@ -192,16 +192,17 @@ async def test_a_blocking_function_is_abandoned_when_its_time_is_up() -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     def block() -> None:
-        go_on.wait(10)
+        go_on.wait(30)
         ended.set()
 
     registry = Registry()
-    registry.register(block, Entry(name="block", timeout=0.01))
+    # Long enough for its thread to begin on a busy machine.
+    registry.register(block, Entry(name="block", timeout=0.5))
     result = await registry.validated_execute("block", {}, HERE)
-    assert result.error == "The tool `block` was stopped: it took longer than 0.01 s."
+    assert result.error == "The tool `block` was stopped: it took longer than 0.5 s."
     assert not ended.is_set()
     go_on.set()
-    assert await anyio.to_thread.run_sync(ended.wait, 10)
+    assert await anyio.to_thread.run_sync(ended.wait, 30)
 
 
 async def test_a_long_output_is_cut_to_the_limit_of_the_tool() -> None:
