@@ -1,0 +1,97 @@
+"""The protocol's own conformance suite, with the task server under test: all that it asks of a server that has only tools.
+
+Most of its scenarios call tools, resources and prompts that a server must have for the sake of the suite. Those do not apply, and
+are listed, so that each new scenario is looked at once.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.clients import node
+from tests.mcp.test_conformance import FOLDER, run
+from tests.tasks.conftest import Served, served
+
+pytestmark = pytest.mark.slow
+
+APPLY = {
+    "2025-11-25": [
+        "server-initialize",
+        "ping",
+        "tools-list",
+        "server-sse-multiple-streams",
+        "dns-rebinding-protection",
+    ],
+    "2026-07-28": [
+        "server-stateless",
+        "tools-list",
+        "server-sse-multiple-streams",
+        "sep-2164-resource-not-found",
+        "dns-rebinding-protection",
+        "caching",
+        "input-required-result-unsupported-methods",
+    ],
+}
+# Not required yet, but they pass as well.
+LATER = {"2025-11-25": ["server-session-lifecycle"], "2026-07-28": ["http-header-validation"]}
+
+# Why a scenario does not apply, by how its name begins.
+REASONS = {
+    "logging-": "the server sends no log messages",
+    "completion-": "nothing is to be completed",
+    "resources-": "there are no resources",
+    "prompts-": "there are no prompts",
+    "elicitation-": "calls a tool of the suite that asks the user",
+    "tools-call-": "calls a tool of the suite",
+    "input-required-result-": "calls a tool of the suite that asks the user",
+}
+
+# What the scenarios that apply find wrong, and why that is none of the server's doing.
+EXCUSED = {
+    "sep-2575-server-rejects-undeclared-capability": "needs a tool of the suite",
+    "sep-2575-missing-capability-http-400": "needs a tool of the suite",
+    "sep-2575-http-server-no-independent-requests-on-stream": "needs a tool of the suite",
+    "sep-2575-server-no-log-without-loglevel": "needs a tool of the suite",
+    "sep-2549-prompts-list-caching-hints": "there are no prompts",
+    "sep-2549-resources-list-caching-hints": "there are no resources",
+    "sep-2549-resources-templates-list-caching-hints": "there are no resources",
+}
+
+
+@pytest.fixture(scope="session")
+def suite() -> list[str]:
+    node.install(FOLDER)
+    program = FOLDER / "node_modules" / ".bin" / "node"
+    if not program.exists():
+        pytest.skip("the conformance suite needs Node 22, and npm has none for this machine")
+    return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("conformance"), "--user", "suite", "--database", "tasks.db") as server:
+        yield server
+
+
+@pytest.mark.parametrize("revision", list(APPLY))
+def test_every_scenario_applies_or_has_a_reason_not_to(revision: str, suite: list[str]) -> None:
+    said = run([*suite, "list", "--server", "--requirements", revision]).stdout
+    required = said.partition("Server scenarios")[2].partition("Client scenarios")[0]
+    listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
+    assert set(APPLY[revision]) <= set(listed)
+    others = [name for name in listed if name not in APPLY[revision]]
+    assert [name for name in others if not name.startswith(tuple(REASONS))] == []
+
+
+@pytest.mark.parametrize(
+    ("revision", "scenario"), [(revision, name) for revision, names in APPLY.items() for name in [*names, *LATER[revision]]]
+)
+def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], server: Served, tmp_path: Path) -> None:
+    order = ["server", "--url", server.url, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"]
+    done = run([*suite, *order, "--output-dir", str(tmp_path)])
+    [found] = tmp_path.rglob("checks.json")
+    checks = json.loads(found.read_text())
+    assert checks, done.stdout + done.stderr
+    failed = {check["id"]: check.get("errorMessage") for check in checks if check["status"] == "FAILURE"}
+    assert {id: why for id, why in failed.items() if id not in EXCUSED} == {}, done.stdout

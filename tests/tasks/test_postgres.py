@@ -1,0 +1,81 @@
+"""PostgreSQL: its schema, and what happens when it is away."""
+
+import asyncio
+import sys
+
+import pytest
+from tests.tasks.conftest import NOBODY
+from tests.tasks.postgres import Postgres
+
+from mainspring.errors import InvalidRequest, StoreError
+from mainspring.tasks.perform import perform
+from mainspring.tasks.store import store_of
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_database_that_goes_away_is_an_error_that_passes(postgres: Postgres) -> None:
+    store = store_of(postgres.database())
+    await store.open()
+    calls = {"add_task": {"description": "x"}, "list_tasks": {}, "delete_task": {"task_id": NOBODY}}
+    await perform(store, "alice", "add_task", {"description": "before"})
+    postgres.stop()
+    try:
+        for _ in range(2):
+            for name, arguments in calls.items():
+                answer = await perform(store, "alice", name, dict(arguments))
+                assert answer.error_code == "DATABASE_ERROR"
+                assert not any(word in str(answer.error).lower() for word in ("postgres", "socket", "connect", "/"))
+    finally:
+        postgres.start()
+    # A connection that died is found out by its next use.
+    found = await perform(store, "alice", "list_tasks", {})
+    assert [kept.description for kept in found.data] == ["before"]  # type: ignore[union-attr]
+    assert (await perform(store, "alice", "add_task", {"description": "after"})).success
+    await store.close()
+
+
+async def test_a_schema_is_made_once_and_a_newer_one_is_refused(postgres: Postgres) -> None:
+    url = postgres.database()
+    stores = [store_of(url) for _ in range(4)]
+    await asyncio.gather(*[store.open() for store in stores])
+    for store in stores:
+        await store.close()
+    postgres.psql(url, "UPDATE mainspring_tasks_schema SET version = version + 1;")
+    with pytest.raises(StoreError, match="written by a newer Mainspring"):
+        await stores[0].open()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://alice:hunter2@127.0.0.1:1/none", "`none` cannot be used"),
+        ("postgresql://alice:a/hunter2@127.0.0.1/none", "URL of --database is not right"),
+        ("postgresql://alice:hunter2@127.0.0.1:port/none", "URL of --database is not right"),
+    ],
+)
+async def test_a_database_that_is_not_there_is_told_without_its_password(url: str, said: str) -> None:
+    store = store_of(url)
+    with pytest.raises(StoreError, match=said) as caught:
+        await store.open()
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(StoreError, match="not open"):
+        await store.list("alice")
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    monkeypatch.delitem(sys.modules, "mainspring.tasks.postgres", raising=False)
+    with pytest.raises(InvalidRequest, match=r"pip install 'mainspring\[postgres\]'"):
+        store_of("postgresql://localhost/tasks")
+
+
+async def test_completions_at_once_agree_on_the_time(postgres: Postgres) -> None:
+    store = store_of(postgres.database())
+    await store.open()
+    added = await perform(store, "alice", "add_task", {"description": "x"})
+    arguments = {"task_id": str(added.data.id)}  # type: ignore[union-attr]
+    replies = await asyncio.gather(*[perform(store, "alice", "complete_task", arguments) for _ in range(20)])
+    assert replies == [replies[0]] * 20
+    assert replies[0].success
+    await store.close()
