@@ -1,0 +1,1 @@
+"""What runs have said and done, kept to be found again: observations, capture, recall."""

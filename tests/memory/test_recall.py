@@ -1,0 +1,234 @@
+"""Recall by words: three levels, the best first, any text as a query, and never another tenant's."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.memory.world import NOW, a_memory, seen
+
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.loop.tokens import tokens_of_text
+from mainspring.memory import rows
+from mainspring.memory.memory import PRUNE_EVERY, Memory, NoMemory
+from mainspring.memory.observation import Observation
+
+CALL = {"tool": "weather", "arguments": '{"city":"Paris"}'}
+
+
+async def kept(memory: Memory, *observations: Observation) -> list[str]:
+    return [await memory.record(each) for each in observations]
+
+
+@pytest.mark.requirement("C4")
+async def test_an_agent_is_reminded_of_five_at_most_each_on_an_index_line_with_its_citation() -> None:
+    async with a_memory() as memory:
+        ids = await kept(memory, *[seen(f"Lesson {n}: water the plants.\nDaily.", id=f"obs_{n}") for n in range(8)])
+        found = await memory.recall("How often should plants get water?", tenant="", agent="scout")
+        assert len(found) == 5
+        assert {each.citation for each in found} <= set(ids)
+        assert all(each.text.startswith("scout/llm_response Lesson") and "\n" not in each.text for each in found)
+        assert len(await memory.search("plants", tenant="", level="index", top_k=5)) == 5
+        assert await memory.recall("plants", tenant="", agent="another") == []
+
+
+async def test_the_three_levels_tell_more_and_more_and_what_that_costs() -> None:
+    content = "It is sunny in Paris. " + "Bring a hat. " * 50
+    observation = seen(content, event_type="tool_call", metadata=CALL, tags=("travel", "sky", "france", "summer"))
+    async with a_memory() as memory:
+        [id] = await kept(memory, observation)
+        index, timeline, full = [
+            (await memory.search("sunny Paris", tenant="", level=level))[0] for level in ("index", "timeline", "full")
+        ]
+    begins = 'weather {"city":"Paris"}: It is sunny in Paris. Bring a hat. '
+    assert index.text == f"scout/tool_call [travel, sky, france] {begins}Bring a hat. Bri..."
+    assert len(index.text.partition("] ")[2]) == 80
+    assert timeline.text.startswith(f"2027-01-15 08:00:00Z scout {begins}")
+    assert len(timeline.text.removeprefix("2027-01-15 08:00:00Z scout ")) == 300
+    assert (
+        full.text == f'2027-01-15 08:00:00Z scout/tool_call [travel, sky, france, summer]\nweather {{"city":"Paris"}}: {content}'
+    )
+    for each in (index, timeline, full):
+        assert each.citations == (id,)
+        assert each.tokens == tokens_of_text(each.text)
+    assert index.tokens < timeline.tokens < full.tokens
+
+
+async def test_the_better_and_the_newer_come_first() -> None:
+    year = 365 * 86_400
+    async with a_memory(keep_days=10_000) as memory:
+        await kept(
+            memory,
+            seen("deploy failed because the disk was full", id="old", timestamp=NOW - year),
+            seen("deploy failed because the disk was full", id="new", timestamp=NOW),
+            seen("the disk is round", id="weak"),
+            seen("nothing like that", id="none"),
+        )
+        found = await memory.search("Why did the deploy fail: full disk?", tenant="")
+    assert [each.citation for each in found] == ["new", "old", "weak"]
+    assert found[0].score > found[1].score > found[2].score
+
+
+async def test_words_are_found_in_any_form_in_arguments_and_in_tags() -> None:
+    async with a_memory() as memory:
+        await kept(
+            memory,
+            seen("She reviewed the changes.", id="stem"),
+            seen("Crème brûlée", id="accent"),
+            seen("done", id="call", event_type="tool_call", metadata=CALL),
+            seen("done", id="tag", tags=("quarterly",)),
+            seen("今日は晴れです", id="japanese"),
+        )
+        for query, id in {
+            "review": "stem",
+            "creme": "accent",
+            "paris": "call",
+            "Quarterly": "tag",
+            "今日は晴れです": "japanese",
+        }.items():
+            assert [each.citation for each in await memory.search(query, tenant="")] == [id], query
+
+
+async def test_a_rare_word_is_found_however_old_behind_more_than_a_thousand_common_ones() -> None:
+    async with a_memory() as memory:
+        await kept(
+            memory,
+            seen("the build number of the walrus", id="rare"),
+            seen("the build is broken", id="both"),
+            *[seen(f"the build {n}", id=f"b{n}") for n in range(rows.COMMON)],
+            *[seen(f"is broken {n}", id=f"c{n}") for n in range(rows.COMMON)],
+        )
+        rare = await memory.search("What is the build of the walrus?", tenant="", top_k=3)
+        assert [each.citation for each in rare] == ["rare"]
+        newest = [each.citation for each in await memory.search("the build", tenant="", top_k=2)]
+        assert newest == ["b999", "b998"]
+        assert (await memory.search("build broken", tenant="", top_k=1))[0].citation == "both"
+
+
+async def test_agent_and_session_narrow_a_search() -> None:
+    async with a_memory() as memory:
+        await kept(memory, *[seen("bread", id=f"{a}{s}", agent_name=a, session_id=s) for a in "xy" for s in "12"])
+        for query in ("bread", ""):
+            found = await memory.search(query, tenant="", agent="x", session="2")
+            assert [each.citation for each in found] == ["x2"]
+            assert {each.citation for each in await memory.search(query, tenant="", agent="y")} == {"y1", "y2"}
+            assert {each.citation for each in await memory.search(query, tenant="", session="1")} == {"x1", "y1"}
+
+
+async def test_a_query_without_words_finds_the_newest() -> None:
+    async with a_memory() as memory:
+        await kept(memory, *[seen(f"fact {n}", id=str(n)) for n in range(5)])
+        for query in ("", "  ", "?!", "\0"):
+            assert [each.citation for each in await memory.search(query, tenant="", top_k=2)] == ["4", "3"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"', '""', "'", "a AND", "NOT", "OR OR", "NEAR(", "content:fact", "-fact", "^fact", "fact*", "{a b}: c", "(((", "a\0b",
+        "fact'; DROP TABLE observations; --", "\ud800 fact", "\U0001d518\u0301 Ø", "a" * 100_000,
+        " ".join(map(str, range(5000))), "owner", "_", "ª²",
+    ],
+)  # fmt: skip
+async def test_any_text_is_a_query(query: str) -> None:
+    async with a_memory() as memory:
+        await kept(memory, seen("a fact that stays", id="1"))
+        assert await memory.search(query, tenant="other") == []
+        await memory.search(query, tenant="", agent=query[:100], session=query[:100])
+        assert [each.citation for each in await memory.search("fact", tenant="")] == ["1"]
+        await memory.search(query, tenant="")
+
+
+texts = st.text(max_size=30) | st.sampled_from(["fact", "shared words", 'tenant : "a"', "owner:*", "a OR b", '"', "NOT fact"])
+tenants = st.sampled_from(["", "a", "b", "A", "a b", "a' OR 1=1", 't"', "ta"]) | st.text(max_size=5)
+rows_of = st.tuples(tenants, texts, st.sampled_from(["x", "y", ""]), st.sampled_from(["1", "2", "*"]))
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("D80")
+@given(st.lists(rows_of, max_size=12), tenants, texts, st.sampled_from([None, "x", "*"]), st.sampled_from([None, "1", "*"]))
+async def test_recall_never_crosses_tenants(
+    kept_rows: list[tuple[str, str, str, str]], tenant: str, query: str, agent: str | None, session: str | None
+) -> None:
+    async with a_memory() as memory:
+        whose: dict[str, str] = {}
+        for number, (owner, text, by, of) in enumerate(kept_rows):
+            id = await memory.record(seen(text, id=f"obs_{number}", tenant=owner, agent_name=by, session_id=of))
+            whose[id] = owner
+        for asked in (query, *[text for _, text, _, _ in kept_rows]):
+            for found in await memory.search(asked, tenant=tenant, agent=agent, session=session, level="full", top_k=100):
+                assert whose[found.citation] == tenant
+        mine = {id for id, owner in whose.items() if owner == tenant}
+        assert {each.citation for each in await memory.search("", tenant=tenant, top_k=100)} == mine
+        for id in whose.keys() - mine:
+            with pytest.raises(NotFound):
+                await memory.get(id, tenant=tenant)
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"top_k": 101}, {"level": "whole"}], ids=str)
+async def test_what_cannot_be_asked_is_refused(wrong: dict[str, object]) -> None:
+    async with a_memory() as memory:
+        with pytest.raises(InvalidRequest, match="must be"):
+            await memory.search("x", tenant="", **wrong)  # type: ignore[arg-type]
+
+
+async def test_a_memory_that_is_off_or_broken_reminds_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert await NoMemory().recall("x", tenant="", agent="a", top_k=5) == ()
+    async with a_memory() as memory:
+        memory._shelf._connection.execute("DROP TABLE observation_words")  # type: ignore[union-attr]
+        assert await memory.recall("x", tenant="", agent="a", top_k=5) == []
+    assert "nothing could be recalled" in caplog.text
+
+
+async def test_what_is_too_old_or_too_much_is_forgotten(tmp_path: Path) -> None:
+    path, now = tmp_path / "memory.db", NOW
+    async with a_memory(path) as memory:
+        memory._keep_seconds = 10 * 86_400.0
+        await kept(memory, *[seen(f"fact {n}", id=f"{n}", timestamp=now) for n in range(1200)])
+    async with a_memory(path, keep_observations=700) as memory:
+        found = {each.citation for each in await memory.search("", tenant="", top_k=100)}
+        assert found == {str(n) for n in range(1100, 1200)}
+        assert await memory.search("500", tenant="") != []
+        assert await memory.search("499", tenant="") == []
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM observations").fetchone() == (700,)
+        assert raw.execute("SELECT count(*) FROM observation_words_docsize").fetchone() == (700,)
+        raw.execute("UPDATE observations SET at = 1.0 WHERE number <= 1000")
+    raw.close()
+    async with a_memory(path):
+        pass
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM observations").fetchone() == (200,)
+        raw.execute("INSERT INTO observation_words (observation_words) VALUES ('integrity-check')")
+    raw.close()
+
+
+async def test_retention_goes_on_while_the_memory_is_open() -> None:
+    async with a_memory(keep_observations=50) as memory:
+        await kept(memory, *[seen(f"fact {n}") for n in range(PRUNE_EVERY)])
+        await memory.capture.flush()
+        assert len(await memory.search("", tenant="", top_k=100)) == 50
+
+
+async def test_forgetting_takes_one_session_or_one_tenant_and_nothing_comes_back() -> None:
+    async with a_memory() as memory:
+        happened = time.time() - 60
+        breads = [seen("bread", id=f"{t}{s}", tenant=t, session_id=s, timestamp=happened) for t in "ab" for s in "12"]
+        await kept(memory, *breads)
+        assert await memory.forget(tenant="a", session="1") == 1
+        assert await memory.forget(tenant="a", session="1") == 0
+        assert await memory.forget(tenant="b") == 2
+        # What is told again from a log has the time at which it happened.
+        await kept(memory, *breads)
+        assert [each.citation for tenant in "ab" for each in await memory.search("bread", tenant=tenant)] == ["a2"]
+        await kept(memory, seen("bread anew", id="new", tenant="b", session_id="1", timestamp=time.time() + 60))
+        assert [each.citation for each in await memory.search("bread", tenant="b")] == ["new"]
+
+
+async def test_bounds_that_keep_nothing_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="above 0"):
+        a_memory(keep_days=0)
+    with pytest.raises(InvalidRequest, match="above 0"):
+        a_memory(keep_observations=0)
