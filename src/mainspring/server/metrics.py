@@ -1,0 +1,25 @@
+"""`/metrics`: what all runs come to, for Prometheus."""
+
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app import Engine
+from mainspring.errors import StoreError
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsRoute:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def show(self, request: Request) -> HttpResponse:
+        """Counters and histograms of the runs that ended here, in the text format of Prometheus."""
+        engine = self._engine
+        try:
+            await engine.store.list(limit=1)
+            is_store_up = True
+        except StoreError:
+            is_store_up = False
+        text = engine.metrics.text(live=engine.live, is_store_up=is_store_up)
+        return HttpResponse(text, headers={"content-type": TEXT})

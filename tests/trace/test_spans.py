@@ -1,0 +1,106 @@
+"""Traces as spans: whose child a run is, which ids it has, and what is exported of it."""
+
+import pytest
+from tests.loop.world import order
+
+from mainspring import Engine
+from mainspring.events import Compacted, ErrorInfo, Event, Reason, Recorded, RunEnded, RunStarted, TurnEnded, TurnStarted
+from mainspring.items import Usage
+from mainspring.providers.scripted import Scripted, say
+from mainspring.spec import RunSpec
+from mainspring.trace.reading import trace_of
+from mainspring.trace.spans import Span, accepted, parent_of, span_id, spans_of, trace_hex_of, traceparent_of
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def spans(spec: RunSpec, *, content: bool = False) -> tuple[str, list[Span]]:
+    """The trace id and the spans of a run with a turn, a failed summary, and an end."""
+    story: list[Event] = [
+        RunStarted(spec),
+        TurnStarted(),
+        TurnEnded(usage=Usage(3, 2, reasoning_tokens=1)),
+        Compacted(error=ErrorInfo("provider_unavailable", "down")),
+        RunEnded("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_unavailable", "down")),
+    ]
+    trace = trace_of([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)])
+    return trace_hex_of(trace), list(spans_of(trace, "scripted", content=content))
+
+
+@pytest.mark.parametrize(
+    ("header", "is_sampled"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", True),
+        (f"00-{TRACE}-{SPAN}-00", False),
+        (f" 00-{TRACE}-{SPAN}-03 ", True),
+        (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", True),
+    ],
+)
+def test_a_header_names_the_span_of_the_caller(header: str, is_sampled: bool) -> None:
+    found = parent_of(header)
+    assert found is not None
+    assert (found.trace_id, found.span_id, found.is_sampled) == (TRACE, SPAN, is_sampled)
+    assert accepted(header) == header.strip()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE[:-1]}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-0g",
+        "x" * 10_000,
+    ],
+)
+def test_a_header_that_is_none_is_not_kept(header: str) -> None:
+    assert parent_of(header) is None
+    assert accepted(header) == ""
+
+
+def test_ids_follow_from_the_run_so_that_every_export_of_it_is_the_same() -> None:
+    assert spans(order(id="resp_1")) == spans(order(id="resp_1"))
+    assert spans(order(id="resp_1"))[0] != spans(order(id="resp_2"))[0]
+    trace_id, told = spans(order(id="resp_1", traceparent=f"00-{TRACE}-{SPAN}-01"))
+    assert (trace_id, told[0].parent) == (TRACE, SPAN)
+
+
+@pytest.mark.parametrize("header", ["", f"00-{TRACE}-{SPAN}-01"], ids=["alone", "called"])
+def test_a_run_that_another_one_starts_is_inside_it_however_deep(header: str) -> None:
+    first = order(id="resp_1", traceparent=header)
+    second = order(id="resp_2", within="resp_1", traceparent=traceparent_of(first))
+    third = order(id="resp_3", within="resp_2", traceparent=traceparent_of(second))
+    told = [spans(spec) for spec in (first, second, third)]
+    assert len({trace_id for trace_id, _ in told}) == 1
+    assert [run[0].parent for _, run in told[1:]] == [span_id("resp_1"), span_id("resp_2")]
+
+
+def test_a_caller_who_does_not_sample_is_handed_on() -> None:
+    assert traceparent_of(order(traceparent=f"00-{TRACE}-{SPAN}-00")).endswith("-00")
+    assert traceparent_of(order()).endswith("-01")
+
+
+def test_turns_and_summaries_are_chats_and_their_errors_have_a_kind() -> None:
+    _, (run, turn, summary) = spans(order(id="resp_1", agent="clerk"))
+    assert (run.name, turn.name, summary.name) == ("invoke_agent clerk", "chat m", "chat m")
+    assert (run.error, turn.error, summary.error) == ("provider_error", "", "provider_unavailable")
+    assert turn.attributes["gen_ai.usage.reasoning.output_tokens"] == 1
+    assert summary.attributes["mainspring.step.kind"] == "compaction"
+    assert (summary.start, summary.end) == (102.0, 103.0)
+
+
+def test_what_went_wrong_is_told_in_words_only_with_the_content() -> None:
+    assert spans(order())[1][0].message == ""
+    assert spans(order(), content=True)[1][0].message == "down"
+
+
+async def test_a_request_keeps_its_place_in_the_log() -> None:
+    async with Engine(Scripted(say("Hi."))) as engine:
+        run = await engine.run("go", traceparent=f"00-{TRACE}-{SPAN}-01")
+        trace = await engine.trace(run.spec.id)
+    assert trace.metadata.traceparent == f"00-{TRACE}-{SPAN}-01"
