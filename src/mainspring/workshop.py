@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from msgspec.structs import replace
 
@@ -22,9 +22,16 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 from mainspring.tools.sandbox.port import DEFAULT, Lease, Sandbox, SandboxHealth, SandboxSpec
 
+if TYPE_CHECKING:
+    from mainspring.tools.browser.browser import Browser
+    from mainspring.tools.builtin.containers import Containers
+    from mainspring.tools.sandbox.grants import Program
+
 Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
-NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch")
+NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
 JAILED = ("shell", "code_interpreter")
+# What they work in is kept for the conversation.
+LASTING = (*JAILED, "browser")
 _CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
@@ -47,14 +54,18 @@ class Workshop:
             if name not in NAMES:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
         self._mode = sandbox
-        self._needs_sandbox = wraps or any(name in JAILED for name in names)
+        self._needs_sandbox = wraps or any(name in LASTING for name in names)
         self._sandbox = _Later()
         self._stack = AsyncExitStack()
-        self._path_flaw, self._url_flaw = path_flaw, url_flaw
+        self._path_flaw, self.url_flaw = path_flaw, url_flaw
+        self.guard = guard or AddressGuard()
         self.context = ToolContext(working_dir=working_dir)
-        self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names)), guard))
+        self.containers: Containers | None = None
+        """Where the tools work that need one, None if none does."""
+        self._browser: Browser | None = None
+        self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names))))
 
-    def _made(self, names: Sequence[str], guard: AddressGuard | None) -> list[Tool]:
+    def _made(self, names: Sequence[str]) -> list[Tool]:
         if not names:
             return []
         # Tools bring along what only they need.
@@ -64,14 +75,25 @@ class Workshop:
         from mainspring.tools.builtin.shell import Shell
         from mainspring.tools.builtin.web_fetch import WebFetch
 
-        self._containers = Containers(self._sandbox)
+        containers = Containers(self._sandbox)
+        if any(name in JAILED for name in names):
+            self.containers = containers
         made: dict[str, Tool] = {
-            "shell": Shell(self._containers),
-            "code_interpreter": CodeInterpreter(self._containers),
+            "shell": Shell(containers),
+            "code_interpreter": CodeInterpreter(containers),
             "file_ops": FileOps(flaw=self._path_flaw),
-            "web_fetch": WebFetch(guard, flaw=self._url_flaw),
+            "web_fetch": WebFetch(self.guard, flaw=self.url_flaw),
         }
+        if "browser" in names:
+            made["browser"] = self._browsing()
         return [made[name] for name in names]
+
+    def _browsing(self) -> Tool:
+        from mainspring.tools.browser.browser import Browser
+        from mainspring.tools.builtin.browser import BrowserTool
+
+        self._browser = Browser(self.wrap, self.health, self.guard, self.url_flaw)
+        return BrowserTool(self._browser)
 
     async def __aenter__(self) -> Self:
         if self._needs_sandbox:
@@ -82,22 +104,26 @@ class Workshop:
                 self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
             except SandboxError as error:
                 self._sandbox.target = AbsentSandbox(error)
-            if self.tools:
-                await self._stack.enter_async_context(self._containers)
+            if self.containers is not None:
+                await self._stack.enter_async_context(self.containers)
+            if self._browser is not None:
+                await self._stack.enter_async_context(self._browser)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.__aexit__(kind, error, trace)
 
-    def wrap(self, argv: Sequence[str]) -> Sequence[str]:
-        """The command line that runs this one in the sandbox. Raises `SandboxError` if there is none that can."""
+    def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
+        """The command line that runs this program in the sandbox; see `wrapped`. Raises `SandboxError` if there is none."""
+        from mainspring.tools.sandbox.absent import AbsentSandbox
         from mainspring.tools.sandbox.local import LocalSandbox
-        from mainspring.tools.sandbox.wrap import wrapping
+        from mainspring.tools.sandbox.wrap import wrapped
 
         sandbox = self._sandbox.open()
-        if not isinstance(sandbox, LocalSandbox):
-            raise SandboxError("no sandbox holds here that could run a program of somebody else's")
-        return wrapping(sandbox)(argv)
+        if isinstance(sandbox, AbsentSandbox):
+            raise SandboxError(sandbox.reason.message)
+        assert isinstance(sandbox, LocalSandbox)
+        return wrapped(sandbox, program)
 
     async def health(self) -> SandboxHealth | None:
         """How the sandbox is, None if no tool needs one."""
@@ -137,8 +163,8 @@ def _asked(tool: Declared) -> str | None:
 
 
 def asks_for_container(spec: RunSpec) -> bool:
-    """Whether a tool of the order works in a container."""
-    return any(_asked(tool) or getattr(tool, "name", "") in JAILED for tool in spec.tools)
+    """Whether a tool of the order works in a container, or in another place that lasts."""
+    return any(_asked(tool) or getattr(tool, "name", "") in LASTING for tool in spec.tools)
 
 
 def _container(tool: Declared) -> str | None:

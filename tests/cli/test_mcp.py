@@ -15,17 +15,41 @@ def test_a_server_is_added_listed_and_tried(shell: Shell) -> None:
     assert "try it: mainspring mcp test clock" in added.err
     written = tomllib.loads((shell.folder / "mainspring.toml").read_text())
     assert written["mcp"]["clock"] == {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}}
-    assert shell.run("mcp", "list").out == f"clock  stdio  {' '.join(CLOCK)}\n"
+    assert shell.run("mcp", "list").out == f"clock  stdio, sandboxed  {' '.join(CLOCK)}\n"
     assert shell.run("mcp", "test").out == "clock  answers, with 2 tools\n"
     tools = shell.run("mcp", "tools", "clock").out.splitlines()
     assert [line.split("  ")[0] for line in tools] == ["get_current_time", "convert_time"]
 
 
 @pytest.mark.slow
-def test_a_server_may_run_in_the_sandbox(shell: Shell) -> None:
-    assert shell.run("mcp", "add", "clock", "--sandbox", "--", *CLOCK).code == 0
-    tried = shell.run("mcp", "test", "clock")
-    assert (tried.code, tried.out) == (0, "clock  answers, with 2 tools\n"), tried.err
+def test_a_server_runs_in_the_sandbox_with_what_it_is_granted(shell: Shell) -> None:
+    (shell.folder / "notes").mkdir()
+    code = "open('note').read(); import runpy; runpy.run_module('mcp_server_time', run_name='__main__')"
+    peeking = (sys.executable, "-c", code.replace("note'", f"{shell.folder / 'notes' / 'note'}'"), *CLOCK[3:])
+    (shell.folder / "notes" / "note").write_text("tick")
+    (shell.folder / "notes").chmod(0o755)
+    assert shell.run("mcp", "add", "held", "--", *peeking).code == 0
+    assert shell.run("mcp", "add", "granted", "--network", "--read", "notes", "--", *peeking).code == 0
+    assert shell.run("mcp", "add", "free", "--no-sandbox", "--", *peeking).code == 0
+    written = tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"]
+    assert written["granted"] | {"args": []} == {
+        "command": sys.executable,
+        "args": [],
+        "network": True,
+        "reads": [str(shell.folder / "notes")],
+    }
+    assert written["free"]["sandboxed"] is False
+    tried = shell.run("mcp", "test")
+    assert tried.code == 1
+    assert tried.out == "granted  answers, with 2 tools\nfree  answers, with 2 tools\n"
+    assert "held: MCP server `held` cannot be used" in tried.err
+    assert "in [mcp.held]" in tried.err
+    listed = shell.run("mcp", "list").out.splitlines()
+    assert [line.split("  ")[:2] for line in listed] == [
+        ["held", "stdio, sandboxed"],
+        ["granted", "stdio, sandboxed, network"],
+        ["free", "stdio"],
+    ]
 
 
 @pytest.mark.parametrize(

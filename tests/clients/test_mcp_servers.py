@@ -14,6 +14,7 @@ from tests.clients import node
 from tests.clients.process import Served, served
 from tests.clients.tap import lint, tapping
 from tests.clients.upstream import Model, Upstream, calls, says
+from tests.mcp.conftest import give
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "Wind the spring"], check=True)
     (folder / "note.txt").write_text("tick")
+    give(folder)
     return folder
 
 
@@ -41,8 +43,10 @@ def running(upstream: Upstream, work: Path, tmp_path_factory: pytest.TempPathFac
         "files": ["node", str(PROGRAMS / "mcp-server-filesystem"), str(work)],
         "everything": ["node", str(PROGRAMS / "mcp-server-everything")],
     }
+    grants = {"git": f"reads = [{json.dumps(str(work))}]\n", "files": f"folders = [{json.dumps(str(work))}]\n"}
     tables = [
-        f"[mcp.{label}]\ncommand = {json.dumps(argv[0])}\nargs = {json.dumps(argv[1:])}\n" for label, argv in servers.items()
+        f"[mcp.{label}]\ncommand = {json.dumps(argv[0])}\nargs = {json.dumps(argv[1:])}\n{grants.get(label, '')}"
+        for label, argv in servers.items()
     ]
     (folder / "mainspring.toml").write_text("\n".join(tables))
     with served(folder, upstream.url) as server:

@@ -1,5 +1,6 @@
 """What the MCP tests share: servers of the zoo by name, connections that are closed behind each test."""
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.sandbox.local import NOBODY
 
 ZOO = Path(__file__).parent / "zoo.py"
 
@@ -25,7 +27,7 @@ class Zoo(Struct, frozen=True):
     folder: Path
 
     def spec(self, animal: str, **more: Any) -> ServerSpec:
-        fields = {"label": animal, "require_approval": "never", **more}
+        fields = {"label": animal, "require_approval": "never", "sandboxed": False, **more}
         command = (str(ZOO), animal, str(self.log(animal)))
         self.log(animal).touch()
         return ServerSpec(transport="stdio", command=sys.executable, args=command, trusted=True, **fields)
@@ -40,6 +42,13 @@ class Zoo(Struct, frozen=True):
     def count(self, animal: str, method: str) -> int:
         """How many messages of a kind have reached the server."""
         return self.log(animal).read_text().count(f'"{method}"')
+
+
+def give(folder: Path) -> None:
+    """What belongs to root is not for the sandbox's user, who is another one then."""
+    if os.getuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -6,19 +6,22 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from tests.clients import node
-from tests.mcp.conftest import Connect, until
+from tests.mcp.conftest import Connect, give, until
 
 from mainspring.errors import ToolUnavailable
 from mainspring.items import InputImage, InputText, Json
 from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.process import Wrap
 from mainspring.tools.mcp.servers import ServerSpec, Transport
+from mainspring.workshop import Workshop
 
 FOLDER = Path(__file__).parent / "node"
 PROGRAMS = FOLDER / "node_modules" / ".bin"
@@ -34,20 +37,27 @@ def repository(tmp_path: Path) -> Path:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b.example"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "Wind the spring"], check=True)
+    give(tmp_path)
     return tmp_path
 
 
-def python(module: str, *arguments: str) -> ServerSpec:
-    return ServerSpec(module, "stdio", command=sys.executable, args=("-m", module, *arguments), trusted=True)
+@pytest.fixture
+async def wrap() -> AsyncIterator[Wrap]:
+    async with Workshop(wraps=True) as workshop:
+        yield workshop.wrap
 
 
-def program(name: str, *arguments: str) -> ServerSpec:
-    return ServerSpec(name, "stdio", command="node", args=(str(PROGRAMS / name), *arguments), trusted=True)
+def python(module: str, *arguments: str, **grants: Any) -> ServerSpec:
+    return ServerSpec(module, "stdio", command=sys.executable, args=("-m", module, *arguments), trusted=True, **grants)
+
+
+def program(name: str, *arguments: str, **grants: Any) -> ServerSpec:
+    return ServerSpec(name, "stdio", command="node", args=(str(PROGRAMS / name), *arguments), trusted=True, **grants)
 
 
 @pytest.mark.slow
-async def test_the_time_server_tells_the_time(connect: Connect) -> None:
-    connection = connect(python("mcp_server_time"))
+async def test_the_time_server_tells_the_time(connect: Connect, wrap: Wrap) -> None:
+    connection = connect(python("mcp_server_time"), wrap=wrap)
     listing = await connection.list_tools()
     assert {tool.name: tool.is_read_only for tool in listing.tools} == {"get_current_time": True, "convert_time": True}
     asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
@@ -58,19 +68,22 @@ async def test_the_time_server_tells_the_time(connect: Connect) -> None:
 
 
 @pytest.mark.slow
-async def test_the_git_server_reads_a_repository(connect: Connect, repository: Path) -> None:
-    connection = connect(python("mcp_server_git", "--repository", str(repository)))
+async def test_the_git_server_reads_a_repository(connect: Connect, repository: Path, wrap: Wrap) -> None:
+    connection = connect(python("mcp_server_git", "--repository", str(repository), reads=(str(repository),)), wrap=wrap)
     assert "git_log" in {tool.name for tool in (await connection.list_tools()).tools}
     assert "Wind the spring" in str(output_of(await connection.call("git_log", {"repo_path": str(repository)})))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("node_servers")
-async def test_the_filesystem_server_keeps_to_its_folder(connect: Connect, tmp_path: Path) -> None:
+async def test_the_filesystem_server_keeps_to_its_folder(connect: Connect, tmp_path: Path, wrap: Wrap) -> None:
     (tmp_path / "note.txt").write_text("tick")
-    connection = connect(program("mcp-server-filesystem", str(tmp_path)))
+    give(tmp_path)
+    connection = connect(program("mcp-server-filesystem", str(tmp_path), folders=(str(tmp_path),)), wrap=wrap)
     assert len((await connection.list_tools()).tools) >= 10
     assert output_of(await connection.call("read_text_file", {"path": str(tmp_path / "note.txt")})) != ""
+    await connection.call("write_file", {"path": str(tmp_path / "new.txt"), "content": "tock"})
+    assert (tmp_path / "new.txt").read_text() == "tock"
     outside = await connection.call("read_text_file", {"path": "/etc/hostname"})
     assert outside.is_error
     assert "denied" in str(output_of(outside))
@@ -78,8 +91,8 @@ async def test_the_filesystem_server_keeps_to_its_folder(connect: Connect, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("node_servers")
-async def test_the_everything_server_is_understood(connect: Connect) -> None:
-    connection = connect(program("mcp-server-everything"))
+async def test_the_everything_server_is_understood(connect: Connect, wrap: Wrap) -> None:
+    connection = connect(program("mcp-server-everything"), wrap=wrap)
     await connection.list_tools()
     assert output_of(await connection.call("echo", {"message": "tick"})) == "Echo: tick"
     image = output_of(await connection.call("get-tiny-image", {}))
@@ -93,7 +106,8 @@ async def test_the_everything_server_is_understood(connect: Connect) -> None:
     await connection.call("trigger-long-running-operation", {"duration": 0.2, "steps": 2}, progress=told.append)
     assert told == ["1 of 2", "2 of 2"]
     environment = json.loads(str(output_of(await connection.call("get-env", {}))))
-    assert set(environment) <= {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"}
+    usual = {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "PWD", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE"}
+    assert set(environment) <= usual
 
 
 @pytest.mark.slow

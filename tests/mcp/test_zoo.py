@@ -5,9 +5,11 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 import uvloop
 from tests.mcp.conftest import Connect, Zoo, until
@@ -17,6 +19,8 @@ from mainspring.tools.mcp import exchange
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import Answer
 from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.sandbox.grants import Program
+from mainspring.tools.sandbox.wrap import unwrapped
 
 # Each starts a server of its own, and there are many.
 pytestmark = pytest.mark.slow
@@ -200,15 +204,44 @@ async def test_a_server_gets_its_own_environment_and_not_ours(
 
 
 async def test_a_command_can_be_wrapped(zoo: Zoo, connect: Connect) -> None:
-    seen: list[list[str]] = []
+    seen: list[str] = []
 
-    def wrap(argv: list[str]) -> list[str]:
-        seen.append(argv)
-        return ["env", "WRAPPED=yes", *argv]
+    @asynccontextmanager
+    async def wrap(program: Program) -> AsyncIterator[Sequence[str]]:
+        seen.append(program.argv[0])
+        yield ["env", "WRAPPED=yes", *unwrapped(program)]
+        seen.append("left")
 
     connection = connect(zoo.spec("env", sandboxed=True), wrap=wrap)
     assert json.loads(text(await connection.call("read", {})))["WRAPPED"] == "yes"
-    assert seen[0][0] == sys.executable
+    await connection.close()
+    assert seen == [sys.executable, "left"]
+
+
+async def test_without_a_sandbox_a_server_that_is_to_be_held_does_not_start(zoo: Zoo, connect: Connect) -> None:
+    with pytest.raises(ToolUnavailable, match=r"`good` cannot start in the sandbox: this engine has none.*`sandboxed = false`"):
+        await connect(zoo.spec("good", sandboxed=True)).list_tools()
+    assert zoo.count("good", "initialize") == 0
+
+
+async def test_a_server_does_not_outlive_an_engine_that_was_killed(zoo: Zoo) -> None:
+    """The server would stay for ten minutes, with the child it has, and ignores that its input ends."""
+    spec = zoo.spec("stubborn")
+    code = (
+        "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
+        "from mainspring.tools.mcp.servers import ServerSpec\n"
+        "async def main():\n"
+        f"    spec = ServerSpec('s', 'stdio', command={spec.command!r}, args={spec.args!r}, trusted=True, sandboxed=False)\n"
+        "    await Connection(spec).list_tools()\n    print('up', flush=True)\n    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    async with await anyio.open_process([sys.executable, "-c", code]) as engine:
+        assert engine.stdout is not None
+        await engine.stdout.receive()
+        pids = zoo.pids("stubborn")
+        assert all(is_running(pid) for pid in pids)
+        engine.kill()
+        await until(lambda: not any(is_running(pid) for pid in pids))
 
 
 async def test_closing_ends_a_server_that_will_not_go_and_its_children(zoo: Zoo, connect: Connect) -> None:

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from mainspring.errors import SandboxError
+from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
 
@@ -27,8 +28,8 @@ def secret() -> Iterator[None]:
         yield
 
 
-async def opened(mode: Mode, warm: int = 0) -> AsyncIterator[LocalSandbox]:
-    sandbox = open_sandbox(mode, uid=next(_users), warm=warm)
+async def opened(mode: Mode, warm: int = 0, groups: Groups | None = None) -> AsyncIterator[LocalSandbox]:
+    sandbox = open_sandbox(mode, uid=next(_users), warm=warm, groups=groups)
     try:
         entered = await sandbox.__aenter__()
     except SandboxError as error:

@@ -1,4 +1,5 @@
-"""An engine to be killed: it opens a sandbox, lets a program run with a survivor in the background, and says where all that is.
+"""An engine to be killed: it opens a sandbox, lets a program run with a survivor in the background, and a session
+rest, and says where all that is.
 
 python engine.py MODE UID
 """
@@ -10,20 +11,32 @@ from typing import cast
 
 from tests.sandbox.test_resources import SURVIVOR
 
+from mainspring.tools.sandbox.lease import LocalLease, LocalSession
+from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
 
 
 async def main() -> None:
     mode, uid = cast("Mode", sys.argv[1]), int(sys.argv[2])
-    async with open_sandbox(mode, uid=uid, warm=2) as sandbox, sandbox.acquire() as lease:
-        await sandbox.warmed()
-        output = lease.run(f"{SURVIVOR}\ntime.sleep(600)")
-        await anext(output)
-        slot, warden = lease._slot, sandbox._processes._warden
-        assert warden is not None
-        groups = [str(folder) for folder in slot.group.folders] if slot.group else []
-        print(json.dumps({"warden": warden.pid, "folder": str(sandbox._folder), "groups": groups}), flush=True)
-        await asyncio.sleep(600)
+    async with (
+        open_sandbox(mode, uid=uid, warm=2) as sandbox,
+        sandbox.acquire() as lease,
+        sandbox.acquire() as resting,
+        resting.session() as session,
+    ):
+        await serve(sandbox, lease, resting, session)
+
+
+async def serve(sandbox: LocalSandbox, lease: LocalLease, resting: LocalLease, session: LocalSession) -> None:
+    await session.run_cell("x = 1")
+    await sandbox.warmed()
+    output = lease.run(f"{SURVIVOR}\ntime.sleep(600)")
+    await anext(output)
+    warden = sandbox._processes._warden
+    assert warden is not None
+    groups = [str(folder) for slot in (lease._slot, resting._slot) if slot.group for folder in slot.group.folders]
+    print(json.dumps({"warden": warden.pid, "folder": str(sandbox._folder), "groups": groups}), flush=True)
+    await asyncio.sleep(600)
 
 
 asyncio.run(main())

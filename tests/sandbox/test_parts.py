@@ -2,17 +2,18 @@
 
 import asyncio
 import json
-import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from mainspring.errors import SandboxError
 from mainspring.tools.sandbox import cgroup, seccomp
-from mainspring.tools.sandbox.cgroup import Version2Groups
+from mainspring.tools.sandbox.cgroup import Version1Groups, Version2Groups
 from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.local import LocalSandbox
@@ -98,7 +99,23 @@ def test_a_version_2_group_is_limited_by_its_files_and_counts_what_was_ended(tmp
     assert (folder / "memory.swap.max").read_text() == "0"
     assert int((folder / "pids.max").read_text()) == 10 + cgroup.OVERHEAD
     assert group.kills() == 2
+    assert group.freeze(True)
+    assert (folder / "cgroup.freeze").read_text() == "1"
+    assert group.freeze(False)
+    assert (folder / "cgroup.freeze").read_text() == "0"
     assert group.joins == (str(folder / "cgroup.procs"),)
+
+
+def test_groups_that_cannot_be_frozen_are_used_all_the_same(tmp_path: Path) -> None:
+    parents = {name: tmp_path / name for name in ("memory", "pids")}
+    for folder in parents.values():
+        folder.mkdir()
+    with pytest.raises(OSError, match="freezer"):
+        Version1Groups({**parents, "freezer": tmp_path / "freezer"}).make()
+    assert [path for folder in parents.values() for path in folder.iterdir()] == [], "all of them are made, or none"
+    group = Version1Groups(parents).make()
+    assert not group.freeze(True)
+    cgroup.remove(group)
 
 
 def test_groups_that_were_found_work_and_are_removed() -> None:
@@ -178,18 +195,23 @@ async def test_the_probe_finds_every_way_out_of_what_is_no_sandbox(unsafe: Local
     assert await escapes(sandbox) == ()
 
 
+@pytest.fixture
+def entered() -> Iterator[Path]:
+    """A folder that others may enter; above those of pytest they may not, whatever one of its runs does about it."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 async def test_a_backend_that_does_not_hold_is_passed_over_and_health_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, entered: Path
 ) -> None:
-    broken = tmp_path / "lib" / "package" / "bin" / "bwrap"
+    broken = entered / "lib" / "package" / "bin" / "bwrap"
     broken.parent.mkdir(parents=True)
     broken.write_text(
         "#!/bin/sh\n[ \"$1\" = --version ] && echo bubblewrap 9 && exit\necho 'no namespaces for you' >&2; exit 1\n"
     )
     broken.chmod(0o755)
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o055 != 0o055:
-            folder.chmod(0o755)
     monkeypatch.setattr("mainspring.tools.sandbox.bwrap.bundled", lambda: broken)
     monkeypatch.setattr("mainspring.tools.sandbox.bwrap.installed", lambda: None)
     async with open_sandbox("auto", warm=0) as sandbox:

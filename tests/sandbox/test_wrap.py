@@ -1,43 +1,33 @@
-"""A program that the engine starts itself, an MCP server above all, is held as sandboxed code is."""
+"""A program that the engine starts itself is held as sandboxed code is; `tests/mcp/test_held.py` tries what it can do."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
 from tests.sandbox.conftest import opened
-from tests.sandbox.traces import processes_of
 
-from mainspring.errors import SandboxError
-from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.content import output_of
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.sandbox.files import Owner
+from mainspring.tools.sandbox.grants import Program, grants_of
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.wrap import wrapping
+from mainspring.tools.sandbox.wrap import unwrapped, wrapped
 
 LOOK = """
-import json, os, socket
-def attempt(work):
-    try:
-        work()
-    except OSError as error:
-        return type(error).__name__
-    return "done"
+import json, os
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
     "folder": os.getcwd(),
-    "own": attempt(lambda: open("mine", "w").close()),
-    "system": attempt(lambda: open("/usr/mine", "w").close()),
-    "bait": attempt(lambda: open(BAIT).close()),
-    "network": attempt(lambda: socket.create_connection(("127.0.0.1", PORT), 2).close()),
     "uid": os.getuid(),
     "rights": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
     "filter": status["Seccomp"].strip(),
     "names": sorted(os.environ),
     "given": os.environ.get("GIVEN"),
+    "files": len(os.listdir("/proc/self/fd")),
 }))
 """
 
@@ -48,68 +38,88 @@ async def bwrap() -> AsyncIterator[LocalSandbox]:
         yield entered
 
 
-@pytest.fixture(scope="module")
-async def landlock() -> AsyncIterator[LocalSandbox]:
-    async for entered in opened("landlock"):
-        yield entered
-
-
-def look(argv: list[str]) -> dict[str, object]:
-    done = subprocess.run(argv, capture_output=True, text=True, env={"GIVEN": "a key"}, timeout=60, check=False)
+def ran(line: tuple[str, ...]) -> str:
+    theirs, ours = os.pipe()
+    try:
+        done = subprocess.run(
+            [*line, str(theirs)],
+            capture_output=True,
+            text=True,
+            env={"GIVEN": "a key"},
+            timeout=60,
+            check=False,
+            pass_fds=(theirs,),
+        )
+    finally:
+        os.close(theirs)
+        os.close(ours)
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return done.stdout
 
 
-@pytest.mark.parametrize("network", [False, True])
-async def test_a_wrapped_program_sees_the_system_and_what_it_was_given_and_nothing_else(
-    bwrap: LocalSandbox, tmp_path: Path, network: bool
-) -> None:
-    bait = tmp_path / "bait"
-    bait.touch()
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    async with listener:
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        code = f"BAIT, PORT = {str(bait)!r}, {port}\n{LOOK}"
-        argv = [*wrapping(bwrap, network=network)([sys.executable, "-c", code])]
-        seen = await anyio.to_thread.run_sync(look, argv)
-    assert seen["folder"] == "/workspace"
-    assert (seen["own"], seen["system"], seen["bait"]) == ("done", "OSError", "FileNotFoundError")
-    assert (seen["network"] == "done") is network
-    assert (seen["uid"] != 0, seen["rights"], seen["filter"]) == (True, 0, "2")
-    assert seen["given"] == "a key"
+async def look(sandbox: LocalSandbox, program: Program) -> dict[str, object]:
+    async with wrapped(sandbox, program) as line:
+        return dict(json.loads(await anyio.to_thread.run_sync(ran, tuple(line))))
+
+
+async def test_a_wrapped_program_is_nobody_without_rights_in_a_group_of_its_own(bwrap: LocalSandbox) -> None:
+    seen = await look(bwrap, Program(argv=(sys.executable, "-c", LOOK)))
+    assert (seen["folder"], seen["rights"], seen["filter"], seen["given"]) == ("/workspace", 0, "2", "a key")
+    assert seen["uid"] != 0
+    assert seen["files"] == 4, "its three and the one it looks with"
     own = {"GIVEN", "HOME", "LANG", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "TMPDIR", "USER"}
     assert isinstance(seen["names"], list)
     assert set(seen["names"]) <= own
+    assert [path.name for path in bwrap._data.iterdir()] == ["etc"]
 
 
-async def test_a_given_workspace_is_what_the_program_works_on(bwrap: LocalSandbox) -> None:
-    workspace = bwrap._data / "wrapped"
-    workspace.mkdir(mode=0o777)
-    workspace.chmod(0o777)
-    await anyio.run_process(wrapping(bwrap, workspace=workspace)(["/bin/sh", "-c", "echo done > file"]))
-    assert (workspace / "file").read_text() == "done\n"
+async def test_a_wrapped_program_has_a_control_group_where_there_are_any_and_leaves_none(bwrap: LocalSandbox) -> None:
+    async with wrapped(bwrap, Program(argv=("/bin/true",))) as line:
+        joins = json.loads(line[4])["launch"]["joins"]
+        assert bool(joins) is ((await bwrap.health()).totals != "none")
+        assert all(os.access(join, os.W_OK) for join in joins)
+    assert not any(os.access(join, os.F_OK) for join in joins)
 
 
-@pytest.mark.slow
-async def test_an_mcp_server_serves_from_the_sandbox_and_leaves_nothing(bwrap: LocalSandbox) -> None:
-    before = processes_of(bwrap)
-    spec = ServerSpec("time", "stdio", command=sys.executable, args=("-m", "mcp_server_time"), trusted=True, sandboxed=True)
-    connection = Connection(spec, wrap=wrapping(bwrap))
-    asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
-    told = json.loads(str(output_of(await connection.call("convert_time", asked))))
-    assert told["target"]["timezone"] == "Asia/Tokyo"
-    if bwrap._owner.uid is not None:
-        assert set(processes_of(bwrap)) - set(before), "it runs as the sandbox's user"
-    await connection.close()
-    with anyio.fail_after(20):
-        while set(processes_of(bwrap)) - set(before):  # noqa: ASYNC110 (processes set no event)
-            await anyio.sleep(0.01)
+async def test_unsafe_holds_nothing(unsafe: LocalSandbox) -> None:
+    program = Program(argv=(sys.executable, "-c", "print('out')"))
+    async with wrapped(unsafe, program) as line:
+        assert line == unwrapped(program)
+        assert await anyio.to_thread.run_sync(ran, tuple(line)) == "out\n"
 
 
-async def test_unsafe_wraps_nothing(unsafe: LocalSandbox) -> None:
-    assert list(wrapping(unsafe)(["server", "--flag"])) == ["server", "--flag"]
+def paths(*argv: str, cwd: Path | None = None) -> set[str]:
+    program = Program(argv=argv, cwd=None if cwd is None else str(cwd))
+    return {grant.path for grant in grants_of(program, Owner())}
 
 
-async def test_landlock_alone_refuses_with_what_to_install(landlock: LocalSandbox) -> None:
-    with pytest.raises(SandboxError, match="install bubblewrap"):
-        wrapping(landlock)
+def test_a_program_may_read_what_it_consists_of_and_no_more() -> None:
+    with TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        for folder in ("env/bin", "env/lib", "env/secrets", "app/src", "app/node_modules/.bin", "app/node_modules/x", "loose"):
+            (root / folder).mkdir(parents=True)
+        for file in ("env/bin/python3", "env/bin/node", "app/package.json", "app/src/main.js", "app/node_modules/x/main.js"):
+            (root / file).touch(mode=0o755)
+        for file in ("loose/script.py", "loose/data.db", "lone.py"):
+            (root / file).touch()
+        (root / "app/node_modules/.bin/x").symlink_to("../x/main.js")
+        python, node = str(root / "env/bin/python3"), str(root / "env/bin/node")
+        installed = {str(root / "env/bin"), str(root / "env/lib")}
+        assert paths(python, "-m", "loose") == installed
+        assert paths(node, str(root / "app/src/main.js")) == installed | {str(root / "app")}
+        assert paths(node, str(root / "app/node_modules/.bin/x")) == installed | {str(root / "app/node_modules")}
+        assert paths(python, "loose/script.py", cwd=root) == installed | {str(root), str(root / "loose")}
+        assert paths(python, "-c", "pass", str(root / "loose/script.py")) == installed
+        assert paths("/bin/cat", str(root / "loose/script.py")) == set(), "data is nobody's own program"
+        assert paths(python, str(root / "loose/script.py"), str(root / "lone.py")) == installed | {str(root / "loose")}
+        (root / "loose/mainspring.db").touch()
+        assert paths(python, str(root / "loose/script.py")) == installed | {str(root / "loose/script.py")}
+
+
+def test_a_script_in_a_home_does_not_show_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as name:
+        home = Path(name).resolve()
+        monkeypatch.setenv("HOME", name)
+        (home / "server.py").touch()
+        (home / "package.json").touch()
+        assert paths("/usr/bin/python3", str(home / "server.py")) == {str(home / "server.py")}

@@ -162,6 +162,7 @@ async def test_a_cell_that_is_cancelled_loses_the_state_and_the_next_one_says_so
 
 
 async def test_files_that_were_put_are_worked_on_and_come_out(containers: Containers, python: CodeInterpreter) -> None:
+    await containers.create("", "cntr_1")
     await containers.put("", "cntr_1", "in/data.txt", b"hello")
     await output(python, "_ = open('out.txt', 'w').write(open('in/data.txt').read().upper())")
     assert await containers.get("", "cntr_1", "out.txt") == b"HELLO"

@@ -9,7 +9,7 @@ from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
 from mainspring.app import Engine
-from mainspring.errors import InvalidRequest, NotFound, SandboxError
+from mainspring.errors import InvalidRequest, NotFound, SandboxError, SandboxFull
 from mainspring.items import FunctionCallOutput
 from mainspring.loop.conversation import CONVERSATION
 from mainspring.ports import Document
@@ -171,9 +171,53 @@ async def test_when_all_are_in_use_one_more_is_refused_and_nothing_is_lost(sandb
     async with Containers(sandbox, most=1) as containers:
         async with containers.use("", "cntr_1"):
             assert await ran(containers, "true", "conv_2") == (
-                "all 1 containers are in use; try again when some of the work there is done"
+                "all 1 containers are in use; try again when some of the work there is done, or delete one"
             )
         assert await ran(containers, "echo now", "conv_2") == f"{NEW}\nnow\n[exit code 0]"
+
+
+def ids(containers: Containers, tenant: str) -> list[str]:
+    return [about.id for about in containers.all(tenant)]
+
+
+async def test_a_tenant_makes_room_among_its_own_containers_first(sandbox: LocalSandbox) -> None:
+    async with Containers(sandbox, most=4, most_each=3) as containers:
+        await containers.create("old", "cntr_1")
+        for number in (1, 2, 3):
+            await containers.create("acme", f"cntr_{number}")
+        await containers.create("acme", "cntr_4")
+        assert (ids(containers, "old"), ids(containers, "acme")) == (["cntr_1"], ["cntr_2", "cntr_3", "cntr_4"])
+
+
+async def test_a_new_tenant_takes_an_unused_one_of_whoever_has_most(sandbox: LocalSandbox) -> None:
+    async with Containers(sandbox, most=3, most_each=2) as containers:
+        await containers.create("few", "cntr_1")
+        for number in (1, 2):
+            await containers.create("many", f"cntr_{number}")
+        await containers.create("new", "cntr_1")
+        assert [ids(containers, tenant) for tenant in ("few", "many", "new")] == [["cntr_1"], ["cntr_2"], ["cntr_1"]]
+
+
+async def test_what_a_tenant_uses_no_other_can_take_and_none_has_all(sandbox: LocalSandbox) -> None:
+    async with Containers(sandbox, most=2, most_each=1) as containers, containers.use("acme", "cntr_1") as container:
+        with pytest.raises(SandboxFull, match="your 1 containers are in use"):
+            await containers.create("acme", "cntr_2")
+        async with containers.use("other", "cntr_1"):
+            with pytest.raises(SandboxFull, match="all 2 containers are in use"):
+                await containers.create("third", "cntr_1")
+        await containers.create("third", "cntr_1")
+        assert ids(containers, "other") == [], "which was not in use any more"
+        assert (await container.lease.execute("print(1)")).stdout == "1\n"
+
+
+async def test_a_container_may_have_a_shorter_life_than_others(sandbox: LocalSandbox) -> None:
+    clock = Clock()
+    async with Containers(sandbox, idle_seconds=100, clock=clock) as containers:
+        await containers.create("", "cntr_1", "short", 10)
+        await containers.create("", "cntr_2", "long")
+        clock.now = 11
+        await containers.expire()
+        assert [(about.id, about.name, about.idle_seconds) for about in containers.all("")] == [("cntr_2", "long", 100)]
 
 
 async def test_a_container_that_is_removed_is_gone_and_those_who_wait_get_a_new_one(containers: Containers) -> None:
@@ -248,4 +292,4 @@ async def test_a_sandbox_error_reaches_whoever_uses_a_container(sandbox: LocalSa
     async with closed:
         pass
     with pytest.raises(SandboxError, match="shutting down"):
-        await closed.put("", "cntr_1", "file", b"")
+        await closed.create("", "cntr_1")

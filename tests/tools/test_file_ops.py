@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.app import Engine
+from mainspring.engine.redact import REDACTED
 from mainspring.errors import InvalidRequest
 from mainspring.items import FunctionCallOutput, Json
 from mainspring.policies.paths import Paths
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops
 from mainspring.tools.builtin.beneath import folder_at
-from mainspring.tools.builtin.file_ops import FileOps, located
+from mainspring.tools.builtin.file_ops import MARK, FileOps, located
 from mainspring.tools.builtin.patching import patched
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
@@ -499,3 +500,45 @@ async def test_what_may_not_be_seen_is_neither_listed_nor_found(work: Path) -> N
     assert ".env" not in str(listed.output)
     assert "notes.txt" in str(listed.output)
     assert str(found.output) == "notes.txt:1: TOKEN is in .env"
+
+
+CONFIG = "host = 'a'\npassword = 'hunter2-and-more'\nport = 1\n"
+
+
+async def test_a_file_that_was_read_without_its_secrets_is_not_written_back_without_them(work: Path) -> None:
+    """The model does what models do: it reads the file, and writes all that it saw with one line changed."""
+    (work / "config.toml").write_text(CONFIG)
+    reading = call("file_ops", operation="read", path="config.toml")
+    seen = CONFIG.replace("'hunter2-and-more'", MARK)
+    script = Scripted(
+        reading,
+        call("file_ops", operation="write", path="config.toml", content=seen.replace("port = 1", "port = 2")),
+        call("file_ops", operation="patch", path="config.toml", old=f"password = {MARK}\nport = 1", new="port = 2"),
+        call("file_ops", operation="patch", path="config.toml", old="port = 1", new="port = 2"),
+        say("Done."),
+    )
+    tools = Registry([FileOps()], context=ToolContext(working_dir=work))
+    async with Engine(script, tools=tools) as engine:
+        run = await engine.run("Set the port to 2.")
+    told = [str(item.output) for item in run.output if isinstance(item, FunctionCallOutput)]
+    assert told[0] == seen, "what it was shown"
+    assert "`config.toml` is not written: `[redacted]` stands for a secret that you are not shown" in told[1]
+    assert "quote only lines without it" in told[2]
+    assert told[3].startswith("Patched")
+    assert (work / "config.toml").read_text() == CONFIG.replace("port = 1", "port = 2")
+
+
+def test_the_mark_is_the_one_that_the_engine_makes() -> None:
+    assert MARK == REDACTED
+
+
+async def test_a_file_that_has_the_mark_itself_can_be_changed(work: Path) -> None:
+    (work / "log.txt").write_text(f"key {MARK}\nline 2\n")
+    await output(work, "write", "log.txt", content=f"key {MARK}\nline 3\n")
+    await output(work, "patch", "log.txt", old=f"key {MARK}", new=f"a key: {MARK}")
+    assert (work / "log.txt").read_text() == f"a key: {MARK}\nline 3\n"
+    for more in ({"content": f"{MARK}{MARK}"}, {"content": f"{MARK}\n{MARK}\n"}):
+        assert "is not written" in await error(work, "write", "log.txt", **more)
+    assert "is not written" in await error(work, "patch", "log.txt", diff=f"@@ -2 +2 @@\n-line 3\n+line {MARK}\n")
+    assert "is not written" in await error(work, "write", "new.txt", content=f"key {MARK}")
+    assert not (work / "new.txt").exists()

@@ -378,6 +378,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("my_offers", None)
 
 
+@pytest.mark.requirement("C17")
 @pytest.mark.usefixtures("package")
 async def test_tools_of_installed_packages_are_found_and_broken_ones_reported() -> None:
     registry = Registry()

@@ -29,16 +29,18 @@ def add(
     header: Annotated[list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the program. Repeatable.")] = None,
     ask: Annotated[bool, typer.Option("--ask", help="Have a person approve every call.")] = False,
-    sandbox: Annotated[
-        bool, typer.Option("--sandbox", help="Run the program in the sandbox: no network, no files but its own.")
-    ] = False,
+    network: Annotated[bool, typer.Option("--network", help="Grant the program the network; it runs in a sandbox.")] = False,
+    folder: Annotated[list[str] | None, typer.Option(metavar="PATH", help="A folder it may write to. Repeatable.")] = None,
+    read: Annotated[list[str] | None, typer.Option(metavar="PATH", help="A file or folder it may read. Repeatable.")] = None,
+    no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run the program without the sandbox.")] = False,
     config: Config = Path("mainspring.toml"),
 ) -> int:
     """Adds a server to the settings.
 
     Examples:
 
-        mainspring mcp add time -- uvx mcp-server-time
+        mainspring mcp add time --network -- uvx mcp-server-time
+        mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
         mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
     """
     from mainspring.cli.plain import say
@@ -54,7 +56,9 @@ def add(
     table |= {"headers": _pairs(header or (), ":")} if header else {}
     table |= {"env": _pairs(env or (), "=")} if env else {}
     table |= {"require_approval": "always"} if ask else {}
-    table |= {"sandboxed": True} if sandbox else {}
+    table |= {"network": True} if network else {}
+    table |= {name: [os.path.abspath(path) for path in given] for name, given in (("folders", folder), ("reads", read)) if given}
+    table |= {"sandboxed": False} if no_sandbox else {}
     if not command and not url:
         raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
     servers_of({label: table})
@@ -72,7 +76,8 @@ def add(
 def list_servers(config: Config = Path("mainspring.toml")) -> int:
     """Lists the servers of the settings."""
     for spec in _servers(config):
-        print(f"{spec.label}  {spec.transport}  {' '.join([spec.command, *spec.args]) or spec.url}")
+        how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
+        print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
     return 0
 
 
@@ -111,7 +116,7 @@ def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
 
     async def offered() -> int:
-        async with Workshop(wraps=any(spec.sandboxed for spec in chosen)) as workshop:
+        async with Workshop(wraps=any(spec.is_held for spec in chosen)) as workshop:
             servers = McpTools(chosen, wrap=workshop.wrap)
             try:
                 found = await servers.toolset()

@@ -1,24 +1,30 @@
 """Containers: workspaces that last from call to call, each a lease on the sandbox.
 
 Theory of operation. A container belongs to a tenant and has an id; for anybody else it does not exist. It is made by the first
-call that wants it, serves one call at a time, and is kept until nobody has used it for a while or its room is needed for another.
-None of them outlives the engine: whoever comes back later gets a new one, and is told so.
+call that wants it, or by name, serves one call at a time, and is kept until nobody has used it for a while or its room is needed
+for another. None of them outlives the engine: whoever comes back later gets a new one, and is told so.
+
+There is room for so many in all, and for so many of one tenant. Who needs room gives up an unused one of its own first, then that
+of whoever has most; what is in use is nobody's to take.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from time import monotonic
+from time import monotonic, time
 from types import TracebackType
 from typing import Self
 
-from mainspring.errors import NotFound, SandboxError
+from msgspec import Struct
+
+from mainspring.errors import NotFound, SandboxError, SandboxFull
 from mainspring.ids import derived
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.port import DEFAULT, Lease, Listing, Result, Sandbox, SandboxSpec, Session
 
 MOST = 32
+MOST_EACH = 24
 IDLE_SECONDS = 20 * 60.0
 
 NEW = "[new container: it has no files or variables of earlier calls]"
@@ -31,11 +37,23 @@ def container_of(context: ToolContext) -> str:
     return derived("cntr", context.scope or context.run_id)
 
 
+class About(Struct, frozen=True):
+    """A container, from outside. The times are seconds since 1970."""
+
+    id: str
+    name: str
+    created_at: float
+    used_at: float
+    idle_seconds: float
+
+
 class Container:
     """A workspace with a Python interpreter, in the hands of one call at a time."""
 
     def __init__(self, lease: Lease, session: Session) -> None:
         self.lease = lease
+        self.given: set[str] = set()
+        """The files that were put in from outside."""
         self.is_state_lost = False
         """The interpreter of earlier cells has ended, so the next cell begins with nothing."""
         self._session = session
@@ -54,7 +72,7 @@ class Container:
 
 
 class Containers:
-    """All containers of an engine, from `async with` on. Beyond `most`, the one that nobody has used for longest makes room."""
+    """All containers of an engine, from `async with` on: `most` of them, and `most_each` of one tenant."""
 
     def __init__(
         self,
@@ -62,12 +80,14 @@ class Containers:
         *,
         spec: SandboxSpec = DEFAULT,
         most: int = MOST,
+        most_each: int = MOST_EACH,
         idle_seconds: float = IDLE_SECONDS,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.spec = spec
         self._sandbox = sandbox
         self._most = most
+        self._most_each = most_each
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._places: OrderedDict[Key, _Place] = OrderedDict()
@@ -99,20 +119,51 @@ class Containers:
                 await place.close()
                 raise
 
+    async def create(self, tenant: str, id: str, name: str = "", idle_seconds: float | None = None) -> About:
+        """Makes a container. Raises as `use` does."""
+        async with self.use(tenant, id):
+            place = self._places[tenant, id]
+            place.name, place.idle_seconds = name, idle_seconds
+        return self.about(tenant, id)
+
+    def about(self, tenant: str, id: str) -> About:
+        """Raises `NotFound` if there is no such container."""
+        with self._found(tenant, id, is_use=False):
+            return self._about(id, self._places[tenant, id])
+
+    def all(self, tenant: str) -> tuple[About, ...]:
+        """Those of a tenant, in the order in which they were made."""
+        found = [self._about(id, place) for (whose, id), place in self._places.items() if whose == tenant and place.container]
+        return tuple(sorted(found, key=lambda about: about.created_at))
+
+    def _about(self, id: str, place: "_Place") -> About:
+        return About(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
+
     async def put(self, tenant: str, id: str, path: str, data: bytes) -> None:
-        """Writes a file, into a new container if need be. Raises as `Lease.put` and `use` do."""
-        async with self.use(tenant, id) as container:
+        """Writes a file, whatever runs in the container. Raises as `Lease.put` does, and `NotFound` if there is none."""
+        with self._found(tenant, id) as container:
             await container.lease.put(path, data)
+            container.given.add(path)
 
     async def get(self, tenant: str, id: str, path: str) -> bytes:
         """Raises as `Lease.get` does, and `NotFound` if there is no such container."""
-        with self._found(tenant, id) as lease:
-            return await lease.get(path)
+        with self._found(tenant, id) as container:
+            return await container.lease.get(path)
+
+    async def remove_file(self, tenant: str, id: str, path: str) -> None:
+        """Raises as `Lease.remove` does, and `NotFound` if there is no such container."""
+        with self._found(tenant, id) as container:
+            await container.lease.remove(path)
 
     async def list(self, tenant: str, id: str) -> Listing:
         """Raises `NotFound` if there is no such container."""
-        with self._found(tenant, id) as lease:
-            return await lease.list()
+        with self._found(tenant, id) as container:
+            return await container.lease.list()
+
+    def given(self, tenant: str, id: str) -> frozenset[str]:
+        """The paths of the files that were put in from outside. Raises `NotFound` if there is no such container."""
+        with self._found(tenant, id, is_use=False) as container:
+            return frozenset(container.given)
 
     async def remove(self, tenant: str, id: str) -> None:
         """Ends the container once no call is in it. Raises `NotFound`."""
@@ -122,16 +173,17 @@ class Containers:
 
     async def expire(self) -> None:
         """Ends the containers that nobody has used for a while; done from time to time without being asked."""
-        since = self._clock() - self._idle_seconds
-        for key in [key for key, place in self._places.items() if not place.users and place.last_use <= since]:
-            await self._places.pop(key).close()
+        now = self._clock()
+        for key, place in list(self._places.items()):
+            if not place.users and place.last_use <= now - (place.idle_seconds or self._idle_seconds):
+                await self._places.pop(key).close()
 
     @asynccontextmanager
     async def _turn(self, key: Key) -> AsyncIterator["_Place"]:
         place = self._places.get(key)
         unused = None
         if place is None:
-            unused = self._room()
+            unused = self._room(key[0])
             place = self._places[key] = _Place()
         with self._kept(key, place):
             if unused is not None:
@@ -147,28 +199,35 @@ class Containers:
             yield
         finally:
             place.users -= 1
-            place.last_use = self._clock()
+            place.last_use, place.used_at = self._clock(), time()
             if self._places.get(key) is place:
                 self._places.move_to_end(key)
                 if place.container is None and not place.users:
                     del self._places[key]
 
     @contextmanager
-    def _found(self, tenant: str, id: str) -> Iterator[Lease]:
+    def _found(self, tenant: str, id: str, *, is_use: bool = True) -> Iterator[Container]:
         place = self._places.get((tenant, id))
         if place is None or place.container is None:
             raise NotFound(f"there is no container `{id}`; it was never made, or is gone with its files after lying idle")
+        if not is_use:
+            yield place.container
+            return
         with self._kept((tenant, id), place):
-            yield place.container.lease
+            yield place.container
 
-    def _room(self) -> "_Place | None":
-        """Makes room for one more: what it returns is to be closed."""
-        if len(self._places) < self._most:
+    def _room(self, tenant: str) -> "_Place | None":
+        """Makes room for one more of the tenant's: what it returns is to be closed."""
+        held = Counter([whose for whose, _ in self._places])
+        is_at_own_limit = held[tenant] >= self._most_each
+        if len(self._places) < self._most and not is_at_own_limit:
             return None
-        for key, place in self._places.items():
-            if not place.users:
-                return self._places.pop(key)
-        raise SandboxError(f"all {self._most} containers are in use; try again when some of the work there is done")
+        unused = [key for key, place in self._places.items() if not place.users and (key[0] == tenant or not is_at_own_limit)]
+        if unused:
+            # They are in the order of their last use, which the first of equals keeps.
+            return self._places.pop(min(unused, key=lambda key: (key[0] != tenant, -held[key[0]])))
+        whose = f"your {held[tenant]}" if is_at_own_limit else f"all {len(self._places)}"
+        raise SandboxFull(f"{whose} containers are in use; try again when some of the work there is done, or delete one")
 
     async def _made(self, place: "_Place") -> Container:
         if self._is_closed:
@@ -193,6 +252,9 @@ class _Place:
         self.lock = asyncio.Lock()
         self.users = 0
         self.last_use = 0.0
+        self.name = ""
+        self.idle_seconds: float | None = None
+        self.created_at = self.used_at = time()
         self.container: Container | None = None
         self.stack = AsyncExitStack()
 

@@ -3,6 +3,9 @@
 A path is resolved first, links included, and must then lie in the working directory, and in the allowed paths if there are any,
 by whole names. What was found so is opened without following any link, from folder to folder, so that nothing swapped in
 meanwhile leads out. A file is replaced by a complete new one or not at all.
+
+What a model reads of a file is without its secrets: a mark stands for each. A text in which there are more marks than in the file
+it is for was made from what was shown, and is not written, since the secrets would be lost.
 """
 
 import errno
@@ -36,6 +39,8 @@ MOST_LISTED = 300
 MOST_MATCHES = 100
 SEARCH_SECONDS = 10.0
 MODULE = "mainspring.tools.builtin.search"
+# As the engine puts it in the place of a secret.
+MARK = "[redacted]"
 
 # Says why a path may not be seen, None if it may.
 Flaw = Callable[[str], str | None]
@@ -262,6 +267,8 @@ def _fitting(lines: list[str]) -> list[str]:
 
 
 def _written(place: Place, text: str) -> str:
+    if MARK in text:
+        _check_marks(place, text, _existing(place))
     with folder_at(place.root, place.parts[:-1], make=True) as folder:
         name = _name(place)
         mode: int | None = None
@@ -278,14 +285,45 @@ def _patched(place: Place, asked: Arguments) -> str:
         raise InvalidRequest(f"`{place.asked}` has more than {MOST_BYTES:,} bytes, too many to patch")
     match asked:
         case Arguments(diff=str(diff)):
-            text = patched(content.text, diff.replace("\r\n", "\n"))
+            with _without_marks(diff, content.text):
+                text = patched(content.text, diff.replace("\r\n", "\n"))
         case Arguments(old=str(old), new=str(new)):
-            text = replaced(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
+            with _without_marks(old, content.text):
+                text = replaced(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
         case _:
             raise InvalidRequest("`patch` needs `old` and `new`, or `diff`")
+    _check_marks(place, text, content.text)
     with folder_at(place.root, place.parts[:-1]) as folder:
         size = _replace(place, folder, text.replace("\n", content.newline).encode(), content.mode)
     return f"Patched `{place.asked}` ({size:,} bytes)."
+
+
+def _existing(place: Place) -> str:
+    """The text of a file that is to be replaced; none if there is no such text."""
+    try:
+        return _content(place).text
+    except (CallerError, OSError):
+        return ""
+
+
+def _check_marks(place: Place, text: str, before: str) -> None:
+    if text.count(MARK) > before.count(MARK):
+        raise InvalidRequest(
+            f"`{place.asked}` is not written: `{MARK}` stands for a secret that you are not shown, and would replace it; change "
+            "the other lines with `patch`, quoting none that has the mark"
+        )
+
+
+@contextmanager
+def _without_marks(quoted: str, text: str) -> Iterator[None]:
+    """Explains why what was quoted with a mark does not stand in the file."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if MARK not in quoted or MARK in text:
+            raise
+        hint = f"`{MARK}` stands for a secret that you are not shown: quote only lines without it"
+        raise InvalidRequest(f"{error.message}; {hint}") from error
 
 
 def _replace(place: Place, folder: int, data: bytes, mode: int | None) -> int:

@@ -96,16 +96,16 @@ class WebFetch:
             return ToolResult.fail(f"`{url}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
     async def _fetched(self, url: str, context: ToolContext) -> Page:
-        target = _target(url, context)
+        asked = target(url, context)
         for _ in range(MOST_REDIRECTS + 1):
-            if self._flaw is not None and (why := await self._flaw(str(target))) is not None:
+            if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
                 raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
             # A session for each step: what one host was allowed says nothing about the next.
-            async with self._session() as session, session.get(target, allow_redirects=False) as response:
+            async with self._session() as session, session.get(asked, allow_redirects=False) as response:
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
-                    return await _page(target, response)
-                target = _target(location, context, base=target)
+                    return await _page(asked, response)
+                asked = target(location, context, base=asked)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ class WebFetch:
             yield session
 
 
-def _target(text: str, context: ToolContext, base: URL | None = None) -> URL:
+def target(text: str, context: ToolContext, base: URL | None = None) -> URL:
     """The address that is asked next. Raises `InvalidRequest` for one that is not to be asked."""
     try:
         url = URL(text) if base is None else base.join(URL(text))

@@ -238,7 +238,10 @@ class Connection:
         life.ended.set()
 
     def _described(self, life: "_Life") -> str:
-        return life.fault.message if life.fault is not None else f"MCP server `{self.spec.label}` cannot be used: {life.reason}"
+        if life.fault is not None:
+            return life.fault.message
+        told = f"MCP server `{self.spec.label}` cannot be used: {life.reason}"
+        return f"{told}; it runs in the sandbox: {self.spec.advice}" if self.spec.is_held else told
 
     async def _retire(self, life: "_Life", symptom: str) -> None:
         """Leaves a session that is of no more use, and learns why: its owner may know more than the symptom tells."""

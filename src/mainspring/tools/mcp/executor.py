@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mainspring.errors import MainspringError
-from mainspring.items import ToolDefinition, ToolKind
+from mainspring.items import ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
@@ -91,7 +91,8 @@ class McpTools:
         tools = self._bound.get(context.run_id)
         # A run that was resumed has no set bound to it; the operator's servers are still there to be asked.
         tools = tools if tools is not None else await self.toolset()
-        if (route := tools.route(call.name)) is None:
+        route = tools.route(call.name)
+        if route is None or not _is_meant(route, context.tool):
             missing = ", ".join([f"`{offer.spec.label}`: {offer.error}" for offer in tools.offers if offer.error])
             why = f"; not available: {missing}" if missing else "; it may have been renamed, or its server is no longer given"
             return ToolResult(call.id, f"No MCP server has a tool `{call.name}`{why}", is_error=True)
@@ -157,3 +158,8 @@ class McpTools:
                 connection = self._connections.pop(key)
                 connection.release()
                 self._released.add(connection)
+
+
+def _is_meant(route: Route, tool: ToolDefinition) -> bool:
+    """Whether the run knows the tool as this server's. Another may have one of that name, and other people's things behind it."""
+    return not isinstance(tool.server, ServerTool) or tool.server.label == route.spec.label

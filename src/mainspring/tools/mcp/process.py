@@ -1,15 +1,18 @@
 """An MCP server that is a process of this machine: a message is a line, on its standard input and output.
 
-The process leads a group of its own, and the whole group is ended with the connection. It is given the environment of its
-description and no more of ours than a program needs to start. When it ends by itself, the session is lost with its last words.
+The process runs in the sandbox unless its description says otherwise, and all it has started is ended with the connection, or
+with the engine. It is given the environment of its description and no more of ours than a program needs to start. When it ends
+by itself, the session is lost with its last words.
 """
 
 import os
+import shutil
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
 from subprocess import PIPE
+from typing import IO
 
 import anyio
 from anyio.abc import Process
@@ -17,17 +20,21 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
-from mainspring.errors import ToolUnavailable
+from mainspring.errors import SandboxError, ToolUnavailable
 from mainspring.tools.mcp.exchange import MOST_BYTES, Lost, shortened
 from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.sandbox.grants import Program
+from mainspring.tools.sandbox.wrap import unwrapped
 
 log = getLogger(__name__)
 
-Wrap = Callable[[Sequence[str]], Sequence[str]]
+Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
-INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 GRACE_SECONDS = 1.0
+# Elsewhere than on Linux nothing holds a server, so it must not be sandboxed, and only its own group is ended with it.
+HAS_KEEPER = hasattr(os, "pidfd_open")
 LAST_WORDS = 2_000
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -36,26 +43,24 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 @asynccontextmanager
 async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
     """Starts the server and ends it. Raises `Lost` if it ends by itself, `ToolUnavailable` if it cannot start or is too loud."""
-    argv = [spec.command, *spec.args]
-    if spec.sandboxed:
-        if wrap is None:
-            raise ToolUnavailable(f"MCP server `{spec.label}` is to run in a sandbox, and there is none")
-        argv = list(wrap(argv))
-    process = await _started(spec, argv)
+    async with AsyncExitStack() as stack:
+        process = await _started(spec, wrap, stack)
+        async with _served(spec, process) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _served(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams, None]:
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     server = _Server(spec.label, process)
-    try:
-        with to_session, incoming, outgoing, from_session:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.read, to_session)
-                tasks.start_soon(server.write, from_session)
-                tasks.start_soon(server.listen)
-                yield incoming, outgoing
-                tasks.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await _stop(process)
+    with to_session, incoming, outgoing, from_session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.read, to_session)
+            tasks.start_soon(server.write, from_session)
+            tasks.start_soon(server.listen)
+            yield incoming, outgoing
+            tasks.cancel_scope.cancel()
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
@@ -126,30 +131,86 @@ class _Server:
         return f"{how}; its last words: {words}" if words else f"{how} without a word"
 
 
-async def _started(spec: ServerSpec, argv: list[str]) -> Process:
+async def _started(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:
+    """The running server, which is ended with the stack, and then what held it."""
+    program = _program(spec)
     try:
-        return await anyio.open_process(
-            argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(spec.env), cwd=spec.cwd, start_new_session=True
+        argv = await _enter(stack, _wrap(wrap)(program)) if spec.sandboxed else unwrapped(program)
+    except SandboxError as error:
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot start in the sandbox: {error.message}; {spec.advice}") from error
+    theirs, ours = os.pipe()
+    end = stack.enter_context(os.fdopen(ours, "wb"))
+    try:
+        process = await anyio.open_process(
+            [*argv, str(theirs)] if HAS_KEEPER else program.argv,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment(spec.env),
+            cwd=spec.cwd,
+            start_new_session=True,
+            pass_fds=(theirs,),
         )
     except (OSError, ValueError) as error:
-        raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: {error}; is `{argv[0]}` installed?") from error
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: {error}") from error
+    finally:
+        os.close(theirs)
+    stack.push_async_callback(_stop, process, end)
+    return process
 
 
-async def _stop(process: Process) -> None:
+async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequence[str]]) -> Sequence[str]:
+    """Left even if whoever leaves has been cancelled: what was made must be removed."""
+    argv = await held.__aenter__()
+
+    async def leave() -> None:
+        with anyio.CancelScope(shield=True):
+            await held.__aexit__(None, None, None)
+
+    stack.push_async_callback(leave)
+    return argv
+
+
+def _wrap(wrap: Wrap | None) -> Wrap:
+    if wrap is None:
+        raise SandboxError("this engine has none; give it a `Workshop(wraps=True)`, and its `wrap` to `McpTools`")
+    return wrap
+
+
+def _program(spec: ServerSpec) -> Program:
+    """What is to be started, found where its own `PATH` or ours says. Raises `ToolUnavailable`."""
+    given = os.path.join(spec.cwd or os.getcwd(), spec.command) if os.sep in spec.command else spec.command
+    found = shutil.which(given, path=environment(spec.env).get("PATH"))
+    if found is None:
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: is `{spec.command}` installed?")
+    return Program(
+        argv=(os.path.abspath(found), *spec.args),
+        env=spec.env,
+        cwd=None if spec.cwd is None else os.path.abspath(spec.cwd),
+        network=spec.network,
+        folders=spec.folders,
+        reads=spec.reads,
+    )
+
+
+async def _stop(process: Process, end: IO[bytes]) -> None:
     """Ends the process and all it has started: asked by the end of its input, then told, then forced."""
-    assert process.stdin is not None
-    with suppress(*_GONE), anyio.move_on_after(GRACE_SECONDS):
-        await process.stdin.aclose()
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
-            _signal_group(process, number)
+    with anyio.CancelScope(shield=True):
+        assert process.stdin is not None
+        with suppress(*_GONE), anyio.move_on_after(GRACE_SECONDS):
+            await process.stdin.aclose()
+        for step in ("asked", "told", "forced"):
+            if step == "told":
+                _signal_group(process, signal.SIGTERM)
+            elif step == "forced":
+                end.close()
+            with anyio.move_on_after(GRACE_SECONDS):
+                await process.wait()
+                break
+        # A program with a namespace has nobody who listens for that end.
+        _signal_group(process, signal.SIGKILL)
         with anyio.move_on_after(GRACE_SECONDS):
-            await process.wait()
-            break
-    # It may have left children behind, which may even hold its pipes open.
-    _signal_group(process, signal.SIGKILL)
-    with anyio.move_on_after(GRACE_SECONDS):
-        await process.aclose()
+            await process.aclose()
 
 
 def _signal_group(process: Process, number: signal.Signals) -> None:

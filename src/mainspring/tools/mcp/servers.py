@@ -60,8 +60,9 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """An MCP server. A process of this machine has `command`; one that is reached by HTTP, streamable or as SSE, has `url`.
 
     `trusted` says that the operator has chosen the server: only then may it be a process, may its host be private, and are its
-    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice. A process that is `sandboxed`
-    sees a read-only system, an empty workspace of its own and no network.
+    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice. A process runs in the sandbox
+    unless `sandboxed` is false: it sees the system and its own program, read-only, an empty workspace of its own and no network.
+    `network` grants it that, `folders` are more that it may write to, `reads` what it may read.
     """
 
     label: str
@@ -77,7 +78,10 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float = CALL_SECONDS
     repeatable: tuple[str, ...] = ()
     trusted: bool = False
-    sandboxed: bool = False
+    sandboxed: bool = True
+    network: bool = False
+    folders: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.label.strip() or not self.label.isprintable() or len(self.label) > LONGEST_LABEL:
@@ -101,8 +105,24 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     def target(self) -> bytes:
         """What a connection depends on; servers with equal targets may share one."""
         return msgspec.json.encode(
-            (self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted, self.sandboxed),
+            (
+                *(self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted),
+                *(self.sandboxed, self.network, self.folders, self.reads),
+            ),
             order="sorted",
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is a process that is to run in the sandbox."""
+        return self.transport == "stdio" and self.sandboxed
+
+    @property
+    def advice(self) -> str:
+        """What the operator can do for a server that does not work in the sandbox."""
+        return (
+            f"in [mcp.{self.label}], `network = true` grants it the network, `reads` and `folders` name what it may read and "
+            "write, and `sandboxed = false` runs it without a sandbox"
         )
 
     def offers(self, name: str, is_read_only: bool) -> bool:
@@ -127,10 +147,15 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"MCP server `{self.label}`: only the operator can configure a server that is a process")
         if not self.command or self.url:
             raise ValueError(f"MCP server `{self.label}`: a stdio server has a command and no url")
+        if not self.sandboxed and (self.network or self.folders or self.reads):
+            raise ValueError(f"MCP server `{self.label}`: with `sandboxed = false` there is nothing to grant; leave it out")
+        for path in (*self.folders, *self.reads):
+            if not path.startswith("/") or not path.strip("/."):
+                raise ValueError(f"MCP server `{self.label}`: `{path}` cannot be granted; give the whole path of a folder")
 
     def _check_url(self) -> None:
-        if self.command or self.args or self.env or self.cwd:
-            raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env or cwd")
+        if self.command or self.args or self.env or self.cwd or self.network or self.folders or self.reads or not self.sandboxed:
+            raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env, cwd or sandbox")
         if "@" in urlsplit(self.url).netloc and not self.trusted:
             raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
         try:

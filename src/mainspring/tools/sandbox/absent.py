@@ -10,11 +10,11 @@ class AbsentSandbox:
     """See `port.Sandbox`. `reason` is what `probe.open_sandbox` raised."""
 
     def __init__(self, reason: SandboxError) -> None:
-        self._reason = reason
+        self.reason = reason
 
     def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
         """Raises `SandboxError`, always."""
-        raise SandboxError(self._reason.message)
+        raise SandboxError(self.reason.message)
 
     async def health(self) -> SandboxHealth:
         return SandboxHealth(
@@ -25,5 +25,5 @@ class AbsentSandbox:
             languages={},
             uid=-1,
             is_ok=False,
-            refused=(self._reason.message,),
+            refused=(self.reason.message,),
         )

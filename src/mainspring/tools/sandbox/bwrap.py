@@ -8,7 +8,7 @@ left; and a filter refuses the system calls that no tool needs.
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -44,12 +44,14 @@ class Bwrap:
         env = environment(self.python, "/home", "/tmp")
         return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)
 
-    def line(self, workspace: tuple[str, ...], *, network: bool) -> tuple[str, ...]:
-        """The command line up to what is to be run; `workspace` says what is mounted there."""
+    def line(
+        self, workspace: tuple[str, ...], *, network: bool, more: Sequence[str] = (), start: str = "/workspace"
+    ) -> tuple[str, ...]:
+        """The command line up to what is to be run; `workspace` says what is mounted there, `more` what elsewhere."""
         return (
             *(str(self._bwrap), *self._before, *_configuration(self._accounts, network)),
             *(() if network else ("--unshare-net",)),
-            *(*workspace, "/workspace", "--remount-ro", "/", "--chdir", "/workspace", "--seccomp", str(FILTER)),
+            *(*workspace, "/workspace", *more, "--remount-ro", "/", "--chdir", start, "--seccomp", str(FILTER)),
         )
 
     def extra(self, *, network: bool) -> bytes:

@@ -6,7 +6,8 @@ whatever limits the engine limits them too.
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Protocol
@@ -16,6 +17,7 @@ from mainspring.tools.sandbox.port import Limits
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 CONTROLLERS = ("memory", "pids")
+FREEZER = "freezer"
 
 
 class Group(Protocol):
@@ -30,6 +32,10 @@ class Group(Protocol):
 
     def kills(self) -> int:
         """How many processes the kernel has ended in it for want of memory."""
+        ...
+
+    def freeze(self, is_frozen: bool) -> bool:
+        """Stops everything in it, or lets it go on; it cannot resist. False where this cannot be done."""
         ...
 
 
@@ -54,9 +60,9 @@ class _Version1:
     def __init__(self, parents: dict[str, Path]) -> None:
         name = f"mainspring-{token_hex(6)}"
         self._memory, self._pids = parents["memory"] / name, parents["pids"] / name
-        self.folders: tuple[Path, ...] = (self._memory, self._pids)
-        for folder in self.folders:
-            folder.mkdir()
+        self._freezer = parents[FREEZER] / name if FREEZER in parents else None
+        self.folders: tuple[Path, ...] = (self._memory, self._pids, *([self._freezer] if self._freezer else []))
+        _make(self.folders)
 
     @property
     def joins(self) -> tuple[str, ...]:
@@ -75,6 +81,9 @@ class _Version1:
     def kills(self) -> int:
         return _counted(self._memory / "memory.oom_control")
 
+    def freeze(self, is_frozen: bool) -> bool:
+        return self._freezer is not None and _is_written(self._freezer / "freezer.state", "FROZEN" if is_frozen else "THAWED")
+
 
 class _Version2:
     """One folder for all controllers."""
@@ -82,7 +91,7 @@ class _Version2:
     def __init__(self, parent: Path) -> None:
         self._folder = parent / f"mainspring-{token_hex(6)}"
         self.folders: tuple[Path, ...] = (self._folder,)
-        self._folder.mkdir()
+        _make(self.folders)
 
     @property
     def joins(self) -> tuple[str, ...]:
@@ -97,6 +106,9 @@ class _Version2:
 
     def kills(self) -> int:
         return _counted(self._folder / "memory.events")
+
+    def freeze(self, is_frozen: bool) -> bool:
+        return _is_written(self._folder / "cgroup.freeze", "1" if is_frozen else "0")
 
 
 # The sandbox's own processes are counted too: the launcher, the first process of its namespace, the interpreter that starts the
@@ -160,15 +172,17 @@ def _candidates() -> list[Groups]:
             if _delegates(parent):
                 found.append(Version2Groups(parent))
         elif kind == "cgroup":
-            first |= {name: _below(fields, own[name]) for name in CONTROLLERS if name in options and name in own}
-    if len(first) == len(CONTROLLERS):
+            first |= {name: _below(fields, own[name]) for name in (*CONTROLLERS, FREEZER) if name in options and name in own}
+    if first.keys() >= set(CONTROLLERS):
         found.append(Version1Groups(first))
+        # Groups that cannot be frozen are better than none.
+        found.append(Version1Groups({name: first[name] for name in CONTROLLERS}))
     return found
 
 
 def _own_group(line: str) -> tuple[str, str]:
     _, controllers, path = line.split(":", 2)
-    return next((name for name in CONTROLLERS if name in controllers.split(",")), controllers), path
+    return next((name for name in (*CONTROLLERS, FREEZER) if name in controllers.split(",")), controllers), path
 
 
 def _below(fields: list[str], path: str) -> Path:
@@ -185,6 +199,23 @@ def _delegates(parent: Path) -> bool:
             control.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
         return set(CONTROLLERS) <= set(control.read_text().split())
     return False
+
+
+def _make(folders: Sequence[Path]) -> None:
+    """Makes all of them, or none. Raises `OSError`."""
+    with ExitStack() as undo:
+        for folder in folders:
+            folder.mkdir()
+            undo.callback(folder.rmdir)
+        undo.pop_all()
+
+
+def _is_written(path: Path, text: str) -> bool:
+    try:
+        path.write_text(text)
+    except OSError:
+        return False
+    return True
 
 
 def _counted(path: Path) -> int:

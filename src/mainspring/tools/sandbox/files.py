@@ -84,6 +84,13 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> N
                 file.write(data)
 
 
+def remove(workspace: Path, path: str) -> None:
+    """Removes a regular file, or a link to anything. Raises `NotFound` or `InvalidRequest`."""
+    name = PurePosixPath(_plain(path))
+    with _root(workspace) as root, _explained(path), _opened(root, os.fspath(name.parent), FOLDER) as folder:
+        os.unlink(name.name, dir_fd=folder)
+
+
 def listing(workspace: Path, most: int) -> Listing:
     """The regular files, at most so many, by path. Links and special files are left out."""
     entries: list[Entry] = []

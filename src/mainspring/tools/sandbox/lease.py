@@ -40,13 +40,14 @@ class LocalLease:
         order = _order(self._slot, program, language)
         for path, data in (files or {}).items():
             await self.put(path, data)
-        jail = await self._slot.jail()
-        try:
-            async with aclosing(supervised(self._slot, jail, order, stdin, timeout)) as output:
-                async for part in output:
-                    yield part.exit if isinstance(part, Ended) else part
-        finally:
-            jail.end()
+        with self._slot.awake():
+            jail = await self._slot.jail()
+            try:
+                async with aclosing(supervised(self._slot, jail, order, stdin, timeout)) as output:
+                    async for part in output:
+                        yield part.exit if isinstance(part, Ended) else part
+            finally:
+                jail.end()
 
     async def execute(
         self,
@@ -73,9 +74,10 @@ class LocalLease:
             session.end()
 
     async def put(self, path: str, data: bytes) -> None:
-        await asyncio.to_thread(
-            workspace_files.write, self._slot.place.workspace, path, data, self._slot.backend.owner, self._slot.limits.file
-        )
+        await asyncio.to_thread(_put, self._slot, path, data)
+
+    async def remove(self, path: str) -> None:
+        await asyncio.to_thread(workspace_files.remove, self._slot.place.workspace, path)
 
     async def get(self, path: str) -> bytes:
         return await asyncio.to_thread(workspace_files.read, self._slot.place.workspace, path, self._slot.limits.file)
@@ -94,22 +96,38 @@ class LocalSession:
         self._lease = lease
         self._slot = lease._slot
         self._jail: Jail | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def run_cell(self, code: str, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - likewise
         before = await self._lease.list()
-        if self._jail is None:
-            self._jail = await self._slot.jail()
-        order = Order(limits=_limits(self._slot, "python"), cell=code)
+        self._look_away()
         is_over = False
-        try:
-            result = await gather(supervised(self._slot, self._jail, order, b"", timeout))
-            is_over = result.exit.reason == "exited" and self._jail.is_alive
-        finally:
-            if not is_over:
-                self.end()
+        with self._slot.awake():
+            try:
+                if self._jail is None:
+                    self._jail = await self._slot.jail()
+                order = Order(limits=_limits(self._slot, "python"), cell=code)
+                result = await gather(supervised(self._slot, self._jail, order, b"", timeout))
+                is_over = result.exit.reason == "exited" and self._jail.is_alive
+            finally:
+                if not is_over:
+                    self.end()
+        if self._jail is not None and not self._slot.is_firm:
+            # It was only told to stop, and has ways to wake up again. It may, but not fill the disk.
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._jail))
         return replace(result, files=changed(before, await self._lease.list()), is_state_lost=not is_over)
 
+    async def _look(self, jail: Jail) -> None:
+        await _Watch(self._slot, jail).look()
+        jail.process.end()
+
+    def _look_away(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
     def end(self) -> None:
+        self._look_away()
         if self._jail is not None:
             self._jail.end()
             self._jail = None
@@ -169,6 +187,14 @@ async def gather(output: AsyncGenerator[Chunk | Ended, None] | AsyncGenerator[Ch
                 ended = part if isinstance(part, Ended) else Ended(part)
     stdout, stderr = (data.decode(errors="replace") for data in streams.values())
     return Result(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
+
+
+def _put(slot: Slot, path: str, data: bytes) -> None:
+    workspace, limits = slot.place.workspace, slot.limits
+    used = workspace_files.usage(workspace, limits.entries)
+    if used.size + len(data) > limits.disk or used.entries >= limits.entries:
+        raise InvalidRequest(f"`{path}` does not fit: {used.entries} files with {used.size} bytes are there; remove some first")
+    workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
 
 
 def changed(before: Listing, after: Listing) -> tuple[Entry, ...]:

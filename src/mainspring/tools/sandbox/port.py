@@ -143,11 +143,16 @@ class Lease(Protocol):
     def session(self) -> AbstractAsyncContextManager[Session]: ...
 
     async def put(self, path: str, data: bytes) -> None:
-        """Writes a file, making its folders. Raises `InvalidRequest` if the path leads out, over a link, or to no plain file."""
+        """Writes a file, making its folders. Raises `InvalidRequest` if the path leads out, over a link, or to no plain file, and
+        if there is no room for it."""
         ...
 
     async def get(self, path: str) -> bytes:
         """A file's content. Raises `NotFound`, and `InvalidRequest` as `put` does or if it is larger than `Limits.file`."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Removes a file. Raises as `get` does."""
         ...
 
     async def list(self) -> Listing:

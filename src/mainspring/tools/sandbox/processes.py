@@ -49,6 +49,11 @@ class Process:
         self._number = number
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
+    def pause(self, is_paused: bool) -> None:
+        """Stops it and all it started by signals, or lets them go on."""
+        if not self.ended.done():
+            self._owner.send({"do": "pause", "id": self._number, "is_paused": is_paused})
+
     def end(self) -> None:
         """Kills it and all it started. Does not wait: `ended` tells."""
         if not self.ended.done():
@@ -119,6 +124,10 @@ class Processes:
         self._running[process._number] = process
         self.send({"do": "start", "id": process._number, **msgspec.to_builtins(launch)}, tuple(files))
         return process
+
+    def remember(self, groups: Sequence[Path]) -> None:
+        """Tells the warden of control groups that are to be removed in the end."""
+        self.send({"do": "remember", "groups": [str(group) for group in groups]})
 
     def forget(self, groups: Sequence[Path]) -> None:
         """Tells the warden that these control groups are gone."""

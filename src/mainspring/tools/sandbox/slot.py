@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -35,6 +36,10 @@ class Slot:
         self._folder = folder
         self._processes = processes
         self._jails: list[Jail] = []
+        self._runs = 0
+        self._is_at_rest = False
+        self.is_firm = True
+        """Whether what is at rest cannot wake itself: it is frozen, not merely told to stop."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -67,6 +72,36 @@ class Slot:
             raise
         return jail
 
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Nothing in the slot runs but as long as somebody is in here, though it may be kept for the next one."""
+        self._runs += 1
+        if self._is_at_rest:
+            self._rest(False)
+        try:
+            yield
+        finally:
+            self._runs -= 1
+            self._settle()
+
+    def _settle(self, _: object = None) -> None:
+        """Puts to rest what is left, once what was ended is gone: it could not go if it were frozen."""
+        if self._runs or self._is_at_rest or self.removal is not None:
+            return
+        left = [jail for jail in self._jails if not jail.process.ended.done()]
+        ending = [jail for jail in left if not jail.is_alive]
+        if ending:
+            ending[0].process.ended.add_done_callback(self._settle)
+        elif left:
+            self._rest(True)
+
+    def _rest(self, is_at_rest: bool) -> None:
+        self._is_at_rest = is_at_rest
+        self.is_firm = self.group is not None and self.group.freeze(is_at_rest)
+        if not self.is_firm:
+            for jail in self._jails:
+                jail.process.pause(is_at_rest)
+
     def confine_to(self, limits: Limits) -> None:
         if limits != self.limits and self.group is not None:
             self.group.limit(limits)
@@ -88,7 +123,9 @@ class Slot:
         for jail in self._jails:
             await asyncio.wait([jail.process.ended])
         if self.group is not None:
-            await _remove_group(self.group)
+            # Done by the warden that ended them, unless the warden itself was ended.
+            self.group.freeze(False)
+            await remove_group(self.group)
             self._processes.forget(self.group.folders)
         await asyncio.to_thread(remove_tree, self._folder)
 
@@ -111,14 +148,15 @@ def make(backend: Backend, processes: Processes, groups: cgroup.Groups, data: Pa
             slot = Slot(backend, processes, spec, folder, group)
             for owned in slot.folders:
                 owned.mkdir(mode=0o700, exist_ok=True)
-                _give(owned, backend.owner)
+                give(owned, backend.owner)
         except OSError as error:
             raise SandboxError(f"a sandbox cannot be made: {error}; check the space and rights of {data}") from error
         undo.pop_all()
     return slot
 
 
-def _give(folder: Path, owner: Owner) -> None:
+def give(folder: Path, owner: Owner) -> None:
+    """Makes the folder the sandbox's user's own."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         owner.take(descriptor)
@@ -126,7 +164,7 @@ def _give(folder: Path, owner: Owner) -> None:
         os.close(descriptor)
 
 
-async def _remove_group(group: cgroup.Group) -> None:
+async def remove_group(group: cgroup.Group) -> None:
     """Tried more than once: the kernel lets go of the ended processes a little after it has said that they ended."""
     for _ in range(PATIENCE):
         with suppress(OSError):

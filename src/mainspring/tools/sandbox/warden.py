@@ -50,13 +50,15 @@ Order = dict[str, Any]
 class Child:
     """A process under way. `stop` is the open end of its keeper's pipe, if it has a keeper.
 
-    `status` is set for the first process of a namespace that outlived the one that made it: how that one ended.
+    `status` is set for the first process of a namespace that outlived the one that made it: how that one ended. `groups` are the
+    control groups it is in.
     """
 
-    def __init__(self, number: int, pid: int, stop: int | None, status: int | None = None) -> None:
+    def __init__(self, number: int, pid: int, stop: int | None, groups: list[str], status: int | None = None) -> None:
         self.number = number
         self.pid = pid
         self.stop = stop
+        self.groups = groups
         self.status = status
         self.handle = os.pidfd_open(pid)
 
@@ -71,6 +73,19 @@ class Child:
             end_child(self.pid, inner[0])
         else:
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+        # What is frozen does not even end.
+        for group in self.groups:
+            with suppress(OSError), open(f"{group}/freezer.state", "r+") as state:
+                state.write("THAWED")
+
+    def pause(self, is_paused: bool) -> None:
+        """Stops all below it, or lets it go on. Looked at until nothing new is found: they may be starting others."""
+        seen: set[int] = set()
+        while new := set(descendants(self.pid)) - seen:
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP if is_paused else signal.SIGCONT)
+            seen |= new
 
     def reap(self) -> int:
         """Its exit status; ended by a signal, that is 128 and the signal, as for the first process of a namespace."""
@@ -126,6 +141,12 @@ class Warden:
                 for child in self.children.values():
                     if child.number == order["id"]:
                         child.end()
+            case "pause":
+                for child in self.children.values():
+                    if child.number == order["id"]:
+                        child.pause(order["is_paused"])
+            case "remember":
+                self.groups.update(order["groups"])
             case "forget":
                 self.groups.difference_update(order["groups"])
         return True
@@ -156,7 +177,7 @@ class Warden:
             become(order, files, stopped)
         for file in files if stopped is None else [*files, stopped]:
             os.close(file)
-        self.watch(Child(order["id"], pid, stop))
+        self.watch(Child(order["id"], pid, stop, [os.path.dirname(join) for join in order["joins"]]))
 
     def watch(self, child: Child) -> None:
         self.children[child.handle] = child
@@ -170,7 +191,7 @@ class Warden:
         remains = [pid for pid in children(os.getpid()) if os.getsid(pid) == child.pid]
         for pid in remains[:1]:
             os.kill(pid, signal.SIGKILL)
-            self.watch(Child(child.number, pid, None, status))
+            self.watch(Child(child.number, pid, None, child.groups, status))
         if not remains:
             self.tell({"id": child.number, "status": status})
 

@@ -1,49 +1,159 @@
 """Programs that the engine starts and talks to itself, such as MCP servers, in the profile of sandboxed code."""
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from logging import getLogger
 from pathlib import Path
+from secrets import token_hex
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.errors import SandboxError
-from mainspring.tools.sandbox.backend import environment
+from mainspring.tools.sandbox.backend import Place, environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
+from mainspring.tools.sandbox.files import remove_tree
+from mainspring.tools.sandbox.grants import Grant, Program, grants_of
+from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.local import LocalSandbox
+from mainspring.tools.sandbox.places import is_reachable
+from mainspring.tools.sandbox.port import MEGABYTE, Limits
 from mainspring.tools.sandbox.processes import Launch
+from mainspring.tools.sandbox.slot import give, remove_group
+
+log = getLogger(__name__)
 
 ENTER = Path(__file__).with_name("enter.py")
+# A server stays, and may have much to do; still it must not take the whole machine.
+LIMITS = Limits(memory=2048 * MEGABYTE, processes=512)
 
 
-def wrapping(
-    sandbox: LocalSandbox, *, network: bool = False, workspace: Path | None = None
-) -> Callable[[Sequence[str]], Sequence[str]]:
-    """What turns a command line into one that runs the same program in the sandbox, as long as that is open.
+class Entrance(Struct, frozen=True):
+    """What `enter` is told. Without `extra`, which only a program with a namespace has, it keeps the program's tree."""
 
-    The program sees the system, read-only, and `workspace`, which must belong to the sandbox's user, or an empty one in memory.
-    Its environment is the one it is started with, but for its path, home and folder for temporary files. Raises `SandboxError`
-    where bubblewrap does not hold; `unsafe` wraps nothing.
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    launch: Launch | None = None
+    namespace: str = ""
+    views: tuple[tuple[str, str], ...] = ()
+    extra: str = ""
+    file: int = FILTER
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The command line, to which the number of a pipe is to be added; closing its other end is the end of the program."""
+        return sys.executable, "-I", "-S", str(ENTER), msgspec.json.encode(self).decode()
+
+
+def unwrapped(program: Program) -> tuple[str, ...]:
+    """The command line of a program that may do whatever we may, and that leaves no process behind all the same."""
+    return Entrance(program.argv).line
+
+
+@asynccontextmanager
+async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequence[str]]:
+    """The command line that runs the program in the sandbox, as `Entrance.line`, for as long as this is entered.
+
+    The program sees the system, read-only, a workspace, home and folder for temporary files of its own, which are empty and go
+    with it, and what it was granted. Its environment is the one it is started with, but for what says where those are. Raises
+    `SandboxError` if the sandbox cannot hold it so; `unsafe` holds nothing.
     """
     backend = sandbox._backend
-    if backend.name == "unsafe":
-        return tuple
-    if not isinstance(backend, Bwrap):
-        raise SandboxError(f"`{backend.name}` cannot hold a program that is started from outside; install bubblewrap")
-    mounted = ("--size", str(SCRATCH), "--tmpfs") if workspace is None else ("--bind", str(workspace))
-    own = environment(backend.python, "/home", "/tmp").items()
-    line = (*backend.line(mounted, network=network), *(word for name, value in own for word in ("--setenv", name, value)), "--")
-    fixed = {"namespace": _namespace(sandbox), "extra": backend.extra(network=network).hex(), "file": FILTER}
+    if not isinstance(backend, Bwrap | Landlock):
+        yield unwrapped(program)
+        return
+    grants = await asyncio.to_thread(grants_of, program, backend.owner)
+    folder = sandbox._data / token_hex(12)
+    assert sandbox._groups is not None
+    group = sandbox._groups.make()
+    try:
+        folder.mkdir(mode=0o711)
+        if group is not None:
+            sandbox._processes.remember(group.folders)
+            group.limit(LIMITS)
+        held = _in_namespace if isinstance(backend, Bwrap) else _confined
+        entrance = held(sandbox, program, grants, folder)
+        assert entrance.launch is not None
+        yield replace(entrance, launch=replace(entrance.launch, joins=group.joins if group is not None else ())).line
+    finally:
+        if group is not None:
+            try:
+                await remove_group(group)
+            except SandboxError as error:
+                log.warning("%s", error.message)
+            else:
+                sandbox._processes.forget(group.folders)
+        if folder.exists():
+            await asyncio.to_thread(remove_tree, folder)
 
-    def wrapped(argv: Sequence[str]) -> Sequence[str]:
-        launch = Launch(argv=(*line, *argv), env={}, uid=backend.owner.uid, gid=backend.owner.gid)
-        order = msgspec.json.encode({"launch": launch, **fixed}).decode()
-        return sys.executable, "-I", "-S", str(ENTER), order
 
-    return wrapped
+def _in_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> Entrance:
+    backend = sandbox._backend
+    assert isinstance(backend, Bwrap)
+    views = _views(sandbox, grants, folder)
+    known = [Path(name) for name, _ in backend.python.parts]
+    mounted: list[str] = []
+    for grant in grants:
+        if grant.is_writable or not any(Path(grant.path).is_relative_to(part) for part in known):
+            mounted += ["--bind" if grant.is_writable else "--ro-bind", views.get(grant.path, grant.path), grant.path]
+    workspace = ("--size", str(SCRATCH), "--tmpfs")
+    start = program.cwd or "/workspace"
+    line = (*backend.line(workspace, network=program.network, more=mounted, start=start), "--", *program.argv)
+    return Entrance(
+        line,
+        _environment(program, environment(backend.python, "/home", "/tmp")),
+        Launch(argv=line, env={}, uid=backend.owner.uid, gid=backend.owner.gid),
+        _namespace(sandbox),
+        tuple(views.items()),
+        backend.extra(network=program.network).hex(),
+    )
+
+
+def _confined(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> Entrance:
+    backend = sandbox._backend
+    assert isinstance(backend, Landlock)
+    for grant in grants:
+        if not is_reachable(Path(grant.path), backend.owner):
+            uid = backend.owner.uid
+            raise SandboxError(f"the sandbox's user, {uid}, cannot reach `{grant.path}`; let others enter the folders above it")
+    place = Place(folder / "workspace", folder / "home", folder / "tmp")
+    for own in (place.workspace, place.home, place.scratch):
+        own.mkdir(mode=0o700)
+        give(own, backend.owner)
+    launch = backend.launch(place, (), network=program.network)
+    assert launch.confine is not None
+    confine = replace(
+        launch.confine,
+        read=(*launch.confine.read, *[grant.path for grant in grants if not grant.is_writable]),
+        write=(*launch.confine.write, *[grant.path for grant in grants if grant.is_writable]),
+    )
+    start = program.cwd or str(place.workspace)
+    return Entrance(program.argv, _environment(program, launch.env), replace(launch, folder=start, confine=confine))
+
+
+def _environment(program: Program, own: dict[str, str]) -> dict[str, str]:
+    """What differs from the environment that the program is started with: where its places are, unless its own says so."""
+    path = f"{Path(program.argv[0]).parent}:{own['PATH']}"
+    return {name: value for name, value in {**own, "PATH": path}.items() if name not in program.env}
+
+
+def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict[str, str]:
+    """Other names for what the sandbox's user cannot reach, which `enter` makes them; none if there is nothing of the kind."""
+    hidden = [grant.path for grant in grants if not is_reachable(Path(grant.path), sandbox._backend.owner)]
+    views = {path: str(folder / str(number)) for number, path in enumerate(hidden)}
+    for path, view in views.items():
+        Path(view).mkdir() if os.path.isdir(path) else Path(view).touch()
+    return views
 
 
 def _namespace(sandbox: LocalSandbox) -> str:
-    """The mount namespace of the warden, if we may enter it and have to."""
+    """The mount namespace of the warden, if it has one of its own."""
     warden = sandbox._processes._warden
-    return f"/proc/{warden.pid}/ns/mnt" if warden is not None and os.getuid() == 0 else ""
+    if warden is None:
+        return ""
+    namespace = f"/proc/{warden.pid}/ns/mnt"
+    return namespace if os.readlink(namespace) != os.readlink("/proc/self/ns/mnt") else ""

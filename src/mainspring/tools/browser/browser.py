@@ -1,0 +1,206 @@
+"""One Chromium for an engine, started by the first call that needs it, and the sessions in it.
+
+Theory of operation. A session belongs to a tenant and a conversation, and has one of the browser's doors as its proxy. There is
+room for so many in all, and for so many of one tenant; whoever needs room gives up an unused session of its own first, then the
+one that was used longest ago. A session that nobody uses for a while, or whose page hangs, is closed. When Chromium ends by
+itself, all sessions are gone, and the next call starts another one.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from logging import getLogger
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from mainspring.errors import SandboxFull, ToolUnavailable
+from mainspring.items import Json
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.browser.chromium import Chromium, Wrap, found, running
+from mainspring.tools.browser.protocol import CommandFailed
+from mainspring.tools.browser.proxy import Flaw, Proxy
+from mainspring.tools.browser.session import Session
+from mainspring.tools.contract import ToolContext
+from mainspring.tools.sandbox.port import SandboxHealth
+
+log = getLogger(__name__)
+
+MOST, MOST_EACH = 8, 4
+IDLE_SECONDS = 600.0
+BACKEND = "bwrap"
+PAGES = [{"type": "page"}, {"exclude": True}]
+
+Key = tuple[str, str]
+
+
+class Browser:
+    """The sessions of an engine, from `async with` on. `wrap` and `health` are the sandbox's."""
+
+    def __init__(
+        self,
+        wrap: Wrap,
+        health: Callable[[], Awaitable[SandboxHealth | None]],
+        guard: AddressGuard,
+        flaw: Flaw | None = None,
+        *,
+        program: Callable[[], Path] = found,
+        most: int = MOST,
+        most_each: int = MOST_EACH,
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._wrap, self._health, self._guard, self._flaw, self._program = wrap, health, guard, flaw, program
+        self._most, self._most_each, self._idle_seconds, self._clock = most, most_each, idle_seconds, clock
+        self._sessions: OrderedDict[Key, Session] = OrderedDict()
+        self._changing = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._chromium: Chromium | None = None
+        self._free: list[Proxy] = []
+
+    async def __aenter__(self) -> Self:
+        self._sweeper = asyncio.create_task(self._sweep())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._sweeper.cancel()
+        await asyncio.wait([self._sweeper])
+        async with self._changing:
+            await self._stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The process that holds the browser, None if there is none."""
+        return self._chromium.pid if self._chromium is not None else None
+
+    @asynccontextmanager
+    async def session(self, context: ToolContext, *, makes: bool = False) -> AsyncIterator[Session]:
+        """The session of a conversation for one call, which is made if it may be and is not there.
+
+        Raises `ToolUnavailable` or `SandboxError` if there is no browser, `SandboxFull` if there is no room.
+        """
+        key = (context.tenant, context.scope or context.run_id)
+        async with self._changing:
+            session = await self._found(key, makes)
+            session.users += 1
+        try:
+            async with session.lock:
+                session.proxy.begin(context)
+                yield session
+        except ToolUnavailable:
+            await self.close(key, session)
+            raise
+        except TimeoutError:
+            await self.close(key, session)
+            raise ToolUnavailable("the page does not answer any more, and was closed; open it again, or another one") from None
+        finally:
+            session.users -= 1
+            session.last_use = self._clock()
+            if self._sessions.get(key) is session:
+                self._sessions.move_to_end(key)
+
+    async def close(self, key: Key, session: Session | None = None) -> None:
+        """Ends a session, if it is there, and is this one."""
+        with anyio.CancelScope(shield=True):
+            async with self._changing:
+                if key in self._sessions and session in (None, self._sessions[key]):
+                    await self._drop(key)
+
+    async def expire(self) -> None:
+        """Ends the sessions that nobody has used for a while; done from time to time without being asked."""
+        async with self._changing:
+            oldest = self._clock() - self._idle_seconds
+            for key in [key for key, session in self._sessions.items() if not session.users and session.last_use <= oldest]:
+                await self._drop(key)
+            if not self._sessions:
+                await self._stop()
+
+    async def _found(self, key: Key, makes: bool) -> Session:
+        if self._chromium is not None and not self._chromium.protocol.is_open:
+            log.warning("Chromium has ended by itself; the pages in it are gone")
+            await self._stop()
+        if (session := self._sessions.get(key)) is not None:
+            return session
+        if not makes:
+            raise ToolUnavailable("no page is open in this conversation; begin with `open`")
+        await self._make_room(key[0])
+        chromium = self._chromium or await self._started()
+        session = Session(chromium.protocol, self._free[-1])
+        try:
+            await session.begin()
+        except (CommandFailed, TimeoutError) as error:
+            await self._stop()
+            raise ToolUnavailable("the browser does not answer, and was ended; try again") from error
+        self._free.pop()
+        self._sessions[key] = session
+        return session
+
+    async def _started(self) -> Chromium:
+        health = await self._health()
+        if health is None or health.backend != BACKEND:
+            kind = "none" if health is None else f"`{health.backend}`"
+            why = f": {'; '.join(health.refused)}" if health is not None and health.refused else ""
+            raise ToolUnavailable(
+                f"the browser needs the sandbox `{BACKEND}`, which alone holds its network; here is {kind}{why}"
+            )
+        async with AsyncExitStack() as stack:
+            chromium = await stack.enter_async_context(running(self._wrap, self._most, self._program()))
+            chromium.protocol.listeners[""] = self._hear
+            await chromium.protocol.send(
+                "Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True, filter=PAGES
+            )
+            doors = [await stack.enter_async_context(Proxy(door, self._guard, self._flaw)) for door in chromium.doors]
+            self._stack = stack.pop_all()
+        self._chromium, self._free = chromium, doors
+        return chromium
+
+    async def _stop(self) -> None:
+        """Ends Chromium with everything in it."""
+        self._sessions.clear()
+        self._chromium, self._free = None, []
+        with anyio.CancelScope(shield=True):
+            await self._stack.aclose()
+
+    async def _drop(self, key: Key) -> None:
+        session = self._sessions.pop(key)
+        try:
+            await session.close()
+            self._free.append(session.proxy)
+        except (CommandFailed, TimeoutError, ToolUnavailable):
+            # A browser that cannot even close a page is of no use to the others.
+            log.warning("Chromium does not answer, and is ended; the pages in it are gone")
+            await self._stop()
+
+    async def _make_room(self, tenant: str) -> None:
+        own = sum([whose == tenant for whose, _ in self._sessions])
+        if len(self._sessions) < self._most and own < self._most_each:
+            return
+        unused = [key for key, session in self._sessions.items() if not session.users]
+        mine = [key for key in unused if key[0] == tenant]
+        taken = mine or ([] if own >= self._most_each else unused)
+        if not taken:
+            raise SandboxFull(f"all {len(self._sessions)} browser sessions are in use; try again later, or `close` one")
+        await self._drop(taken[0])
+
+    def _hear(self, method: str, params: Json) -> None:
+        if method == "Target.attachedToTarget":
+            about = params["targetInfo"]
+            for session in self._sessions.values():
+                if session.context == about.get("browserContextId"):
+                    session.attach(params["sessionId"], about["targetId"])
+                    return
+            if self._chromium is not None:
+                self._chromium.protocol.post("Runtime.runIfWaitingForDebugger", params["sessionId"])
+        elif method == "Target.detachedFromTarget":
+            for session in self._sessions.values():
+                session.detach(params["sessionId"])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_seconds / 4)
+            with suppress(ToolUnavailable):
+                await self.expire()

@@ -1,0 +1,184 @@
+"""Chromium as a process: in the sandbox, as nobody, with no network but doors to our proxies, and spoken to over a socket.
+
+Its network namespace has a loopback of its own and nothing else. Before Chromium takes over, a few lines of Python open listening
+sockets there and hand them out to us. So a proxy is a port inside that nobody outside can reach, and whatever does not go through
+one goes nowhere. The socket they came by then is the DevTools pipe: when we are gone it closes, and Chromium ends.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from asyncio import Task
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from socket import recv_fds, socket, socketpair
+
+import anyio
+from msgspec import Struct
+
+from mainspring.errors import ToolUnavailable
+from mainspring.tools.browser.protocol import MOST_BYTES, Protocol
+from mainspring.tools.sandbox.grants import Program
+from mainspring.tools.sandbox.places import is_system
+from mainspring.tools.sandbox.processes import library_path
+
+START_SECONDS = 30.0
+GRACE_SECONDS = 2.0
+
+# What the system calls Chromium is often a script that reads settings; these are the programs behind it.
+PROGRAMS = (
+    "/usr/lib/chromium/chromium",
+    "/usr/lib/chromium-browser/chromium-browser",
+    "/usr/lib64/chromium-browser/chromium-browser",
+    "/opt/google/chrome/chrome",
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+MISSING = "there is no Chromium on this machine; the operator can install one, on Debian: apt-get install chromium"
+FONTS = Path("/etc/fonts")
+
+START = """
+import os, socket, sys
+doors = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
+with socket.socket(fileno=os.dup(0)) as engine:
+    socket.send_fds(engine, [b"."], [door.fileno() for door in doors])
+os.dup2(0, 3)
+os.dup2(0, 4)
+os.dup2(os.open("/dev/null", os.O_RDWR), 0)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+FLAGS = (
+    # The sandbox it would make itself needs rights that ours takes away.
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
+    *("--user-data-dir=/tmp/profile", "--window-size=1280,800", "--hide-scrollbars", "--mute-audio", "--password-store=basic"),
+    *("--no-first-run", "--no-default-browser-check", "--no-pings", "--disable-breakpad", "--disable-extensions"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-domain-reliability"),
+    *("--disable-client-side-phishing-detection", "--disable-default-apps", "--metrics-recording-only", "--disable-quic"),
+    *("--dns-prefetch-disable", "--deny-permission-prompts", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
+    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,DialMediaRouteProvider",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    # Nobody listens there: each context has a proxy of its own, and what belongs to none reaches nothing.
+    *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
+)
+
+Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
+
+
+class Chromium(Struct, frozen=True):
+    """One that runs. `doors` are sockets that listen on its loopback."""
+
+    protocol: Protocol
+    doors: tuple[socket, ...]
+    pid: int
+
+
+def found() -> Path:
+    """The Chromium of this machine. Raises `ToolUnavailable` with what to install."""
+    for place in (*PROGRAMS, *[found for name in NAMES if (found := shutil.which(name)) is not None]):
+        path = Path(place).resolve()
+        if os.access(path, os.X_OK) and not _is_script(path):
+            return path
+    raise ToolUnavailable(MISSING)
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+@asynccontextmanager
+async def running(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromium]:
+    """Starts Chromium and ends it with all it has started. Raises `ToolUnavailable` or `SandboxError` if it does not start."""
+    argv = (sys.executable, "-I", "-S", "-c", START, str(doors), str(program), *FLAGS)
+    async with wrap(Program(argv=argv, reads=_reads(program))) as line, AsyncExitStack() as stack:
+        ours, theirs = socketpair()
+        stack.callback(ours.close)
+        process = await _begun(line, theirs, stack)
+        words = _Words()
+        stack.push_async_callback(_ended, process, asyncio.create_task(words.listen(process)))
+        stack.callback(ours.close)
+        try:
+            chromium = await _spoken_to(ours, doors, process.pid, stack)
+        except (ToolUnavailable, TimeoutError, OSError) as error:
+            raise ToolUnavailable(f"Chromium does not start in the sandbox: {words.last or 'it says nothing'}") from error
+        yield chromium
+
+
+def _reads(program: Path) -> tuple[str, ...]:
+    """What it needs of this machine beside the system."""
+    return tuple([str(path) for path in (FONTS, program.parent) if path.exists() and not is_system(path)])
+
+
+async def _begun(line: Sequence[str], theirs: socket, stack: AsyncExitStack) -> Process:
+    end, stop = os.pipe()
+    stack.callback(os.close, stop)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(*line, str(end)),
+            stdin=theirs.fileno(),
+            stdout=DEVNULL,
+            stderr=PIPE,
+            env={"PATH": "/usr/bin:/bin", **library_path()},
+            pass_fds=(end,),
+            start_new_session=True,
+        )
+    finally:
+        theirs.close()
+        os.close(end)
+
+
+async def _spoken_to(ours: socket, doors: int, pid: int, stack: AsyncExitStack) -> Chromium:
+    """The browser, once it answers. Raises `TimeoutError`, `OSError` or `ToolUnavailable` if it does not."""
+    ours.setblocking(False)
+    with anyio.fail_after(START_SECONDS):
+        await _readable(ours)
+    _, files, _, _ = recv_fds(ours, 1, doors)
+    listening = tuple([stack.enter_context(socket(fileno=file)) for file in files])
+    if len(listening) < doors:
+        raise ToolUnavailable("it has no doors")
+    protocol = Protocol(*await asyncio.open_unix_connection(sock=ours, limit=MOST_BYTES))
+    stack.push_async_callback(_silenced, asyncio.create_task(protocol.read()))
+    await protocol.send("Browser.getVersion", seconds=START_SECONDS)
+    return Chromium(protocol, listening, pid)
+
+
+async def _silenced(reading: "Task[None]") -> None:
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def _readable(end: socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(end, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(end)
+
+
+async def _ended(process: Process, listening: "Task[None]") -> None:
+    """Waits for a process whose socket is closed, then forces it; with it goes its whole namespace."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(GRACE_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        await asyncio.wait([listening])
+
+
+class _Words:
+    """The last line of complaint, for whoever wants to know why it ended."""
+
+    def __init__(self) -> None:
+        self.last = ""
+
+    async def listen(self, process: Process) -> None:
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(1 << 14):
+            self.last = chunk.decode(errors="replace").strip().rpartition("\n")[2][:300] or self.last

@@ -1,0 +1,197 @@
+"""The only way out of the browser: a forward proxy that connects to checked addresses and to nothing else.
+
+Whatever a page does, be it a redirect, an image, a script's request or a WebSocket, arrives here as a host and a port. These pass
+the same checks as a URL of `web_fetch`, and the connection goes to the address that was checked. What is refused is remembered,
+so that the model can be told.
+
+A connection carries one request: an absolute URL for plain HTTP, or a tunnel for everything else.
+"""
+
+import asyncio
+import re
+from asyncio import StreamReader, StreamWriter, Task
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from socket import socket
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from mainspring.errors import InvalidRequest
+from mainspring.tools.addresses import AddressGuard, endpoint
+from mainspring.tools.builtin.web_fetch import target
+from mainspring.tools.contract import ToolContext
+
+MOST_CONNECTIONS = 64
+MOST_BYTES = 64 << 20
+"""What one call may load, of everything together."""
+MOST_REFUSALS = 20
+HEAD_SECONDS, CONNECT_SECONDS = 30.0, 10.0
+HEAD_BYTES = 1 << 16
+
+Flaw = Callable[[str], Awaitable[str | None]]
+
+_TUNNEL = re.compile(r"CONNECT (?P<authority>[^\s/?#@]+) HTTP/1\.[01]")
+_PLAIN = re.compile(r"(?P<method>[A-Z]+) http://(?P<authority>[^\s/?#@]+)(?P<path>(?:[/?]\S*)?) HTTP/1\.[01]")
+_LENGTH = re.compile(r"content-length:\s*(\d{1,15})", re.IGNORECASE)
+_OF_HOP = ("connection:", "proxy-", "keep-alive:", "host:", "te:", "upgrade:")
+_BROKEN = (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, ValueError)
+
+
+class Proxy:
+    """Serves what connects to a listening socket, as `context` allows, from `async with` on."""
+
+    def __init__(self, door: socket, guard: AddressGuard, flaw: Flaw | None, *, most_bytes: int = MOST_BYTES) -> None:
+        self.port: int = door.getsockname()[1]
+        self.context = ToolContext()
+        self.refused: dict[str, str] = {}
+        """Origins that were asked for and refused, and why. Whoever has told of them empties it."""
+        self._door, self._guard, self._flaw, self._most_bytes = door, guard, flaw, most_bytes
+        self._taken = 0
+        self._tasks: set[Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, sock=self._door, limit=HEAD_BYTES)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.close()
+        self.drop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, context: ToolContext) -> None:
+        """From here on a new call is served."""
+        self.context = context
+        self._taken = 0
+
+    def drop(self) -> None:
+        """Ends every connection, and forgets what there was."""
+        self.refused = {}
+        for task in self._tasks:
+            task.cancel()
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if len(self._tasks) <= MOST_CONNECTIONS:
+                await self._answered(reader, writer)
+        except asyncio.CancelledError:
+            # Ours, by `drop`: nobody waits for this task but `__aexit__`.
+            pass
+        except _BROKEN:
+            writer.write(_said(502, "the other side cannot be reached, or broke off"))
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answered(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with anyio.fail_after(HEAD_SECONDS):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, _, rest = head.partition("\r\n")
+        if tunnel := _TUNNEL.fullmatch(first):
+            origin, request = f"https://{tunnel['authority']}", b""
+        elif plain := _PLAIN.fullmatch(first):
+            origin, request = f"http://{plain['authority']}", _request(plain, rest)
+        else:
+            writer.write(_said(400, "this is no request for a proxy"))
+            return
+        try:
+            theirs, them = await self._connected(origin)
+        except InvalidRequest as error:
+            if len(self.refused) < MOST_REFUSALS:
+                self.refused[origin] = error.message
+            writer.write(_said(403, error.message))
+            return
+        try:
+            if tunnel:
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                await self._joined((reader, them), (theirs, writer))
+            else:
+                them.write(request)
+                length = _LENGTH.search(rest)
+                await _copied(reader, them, int(length[1]) if length else 0)
+                writer.write(await _response(theirs))
+                await self._passed(theirs, writer)
+        finally:
+            them.close()
+
+    async def _connected(self, origin: str) -> tuple[StreamReader, StreamWriter]:
+        """A connection to a checked address. Raises `InvalidRequest` if there may be none, `OSError` if there can be none."""
+        target(origin, self.context)
+        if self._flaw is not None and (why := await self._flaw(origin)) is not None:
+            raise InvalidRequest(why)
+        host, port = endpoint(origin)
+        failure = OSError(f"`{host}` has no address")
+        for address in await self._guard.addresses(host, port):
+            try:
+                with anyio.fail_after(CONNECT_SECONDS):
+                    return await asyncio.open_connection(address, port, limit=HEAD_BYTES)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    async def _joined(self, *ways: tuple[StreamReader, StreamWriter]) -> None:
+        """Passes bytes both ways until one side ends."""
+        async with anyio.create_task_group() as tasks:
+
+            async def pass_on(reader: StreamReader, writer: StreamWriter) -> None:
+                with suppress(*_BROKEN):
+                    await self._passed(reader, writer)
+                tasks.cancel_scope.cancel()
+
+            for reader, writer in ways:
+                tasks.start_soon(pass_on, reader, writer)
+
+    async def _passed(self, reader: StreamReader, writer: StreamWriter) -> None:
+        while chunk := await reader.read(HEAD_BYTES):
+            self._taken += len(chunk)
+            if self._taken > self._most_bytes:
+                self.refused["the rest"] = f"more than {self._most_bytes:,} bytes were loaded in one call; open a smaller page"
+                return
+            writer.write(chunk)
+            await writer.drain()
+        await writer.drain()
+
+
+async def _copied(reader: StreamReader, writer: StreamWriter, length: int) -> None:
+    while length > 0 and (chunk := await reader.read(min(length, HEAD_BYTES))):
+        length -= len(chunk)
+        writer.write(chunk)
+        await writer.drain()
+
+
+def _request(plain: re.Match[str], rest: str) -> bytes:
+    """The request as the server itself is asked. It ends with its answer, so nothing can be said behind it."""
+    if "transfer-encoding:" in rest.lower():
+        raise ValueError("a body without a length")
+    path = plain["path"] if plain["path"].startswith("/") else f"/{plain['path']}"
+    lines = [f"{plain['method']} {path} HTTP/1.1", f"Host: {plain['authority']}", *_kept(rest)]
+    return _head(lines)
+
+
+async def _response(server: StreamReader) -> bytes:
+    """The head of the answer, which says that the connection ends with it."""
+    with anyio.fail_after(HEAD_SECONDS):
+        while True:
+            first, _, rest = (await server.readuntil(b"\r\n\r\n")).decode("latin-1").partition("\r\n")
+            if not first.startswith("HTTP/1."):
+                raise ValueError("no answer of HTTP")
+            if first.partition(" ")[2][:1] != "1":
+                return _head([first, *_kept(rest)])
+
+
+def _kept(rest: str) -> list[str]:
+    return [line for line in rest.split("\r\n") if line and not line.lower().startswith(_OF_HOP)]
+
+
+def _head(lines: list[str]) -> bytes:
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
+
+
+def _said(status: int, why: str) -> bytes:
+    body = f"Not loaded: {why}.".encode()
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body

@@ -1,0 +1,113 @@
+"""What a program of somebody else's may see of this machine: what it was granted, and what it cannot start without.
+
+Without being asked, a program gets its own installation and, if it is an interpreter, the project of its script, read-only. Never
+a home, a folder that everybody puts things in, or one with our own settings or database, whatever else is in it: of those it gets
+the script alone.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from mainspring.config import FILE, Settings
+from mainspring.errors import SandboxError
+from mainspring.tools.sandbox.files import Owner
+from mainspring.tools.sandbox.places import PARTS, is_system
+
+_INTERPRETER = re.compile(r"(?:python|pypy|node|nodejs|bun|deno|ruby|perl|php|bash|sh)[\d.]*")
+_PROJECTS = ("pyproject.toml", "package.json", "node_modules")
+_SHARED = frozenset(map(Path, ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/tmp")))
+_OURS = (FILE, Settings().database)
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A program to be started, by its whole path. `env` are the variables that are its own. `cwd` is readable to it."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    network: bool = False
+    folders: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+class Grant(Struct, frozen=True, order=True):
+    """A file or folder, in the order in which they are to be mounted: what lies in another comes behind it."""
+
+    depth: int
+    is_writable: bool
+    path: str
+
+
+def grants_of(program: Program, owner: Owner) -> tuple[Grant, ...]:
+    """Everything but the system that the program may touch. Raises `SandboxError` for what is not there or may not be touched."""
+    reads = [*program.reads, *([] if program.cwd in (None, "/") else [program.cwd]), *map(str, _needed(program))]
+    wanted = {path: False for path in reads if not is_system(Path(path))} | dict.fromkeys(program.folders, True)
+    for path, is_writable in wanted.items():
+        _check(path, is_writable, owner)
+    return tuple(sorted([Grant(len(Path(path).parts), is_writable, path) for path, is_writable in wanted.items()]))
+
+
+def _check(path: str, is_writable: bool, owner: Owner) -> None:
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise SandboxError(f"`{path}` cannot be granted: {error.strerror}") from error
+    if owner.uid is None:
+        return
+    wanted = (7 if is_writable else 5) if stat.S_ISDIR(about.st_mode) else (6 if is_writable else 4)
+    shift = 6 if about.st_uid == owner.uid else 3 if about.st_gid == owner.gid else 0
+    if (about.st_mode >> shift) & wanted != wanted:
+        what, how = ("write", f"chown -R {owner.uid} {path}") if is_writable else ("read", f"chmod -R o+rX {path}")
+        raise SandboxError(f"the sandbox's user, {owner.uid}, may not {what} `{path}`; allow it: {how}")
+
+
+def _needed(program: Program) -> Iterator[Path]:
+    """What the program itself consists of, under the name it was given and under the one that links lead to."""
+    started = Path(program.argv[0])
+    for path in dict.fromkeys((started, started.resolve())):
+        yield from _installation(path)
+    script = _script(program) if _INTERPRETER.fullmatch(started.name) else None
+    if script is not None:
+        for path in dict.fromkeys((script, script.resolve())):
+            yield _project(path)
+
+
+def _script(program: Program) -> Path | None:
+    for word in program.argv[1:]:
+        if word in ("-c", "-m", "-e", "--eval"):
+            return None
+        if not word.startswith("-"):
+            path = Path(program.cwd or os.getcwd(), word)
+            return path if path.is_file() else None
+    return None
+
+
+def _installation(path: Path) -> Iterator[Path]:
+    if path.parent.name == "bin" and not is_system(path):
+        yield from (part for part in (path.parent.parent / name for name in PARTS) if part.exists())
+    else:
+        yield _project(path)
+
+
+def _project(path: Path) -> Path:
+    """The folder of everything that the file comes with, or the file itself if that would show too much."""
+    if "node_modules" in path.parts:
+        return Path(*path.parts[: path.parts.index("node_modules") + 1])
+    narrow = []
+    for folder in path.parents:
+        if _is_broad(folder):
+            break
+        narrow.append(folder)
+        if any((folder / name).exists() for name in _PROJECTS):
+            return folder
+    return narrow[0] if narrow else path
+
+
+def _is_broad(folder: Path) -> bool:
+    home = Path.home()
+    return folder in _SHARED or home.is_relative_to(folder) or any((folder / name).exists() for name in _OURS)

@@ -1,0 +1,270 @@
+"""Containers over HTTP, as the official client knows them: made, listed, removed, and files in and out of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import AsyncOpenAI
+from tests.server.hosting import hosted
+
+from mainspring.app import Engine
+from mainspring.errors import InvalidRequest
+from mainspring.providers.scripted import Scripted, call, say
+from mainspring.server.app import server
+from mainspring.server.containers import sent_file
+from mainspring.server.faults import Fault
+from mainspring.server.keys import Keys
+from mainspring.tools.sandbox.lease import LocalLease
+from mainspring.tools.sandbox.port import MEGABYTE, Limits, SandboxSpec
+from mainspring.workshop import Workshop
+
+pytestmark = pytest.mark.slow
+
+# All that a form could be broken by.
+STRANGE = bytes(range(256)) + b"\r\n\r\n--\r\n\n\r--boundary--\r\n" * 3
+
+
+@asynccontextmanager
+async def serving(*turns: Any, builtins: tuple[str, ...] = ("code_interpreter", "shell")) -> AsyncIterator[tuple[str, Engine]]:
+    engine = Engine(Scripted(*turns), workshop=Workshop(builtins))
+    async with hosted(server(engine)) as url:
+        yield url, engine
+
+
+@asynccontextmanager
+async def client(url: str, key: str = "unused") -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as made:
+        yield made
+
+
+async def test_a_container_is_made_listed_shown_and_removed() -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        containers = openai_client.containers
+        first = await containers.create(name="sums", expires_after={"anchor": "last_active_at", "minutes": 5})
+        second = await containers.create(name="plots")
+        assert first.id.startswith("cntr_")
+        assert (first.object, first.name, first.status) == ("container", "sums", "running")
+        assert first.expires_after is not None
+        assert (first.expires_after.anchor, first.expires_after.minutes) == ("last_active_at", 5)
+        assert second.expires_after is not None
+        assert second.expires_after.minutes == 20
+        assert [found.id async for found in await containers.list()] == [second.id, first.id]
+        assert [found.id async for found in await containers.list(limit=1, order="asc")] == [first.id, second.id]
+        assert [found.id async for found in await containers.list(name="sums")] == [first.id]
+        assert (await containers.retrieve(first.id)).name == "sums"
+        await containers.delete(first.id)
+        with pytest.raises(openai.NotFoundError, match=f"no container `{first.id}`"):
+            await containers.retrieve(first.id)
+        assert [found.id async for found in await containers.list()] == [second.id]
+
+
+async def test_files_go_in_are_worked_on_and_come_out() -> None:
+    code = "data = open('in.bin', 'rb').read()\nopen('out.bin', 'wb').write(data[::-1])\nlen(data)"
+    async with serving(call("code_interpreter", code=code), say("Turned.")) as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="turning")
+        files = openai_client.containers.files
+        sent = await files.create(container.id, file=("in.bin", STRANGE))
+        assert (sent.path, sent.bytes, sent.source, sent.container_id) == ("in.bin", len(STRANGE), "user", container.id)
+        answer = await openai_client.responses.create(
+            model="m", input="Turn it.", tools=[{"type": "code_interpreter", "container": container.id}]
+        )
+        assert answer.output_text == "Turned."
+        made = answer.output[0]
+        assert made.type == "code_interpreter_call"
+        assert made.container_id == container.id
+        found = {file.path: file async for file in await files.list(container.id)}
+        assert {path: file.source for path, file in found.items()} == {"in.bin": "user", "out.bin": "assistant"}
+        assert found["in.bin"].id == sent.id
+        content = await files.content.retrieve(found["out.bin"].id, container_id=container.id)
+        assert content.read() == STRANGE[::-1]
+        assert (await files.retrieve(sent.id, container_id=container.id)).path == "in.bin"
+        await files.delete(sent.id, container_id=container.id)
+        with pytest.raises(openai.NotFoundError, match=sent.id):
+            await files.retrieve(sent.id, container_id=container.id)
+        assert [file.path async for file in await files.list(container.id)] == ["out.bin"]
+
+
+async def test_the_container_of_an_answer_can_be_looked_into() -> None:
+    writing = call("code_interpreter", code="open('a', 'w').write('x')")
+    async with serving(writing, say("Done.")) as (url, _), client(url) as openai_client:
+        answer = await openai_client.responses.create(
+            model="m", input="Go.", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}]
+        )
+        made = answer.output[0]
+        assert made.type == "code_interpreter_call"
+        [file] = [file async for file in await openai_client.containers.files.list(made.container_id)]
+        assert (file.path, file.bytes) == ("a", 1)
+
+
+async def test_a_container_of_another_tenant_does_not_exist() -> None:
+    engine = Engine(Scripted(), workshop=Workshop(["shell"]))
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys)) as url:
+        ours = await keys.create(tenant="acme")
+        theirs = await keys.create(tenant="other")
+        async with client(url, ours) as acme, client(url, theirs) as other:
+            container = await acme.containers.create(name="mine")
+            file = await acme.containers.files.create(container.id, file=("note", b"hush"))
+            assert [found.id async for found in await other.containers.list()] == []
+            files = other.containers.files
+            for asked in (
+                other.containers.retrieve(container.id),
+                other.containers.delete(container.id),
+                files.create(container.id, file=("note", b"gone")),
+                files.retrieve(file.id, container_id=container.id),
+                files.content.retrieve(file.id, container_id=container.id),
+                files.delete(file.id, container_id=container.id),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    await asked
+            with pytest.raises(openai.NotFoundError):
+                await files.list(container.id)
+            kept = await acme.containers.files.content.retrieve(file.id, container_id=container.id)
+            assert kept.read() == b"hush"
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../out", ".."])
+async def test_a_name_that_leads_out_is_refused(name: str) -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="c")
+        with pytest.raises(openai.BadRequestError, match="no path within the workspace"):
+            await openai_client.containers.files.create(container.id, file=(name, b"x"))
+
+
+async def test_links_that_code_left_lead_nowhere() -> None:
+    line = "ln -s /etc/passwd link; ln -s /etc folder; mkfifo pipe"
+    async with serving(call("shell", command=line), say("Done.")) as (url, engine), client(url) as openai_client:
+        tools: Any = [{"type": "shell", "environment": {"type": "container_auto"}}]
+        await openai_client.responses.create(model="m", input="Go.", tools=tools)
+        assert engine.workshop.containers is not None
+        [about] = engine.workshop.containers.all("")
+        files = openai_client.containers.files
+        assert [file.path async for file in await files.list(about.id)] == []
+        for name in ("link", "folder/new", "pipe"):
+            with pytest.raises(openai.BadRequestError):
+                await files.create(about.id, file=(name, b"x"))
+
+
+async def test_what_does_not_fit_is_refused() -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
+        containers = engine.workshop.containers
+        assert containers is not None
+        containers.spec = SandboxSpec(limits=Limits(file=MEGABYTE, disk=2 * MEGABYTE, entries=3))
+        container = await openai_client.containers.create(name="small")
+        files = openai_client.containers.files
+        with pytest.raises(openai.BadRequestError, match="more than the 1048576 a file may have"):
+            await files.create(container.id, file=("large", bytes(MEGABYTE + 1)))
+        for name in ("one", "two"):
+            await files.create(container.id, file=(name, bytes(MEGABYTE - 8192)))
+        with pytest.raises(openai.BadRequestError, match="`three` does not fit"):
+            await files.create(container.id, file=("three", bytes(MEGABYTE)))
+        await files.create(container.id, file=("three", b""))
+        with pytest.raises(openai.BadRequestError, match="`four` does not fit"):
+            await files.create(container.id, file=("four", b""))
+        with pytest.raises(openai.APIStatusError) as raised:
+            await files.create(container.id, file=("huge", bytes(33 * MEGABYTE)))
+        assert raised.value.status_code == 413
+
+
+async def test_no_more_are_made_than_there_is_room_for_and_none_is_taken_from_whoever_uses_it() -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
+        containers = engine.workshop.containers
+        assert containers is not None
+        containers._most = 1
+        first = await openai_client.containers.create(name="first")
+        async with containers.use("", first.id):
+            with pytest.raises(openai.RateLimitError, match="all 1 containers are in use") as raised:
+                await openai_client.containers.create(name="second")
+            assert raised.value.code == "container_limit"
+        second = await openai_client.containers.create(name="second")
+        assert [found.id async for found in await openai_client.containers.list()] == [second.id]
+
+
+async def test_a_server_without_containers_says_how_to_have_them() -> None:
+    async with serving(builtins=()) as (url, _), client(url) as openai_client:
+        with pytest.raises(openai.NotFoundError, match="mainspring serve --builtin code_interpreter"):
+            await openai_client.containers.create(name="c")
+        with pytest.raises(openai.NotFoundError, match="no containers"):
+            await openai_client.containers.list()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"name": "c", "file_ids": ["file_1"]}, "file_ids"),
+        ({"name": "c", "memory_limit": "64g"}, "memory_limit"),
+        ({"name": "c", "network_policy": {"type": "disabled"}}, "network_policy"),
+        ({"name": "c", "expires_after": {"anchor": "last_active_at", "minutes": 0}}, "expires_after.minutes"),
+        ({}, "body"),
+    ],
+)
+async def test_what_cannot_be_set_is_refused_by_name(body: dict[str, object], param: str) -> None:
+    async with serving() as (url, engine), httpx2.AsyncClient() as http:
+        told = await http.post(f"{url}/containers", json=body)
+        assert told.status_code == 400
+        assert told.json()["error"]["param"] == param
+        assert engine.workshop.containers is not None
+        assert engine.workshop.containers.all("") == ()
+
+
+async def test_a_file_by_its_id_alone_is_refused() -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="c")
+        with pytest.raises(openai.BadRequestError, match="there are no files to refer to by `file_id`"):
+            await openai_client.containers.files.create(container.id, file_id="file_1")
+
+
+def form(*parts: bytes, boundary: str = "B", end: bytes = b"--") -> bytes:
+    return b"".join([f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts]) + f"--{boundary}".encode() + end
+
+
+def test_the_part_called_file_is_found_among_others() -> None:
+    other = b'Content-Disposition: form-data; name="purpose"\r\n\r\nx'
+    part = b'content-type: text/plain\r\ncontent-disposition: form-data; filename="a b.txt"; name="file"\r\n\r\n\r\n\r\n'
+    sent = sent_file('multipart/form-data; boundary="B"', form(other, part))
+    assert (sent.name, sent.data) == ("a b.txt", b"\r\n\r\n")
+
+
+def test_a_name_in_any_script_is_understood() -> None:
+    part = b"Content-Disposition: form-data; name=\"file\"; filename*=utf-8''%E6%99%82.txt\r\n\r\nx"
+    assert sent_file("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+    part = 'Content-Disposition: form-data; name="file"; filename="時.txt"\r\n\r\nx'.encode()
+    assert sent_file("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "why"),
+    [
+        ("multipart/form-data", b"", "boundary is missing"),
+        ("multipart/form-data; boundary=\xff", b"", "boundary is missing"),
+        ("multipart/form-data; boundary=B", b"", "does not end"),
+        (
+            "multipart/form-data; boundary=B",
+            form(b'Content-Disposition: form-data; name="file"\r\n\r\nx', end=b""),
+            "does not end",
+        ),
+        ("multipart/form-data; boundary=B", form(b'Content-Disposition: form-data; name="f"\r\n\r\nx'), "no part called"),
+        ("multipart/form-data; boundary=B", form(b"nonsense"), "no part called"),
+    ],
+)
+def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -> None:
+    with pytest.raises(Fault, match=why) as raised:
+        sent_file(kind, body)
+    assert raised.value.status == 400
+
+
+async def test_a_link_is_removed_and_not_what_it_leads_to() -> None:
+    async with Workshop(["shell"]) as workshop:
+        assert workshop.containers is not None
+        async with workshop.containers.use("", "cntr_1") as container:
+            lease = container.lease
+            assert isinstance(lease, LocalLease)
+            await lease.execute("import os\nopen('kept', 'w').close()\nos.symlink('kept', 'link')\nos.symlink('/etc', 'out')")
+            await lease.remove("link")
+            assert [entry.path for entry in (await lease.list()).entries] == ["kept"]
+            for path in ("out/passwd", "../x", "/etc/passwd"):
+                with pytest.raises(InvalidRequest):
+                    await lease.remove(path)
