@@ -1,4 +1,4 @@
-"""What governance costs: CPU per judged call with every policy on, beside the same call judged without.
+"""What governance costs: CPU per judged call with every policy and a budget of two layers on, beside the same call without.
 
     python bench/governance.py [--calls N]
 
@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from mainspring.app import standard_policies
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
@@ -22,6 +24,8 @@ from mainspring.events import Recorded, RunStarted
 from mainspring.items import FunctionCall, ToolDefinition, ToolKind, encode, user
 from mainspring.loop.history import History
 from mainspring.loop.run import Call, Run, open_run
+from mainspring.policies.autonomy.budget import LEVELS, Limits, Network
+from mainspring.policies.autonomy.policy import Budgeted, narrowed
 from mainspring.policies.commands import CommandRules, Commands
 from mainspring.policies.domains import Domains
 from mainspring.policies.governance import governance
@@ -31,7 +35,7 @@ from mainspring.policies.rate import Rate
 from mainspring.policies.shell import Reader
 from mainspring.policies.skills import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
-from mainspring.spec import Caller, spec_for
+from mainspring.spec import Caller, Price, spec_for
 from mainspring.tools.addresses import AddressGuard
 
 LIMIT = 150.0
@@ -69,7 +73,7 @@ async def lookup(host: str, port: int) -> Sequence[str]:
 def every_policy(root: str) -> tuple[CallPolicy, ...]:
     rules = {"*": "allow", "file_ops:delete": "deny", "secret_*": "deny", "shell": "allow", "file_*:chmod": "ask"}
     Path(root, "src", "deep").mkdir(parents=True)
-    return governance(
+    asked = governance(
         rules=Rules.of(rules),  # type: ignore[arg-type]
         status=lambda name: "active",
         skills=SkillScope(lambda run, name, operation: None),
@@ -79,11 +83,15 @@ def every_policy(root: str) -> tuple[CallPolicy, ...]:
         paths=Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),
         domains=Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),
     )
+    return (*asked, Budgeted())
 
 
 def a_run() -> Run:
     spec = spec_for("responses", id="r", model="m", input=(user("go"),), tools=TOOLS, caller=Caller("ada", ("tools:execute",)))
-    return open_run(Recorded(0, 0.0, RunStarted(spec)), History())
+    network = Network(enabled=True, allowed_domains=("docs.example",))
+    limits = Limits(max_tokens=10**9, max_cost=100.0, max_lines_changed=10**9)
+    budget = replace(LEVELS[2], network=network, limits=limits, prices={"*": Price(1, 5)}, overlays=(LEVELS[3],))
+    return open_run(Recorded(0, 0.0, RunStarted(narrowed(spec, budget))), History())
 
 
 async def cost(gate: Gate, call: Call, run: Run, calls: int) -> float:

@@ -28,7 +28,7 @@ def test_what_is_mentioned_is_asked_in_the_order_of_the_architecture(tmp_path: P
         "per_minute": 5,
         "rules": {"*": "ask"},
     }
-    assert named(table) == ["tool_rules", "caller_scopes", "rate", "autonomy_level", "commands", "paths", "domains"]
+    assert named(table) == ["tool_rules", "rate", "autonomy_level", "commands", "paths", "domains"]
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,18 @@ until it is done and is asked once whether it really is) and `decision` (few tur
 """
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
-from mainspring.items import FunctionCall, Item, Json, Tool, ToolDefinition, flaw
+from mainspring.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
 
 PresetName = Literal["responses", "iterative", "decision"]
+Amount = Annotated[float, Meta(ge=0)]
+
+MILLION: Final = 1_000_000
 
 CONFIRM = (
     "Before this counts as finished: is every part of the task done, and have you checked the results, for example by reading "
@@ -60,17 +63,43 @@ class Limits(Struct, frozen=True):
     approval_seconds: float | None = None
 
 
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a million tokens cost. Tokens that a cache held or took in cost as others unless said otherwise."""
+
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
+    cache_write: Amount | None = None
+
+    def of(self, usage: Usage) -> float:
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
+        told = plain * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
+        return (told + usage.output_tokens * self.output) / MILLION
+
+
+class Purse(Struct, frozen=True):
+    """Tokens and money of a run, in and out together: a turn begins only if it cannot use more, see `loop.purse`."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    price: Price = Price(0, 0)
+
+
 class Completion(Struct, frozen=True):
     """When an answer counts as the last. A None prompt switches its step off.
 
     `confirm` is asked once after a first text answer; `close` grants one last turn without tools after a limit;
-    `retry_model_errors` asks again after a passing model failure instead of failing the run.
+    `retry_model_errors` asks again after a passing model failure instead of failing the run, but no more than `max_retries`
+    times in all.
     """
 
     confirm: str | None = None
     close: str | None = None
     repeat: str = REPEAT
     retry_model_errors: bool = False
+    max_retries: int | None = None
 
 
 class Sampling(Struct, frozen=True):
@@ -118,11 +147,32 @@ class Caller(Struct, frozen=True):
     scopes: tuple[str, ...] | None = None
 
 
+class Charter(Struct, frozen=True):
+    """What a defined agent may do, whatever else allows more; None leaves it to others. See `policies.charter`.
+
+    `rules` are verdicts by pattern of tools. `commands` are the programs it may run, `domains` the hosts it may reach (`*` is
+    every one), `files` the patterns of paths below `root` that it may touch. `skills` are active from the start, `outputs` names
+    the fields of its answer.
+    """
+
+    agent: str
+    level: Literal["read-only", "supervised", "full"] = "full"
+    rules: tuple[tuple[str, Literal["allow", "ask", "deny"]], ...] = ()
+    commands: tuple[str, ...] | None = None
+    domains: tuple[str, ...] | None = None
+    files: tuple[str, ...] | None = None
+    root: str = ""
+    skills: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
 class RunSpec(Struct, frozen=True):
     """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
     `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
-    `agent` is the defined agent that it runs as, if one.
-    `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under."""
+    `agent` is the defined agent that it runs as, if one. `traceparent` is the span of others (W3C) that the run belongs to.
+    `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
+    `purse` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all of them hold.
+    `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model."""
 
     id: str
     model: str
@@ -148,6 +198,11 @@ class RunSpec(Struct, frozen=True):
     scope: str = ""
     budget: Json | None = None
     agent: str = ""
+    traceparent: str = ""
+    purse: Purse | None = None
+    flags: tuple[str, ...] = ()
+    charters: tuple[Charter, ...] = ()
+    within: str = ""
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:

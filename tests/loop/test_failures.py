@@ -45,6 +45,19 @@ def test_lasting_failure_is_never_tried_again() -> None:
     assert story.end == ("failed", Reason.PROVIDER_ERROR)
 
 
+@pytest.mark.parametrize(("most", "end"), [(1, "failed"), (2, "completed"), (None, "completed")])
+def test_failures_are_tried_again_only_so_often_in_a_run(most: int | None, end: str) -> None:
+    story = Story(order(retry_model_errors=True, max_retries=most))
+    story.play(*[fails(retryable=True), calls("look"), fails(retryable=True), says("done")][: 3 if end == "failed" else 4])
+    assert story.run.status == end
+
+
+def test_no_retries_are_none_even_if_failures_would_pass() -> None:
+    story = Story(order(retry_model_errors=True, max_retries=0))
+    story.play(fails(retryable=True))
+    assert story.end == ("failed", Reason.PROVIDER_ERROR)
+
+
 def test_failed_turns_cost_turns() -> None:
     story = Story(order(retry_model_errors=True, max_turns=2, max_errors_in_row=None))
     story.play(fails(retryable=True), fails(retryable=True))

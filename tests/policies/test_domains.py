@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 from aiohttp import ClientSession, web
 from tests.policies.world import lookup, order, tried
@@ -169,3 +170,10 @@ async def test_name_that_means_another_address_a_moment_later_is_not_connected_t
     async with site({}) as (port, seen):
         await fetched(f"http://rebinds.example:{port}/", Domains(guard.check), guard, "host `rebinds.example` is not public")
     assert (seen, list(answers)) == ([], [])
+
+
+async def test_host_that_nobody_can_look_up_in_time_is_refused() -> None:
+    async def hang(url: str) -> None:
+        await anyio.sleep_forever()
+
+    assert await Domains(hang, seconds=0.01).flaw("https://docs.example/") == "`docs.example` could not be looked up in 0.01 s"

@@ -23,18 +23,18 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.requirement("C18")
 def test_questions_are_asked_in_this_order(root: Path) -> None:
     governing = [
-        "tool_rules", "tool_status", "skill_scope", "caller_scopes", "rate", "autonomy_level", "commands", "paths", "domains",
+        "tool_rules", "tool_status", "skill_scope", "rate", "autonomy_level", "commands", "paths", "domains",
     ]  # fmt: skip
     names = [policy.name for policy in standard_policies([], every_policy(root))]
     start = names.index("tool_rules")
     assert names[start : start + len(governing)] == governing
-    assert {"limits", "known_tool", "allowed_tools", "valid_arguments"} <= set(names[:start])
+    assert {"limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes"} <= set(names[:start])
     assert names[-1] == "hand_off"
 
 
 def test_what_is_not_configured_is_not_asked() -> None:
-    assert [policy.name for policy in governance()] == ["caller_scopes"]
-    assert [policy.name for policy in governance(rate=Rate())] == ["caller_scopes", "rate"]
+    assert governance() == ()
+    assert [policy.name for policy in governance(rate=Rate())] == ["rate"]
 
 
 @pytest.mark.requirement("C-T8", "D66")

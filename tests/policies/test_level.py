@@ -80,3 +80,13 @@ async def test_unknown_level_denies_what_does_not_only_read() -> None:
 async def test_client_does_its_own_as_it_likes() -> None:
     outcome = await tried([AutonomyLevel(lambda run: "read-only")], ("ask_user", "{}"), tools=(ToolDefinition("ask_user"),))
     assert outcome.only.verdict == "client"
+
+
+@pytest.mark.requirement("S16")
+async def test_supervised_may_take_note_instead_of_asking() -> None:
+    policy = AutonomyLevel(lambda run: "supervised", logs_only=True)
+    outcome = await tried([policy], ("it", "{}"), tools=(tool(W),))
+    assert (outcome.only.verdict, len(outcome.done)) == ("allow", 1)
+    assert outcome.only.reason == "autonomy_level: The autonomy level `supervised` asks before `it`, which may write."
+    policy = AutonomyLevel(lambda run: "read-only", logs_only=True)
+    assert (await tried([policy], ("it", "{}"), tools=(tool(W),))).only.verdict == "deny"

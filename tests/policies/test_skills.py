@@ -18,6 +18,7 @@ from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.skills.activation import ActiveSkills, active_skills
 from mainspring.skills.folder import SkillFolders
 from mainspring.skills.tools import SkillTools
+from mainspring.spec import Caller
 from mainspring.tools.contract import ToolContext, ToolResult
 
 
@@ -90,6 +91,7 @@ async def test_operation_of_a_tool_is_judged_on_its_own(tmp_path: Path) -> None:
     assert world.files.done == ["read"]
 
 
+@pytest.mark.requirement("D68")
 async def test_two_skills_that_have_no_tool_in_common_leave_none(tmp_path: Path) -> None:
     asked = [
         call("load_skill", name="reader"),
@@ -103,6 +105,7 @@ async def test_two_skills_that_have_no_tool_in_common_leave_none(tmp_path: Path)
     assert world.files.done == []
 
 
+@pytest.mark.requirement("D68")
 async def test_skill_that_only_disallows_leaves_the_rest(tmp_path: Path) -> None:
     asked = [call("shell"), call("file_ops", operation="delete"), call("file_ops", operation="write")]
     world = World(tmp_path, Scripted(*asked, say("Done.")), always=["gentle"])
@@ -175,3 +178,16 @@ async def test_clients_tool_is_narrowed_too(tmp_path: Path) -> None:
     world.tools = (*world.tools, ToolDefinition("choose"))
     async with world.engine:
         assert await verdicts(await world.play()) == ["deny"]
+
+
+@pytest.mark.requirement("D68")
+async def test_a_skill_that_allows_a_tool_lifts_no_other_rule(tmp_path: Path) -> None:
+    """Scopes, tenant and budget of the caller are asked about as if there were no skill."""
+    put(tmp_path, "runner", "allowed-tools: shell\n")
+    script = Scripted(call("load_skill", name="runner"), call("shell"), say("Done."))
+    caller = Caller("ada", ("tools:execute:load_skill", "tools:execute:file_ops"))
+    async with Engine(script, tools=[Files(), shell], skills=[tmp_path]) as engine:
+        handle = await engine.ask("Go.", caller=caller)
+        await handle.wait()
+        assert await verdicts(handle) == ["allow", "deny"]
+    assert "`tools:execute:shell`" in outputs(handle.run)[1]

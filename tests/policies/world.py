@@ -157,8 +157,8 @@ class Outcome:
 
 
 def order(calls: int, **options: object) -> RunSpec:
+    options.setdefault("caller", Caller("ada", SCOPES if "tools" not in options else None))
     options.setdefault("tools", TOOLS)
-    options.setdefault("caller", Caller("ada", SCOPES))
     options.setdefault("max_turns", calls + 1)
     return spec_for("responses", id="resp_1", model="scripted", input=(user("Go."),), **options)
 

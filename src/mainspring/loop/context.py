@@ -9,6 +9,7 @@ from mainspring.items import Item, Message, user
 from mainspring.loop.actions import Compact, Finish
 from mainspring.loop.compaction import SUMMARIZE, is_compaction
 from mainspring.loop.fitting import groups
+from mainspring.loop.purse import room, told
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.run import OVERFLOW, Run
 from mainspring.loop.tokens import estimate, tokens_of
@@ -17,6 +18,8 @@ from mainspring.spec import ToolChoice
 
 def before_turn(run: Run) -> Compact | Finish | None:
     """What must happen before the model is asked for its next turn, if anything."""
+    if is_out_of_purse(run):
+        return Finish("incomplete", run.closing or Reason.BUDGET, None if run.turns else _too_dear(run))
     window = run.spec.window
     if window.compact_threshold is None and window.context_tokens is None:
         return None
@@ -27,10 +30,24 @@ def before_turn(run: Run) -> Compact | Finish | None:
         if tokens_of(_replaceable(request.items, keeps)) > window.compact_threshold // 4:
             return Compact(keeps)
     if window.context_tokens is not None and size > window.context_tokens and window.truncation == "disabled":
-        told = f"the request has about {size} tokens and the model takes {window.context_tokens}"
+        sizes = f"the request has about {size} tokens and the model takes {window.context_tokens}"
         advice = 'shorten or compact the conversation, or send `truncation: "auto"`'
-        return Finish("failed", Reason.PROVIDER_ERROR, ErrorInfo(OVERFLOW, f"{told}; {advice}"))
+        return Finish("failed", Reason.PROVIDER_ERROR, ErrorInfo(OVERFLOW, f"{sizes}; {advice}"))
     return None
+
+
+def is_out_of_purse(run: Run) -> bool:
+    """Whether there is not enough left to ask the model once more."""
+    if run.spec.purse is None:
+        return False
+    left = room(run, request_for(run).items)
+    return left is not None and left < 1
+
+
+def _too_dear(run: Run) -> ErrorInfo:
+    asked = told(run, request_for(run).items)
+    advice = "which is more than the budget of this run leaves; send less, or raise the budget"
+    return ErrorInfo("budget_exceeded", f"the request has about {asked} tokens, {advice}")
 
 
 def summary_request(run: Run) -> ModelRequest:

@@ -5,9 +5,9 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 
 from mainspring.events import Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
 from mainspring.loop.actions import Action, CallModel, Execute, Finish, Judge
-from mainspring.loop.context import before_turn
+from mainspring.loop.context import before_turn, is_out_of_purse
 from mainspring.loop.rules import first_stop, has_refused, review, tools_off
-from mainspring.loop.run import Run
+from mainspring.loop.run import Run, prompted
 
 INTERRUPTED = "Interrupted: the call was started but its outcome is unknown. Check what it did before trying again."
 
@@ -36,7 +36,7 @@ def next_action(run: Run) -> Action:
         return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
     if run.unanswered:
         return before_turn(run) or CallModel()
-    if nudge := review(run):
+    if (nudge := review(run)) and not is_out_of_purse(prompted(run, nudge.text)):
         return nudge
     return Finish("completed", Reason.REFUSAL if has_refused(run) else Reason.FINAL_ANSWER)
 

@@ -21,6 +21,7 @@ from mainspring.loop.chain import Chain
 from mainspring.loop.compaction import shown
 from mainspring.loop.fitting import fitted
 from mainspring.loop.history import Entry, list_label, paired
+from mainspring.loop.purse import room
 from mainspring.loop.rules import tools_off
 from mainspring.loop.run import Run
 from mainspring.loop.tokens import estimate, tokens_of
@@ -90,16 +91,17 @@ class ModelRequest(Struct, frozen=True):
 def request_for(run: Run) -> ModelRequest:
     """The request for the run's next turn. Every call in it is answered, every output in it has its call."""
     spec, window = run.spec, run.spec.window
+    items = _fitted(run) if window.truncation == "auto" else _shown(run)
     return ModelRequest(
         run_id=spec.id,
         model=spec.model,
-        items=_fitted(run) if window.truncation == "auto" else _shown(run),
+        items=items,
         turn=run.answered + 1,
         instructions=spec.instructions,
         tools=spec.tools,
         tool_choice=_choice(run),
         parallel_tool_calls=spec.parallel_tool_calls,
-        max_output_tokens=_tokens_left(run),
+        max_output_tokens=_tokens_left(run, items),
         temperature=spec.sampling.temperature,
         top_p=spec.sampling.top_p,
         text=spec.sampling.text,
@@ -119,7 +121,7 @@ def _choice(run: Run) -> ToolChoice:
     return choice
 
 
-def _tokens_left(run: Run) -> int | None:
+def _tokens_left(run: Run, items: Sequence[Item]) -> int | None:
     limits, used = run.spec.limits, run.usage
     bounds = [
         bound
@@ -127,6 +129,7 @@ def _tokens_left(run: Run) -> int | None:
             run.spec.sampling.max_turn_tokens,
             limits.max_output_tokens and limits.max_output_tokens - used.output_tokens,
             limits.max_tokens and limits.max_tokens - used.total_tokens,
+            room(run, items),
         )
         if bound is not None
     ]

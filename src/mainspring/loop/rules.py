@@ -30,11 +30,16 @@ def _after_closing_turn(run: Run) -> Finish | None:
 
 
 def _after_failed_turn(run: Run) -> Finish | None:
-    if (failure := run.failure) is None or (run.spec.completion.retry_model_errors and failure.retryable):
+    if (failure := run.failure) is None or (failure.retryable and _retries(run)):
         return None
     if failure.code == OVERFLOW and run.spec.window.truncation == "auto" and run.overflows_in_row == 1:
         return None  # it is asked once more, with less
     return Finish("failed", Reason.RATE_LIMITED if failure.code == "rate_limit_exceeded" else Reason.PROVIDER_ERROR, failure)
+
+
+def _retries(run: Run) -> bool:
+    completion, failed = run.spec.completion, run.turns - run.answered
+    return completion.retry_model_errors and (completion.max_retries is None or failed <= completion.max_retries)
 
 
 def _after_cut_answer(run: Run) -> Finish | None:

@@ -58,6 +58,7 @@ from mainspring.items import (
 from mainspring.loop.chain import Chain
 from mainspring.loop.drafts import Draft, item_id, partial, words
 from mainspring.loop.history import Entry, History, approval_id, list_label, opening
+from mainspring.loop.tokens import estimate, tokens_of
 from mainspring.spec import RunSpec
 
 Changes = dict[str, object]
@@ -92,6 +93,8 @@ class Run(Struct, frozen=True):
     `inherited` entries of the transcript are history; the answer begins at `base`. `unanswered` claims that the model has not
     yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well,
     `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
+    `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
+    out, when the transcript had `counted` entries; 0 if that is not known.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -118,6 +121,9 @@ class Run(Struct, frozen=True):
     drafts: tuple[Draft, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
+    lost: Usage = Usage()
+    context: int = 0
+    counted: int = 0
     calls_allowed: int = 0
     allowed: Chain[FunctionCall] = Chain()
     tools_used: tuple[str, ...] = ()
@@ -246,7 +252,7 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
         case TurnEnded():
             return _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
         case TurnAborted():
-            return _turn_lost(run) | {"turns": run.turns - 1}
+            return _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)}
         case CallJudged():
             return _call_judged(run, event)
         case ToolStarted(call_id):
@@ -344,6 +350,8 @@ def _turn_ended(run: Run, event: TurnEnded) -> Changes:
         "transcript": run.transcript.extended(entries),
         "calls": tuple([Call(item, position) for position, item in enumerate(made)]),
         "usage": run.usage + (event.usage or Usage()),
+        "context": 0 if event.usage is None else event.usage.total_tokens,
+        "counted": len(run.transcript) + len(entries),
     }
     if made:
         signature = tuple([(call.name, canonical(call.arguments)) for call in made])
@@ -368,10 +376,18 @@ def _turn_lost(run: Run) -> Changes:
     return {"in_turn": False, "drafts": (), "transcript": run.transcript.extended(entries)}
 
 
+def _lost(run: Run) -> Usage:
+    """What was lost so far and with the turn under way: all it was told, and what it had said."""
+    asked = estimate([entry.item for entry in run.transcript if not entry.hidden], run.spec.instructions, run.spec.tools)
+    return run.lost + Usage(asked, tokens_of([partial(draft) for draft in run.drafts]), is_estimated=True)
+
+
 def _failed(run: Run, error: ErrorInfo, usage: Usage | None) -> Changes:
     changes: Changes = {
         "failure": error, "errors_in_row": run.errors_in_row + 1, "usage": run.usage + (usage or Usage()),
     }  # fmt: skip
+    if usage is None:
+        changes["lost"] = _lost(run)
     if error.code == OVERFLOW:
         changes |= {"overflows": run.overflows + 1, "overflows_in_row": run.overflows_in_row + 1}
     return changes
@@ -389,6 +405,7 @@ def _compacted(run: Run, event: Compacted) -> Changes:
         "failure": None,
         "transcript": run.transcript.extended([Entry(event.item, "tool", run.turns)]),
         "usage": run.usage + (event.usage or Usage()),
+        "context": 0,
     }
 
 
@@ -444,9 +461,14 @@ def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bo
     return changes
 
 
-def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
+def prompted(run: Run, text: str) -> Run:
+    """The run with this said to the model."""
     transcript = run.transcript.extended([Entry(user(text), "engine", run.turns)])
-    changes: Changes = {"transcript": transcript, "unanswered": True, "failure": None}
+    return replace(run, transcript=transcript, unanswered=True, failure=None)
+
+
+def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
+    changes: Changes = {"transcript": prompted(run, text).transcript, "unanswered": True, "failure": None}
     match kind:
         case "confirm":
             changes["is_confirming"] = True

@@ -8,7 +8,10 @@ make again: a tool that follows a redirect asks `flaw` about each new URL, and c
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
+
+from anyio import fail_after
 
 from mainspring.errors import InvalidRequest
 from mainspring.loop.run import Call, Run
@@ -17,6 +20,8 @@ from mainspring.ports import Allow, Deny, Verdict
 
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+
+LOOKUP_SECONDS: Final = 8.0
 
 
 class Domains:
@@ -27,9 +32,18 @@ class Domains:
     """
 
     name = "domains"
+    # Looking up a host has its own time limit, and most calls have none: a task for each would cost more than the verdict.
+    never_waits = True
 
-    def __init__(self, check: Callable[[str], Awaitable[None]], allowed: Iterable[str] = (), denied: Iterable[str] = ()) -> None:
-        self._check = check
+    def __init__(
+        self,
+        check: Callable[[str], Awaitable[None]],
+        allowed: Iterable[str] = (),
+        denied: Iterable[str] = (),
+        *,
+        seconds: float = LOOKUP_SECONDS,
+    ) -> None:
+        self._check, self._seconds = check, seconds
         self._allowed = tuple([_normal(domain) for domain in allowed])
         self._denied = tuple([_normal(domain) for domain in denied])
 
@@ -57,9 +71,12 @@ class Domains:
         if self._allowed and _fitting(host, self._allowed) is None:
             return f"`{host}` is not among the allowed domains: {', '.join(self._allowed)}"
         try:
-            await self._check(url)
+            with fail_after(self._seconds):
+                await self._check(url)
         except InvalidRequest as error:
             return error.message
+        except TimeoutError:
+            return f"`{host}` could not be looked up in {self._seconds:g} s"
         return None
 
 
@@ -97,6 +114,11 @@ def _is_address(host: str) -> bool:
 
 def _fitting(host: str, domains: tuple[str, ...]) -> str | None:
     return next((domain for domain in domains if host == domain or host.endswith(f".{domain}")), None)
+
+
+def check_domain(domain: str) -> None:
+    """Raises `InvalidRequest` for what cannot stand in a list of domains."""
+    _normal(domain)
 
 
 def _normal(domain: str) -> str:

@@ -9,7 +9,6 @@ from mainspring.policies.level import AutonomyLevel, Level
 from mainspring.policies.paths import Paths
 from mainspring.policies.patterns import Rules, ToolRules
 from mainspring.policies.rate import Rate
-from mainspring.policies.scopes import CallerScopes
 from mainspring.policies.skills import SkillScope
 from mainspring.policies.status import ToolStatus
 from mainspring.ports import CallPolicy
@@ -23,20 +22,19 @@ def governance(
     rate: Rate | None = None,
     level: Callable[[Run], Level] | None = None,
     network_reads: bool = False,
+    logs_only: bool = False,
     commands: Commands | None = None,
     paths: Paths | None = None,
     domains: Domains | None = None,
 ) -> tuple[CallPolicy, ...]:
-    """The policies for these settings, as `standard_policies` takes them. Caller scopes are always asked for: a caller that has
-    none to show is unrestricted."""
+    """The policies for these settings, as `standard_policies` takes them."""
     judged = commands is not None
     asked: tuple[CallPolicy | None, ...] = (
         None if rules is None else ToolRules(rules),
         None if status is None else ToolStatus(status),
         skills,
-        CallerScopes(),
         rate,
-        None if level is None else AutonomyLevel(level, network_reads=network_reads, commands_judged=judged),
+        None if level is None else AutonomyLevel(level, network_reads=network_reads, commands_judged=judged, logs_only=logs_only),
         commands,
         paths,
         domains,

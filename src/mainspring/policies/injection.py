@@ -28,6 +28,8 @@ LAYERS: Final = 6
 GROWTH: Final = 6
 SLACK: Final = 4_096
 EXCERPT: Final = 80
+RECENT: Final = 32_768
+MOST_FLAGS: Final = 8
 ENCODED: Final = "encoded_payload"
 
 
@@ -46,6 +48,21 @@ def scan(value: object) -> tuple[Finding, ...]:
         for finding in _findings(path, text):
             found.setdefault((finding.rule, path), finding)
     return tuple(found.values())
+
+
+def flags_of(value: object) -> tuple[str, ...]:
+    """What `scan` finds near the end of a JSON value, in a few words each: to be noted, not to be refused.
+
+    Only the last `RECENT` characters of text are looked at: a client may send all of a long conversation again and again.
+    """
+    found: dict[tuple[str, str], None] = {}
+    left = RECENT
+    for path, text in _texts(value):  # of a list, the last come first
+        if left <= 0 or len(found) >= MOST_FLAGS:
+            break
+        found |= {(finding.rule, path): None for finding in _findings(path, text[-left:])}
+        left -= len(text)
+    return tuple([f"{rule} at {path:.80}" for rule, path in found][:MOST_FLAGS])
 
 
 def refuse_injection(inputs: object, *, param: str = "inputs") -> None:

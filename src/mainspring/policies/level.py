@@ -25,15 +25,25 @@ _ORDER: tuple[Effect, ...] = ("read", "write", "execute", "network", "destructiv
 
 
 class AutonomyLevel:
-    """Allows, asks or denies by the run's level. `commands_judged` promises that the policy `commands` is asked as well."""
+    """Allows, asks or denies by the run's level. `commands_judged` promises that the policy `commands` is asked as well.
+
+    With `logs_only`, nobody is asked: the verdict says what a person would have been.
+    """
 
     name = "autonomy_level"
     never_waits = True
 
-    def __init__(self, level: Callable[[Run], Level], *, network_reads: bool = False, commands_judged: bool = False) -> None:
+    def __init__(
+        self,
+        level: Callable[[Run], Level],
+        *,
+        network_reads: bool = False,
+        commands_judged: bool = False,
+        logs_only: bool = False,
+    ) -> None:
         self._level = level
         self._read_only: frozenset[Effect] = frozenset(("read", "network") if network_reads else ("read",))
-        self._commands_judged = commands_judged
+        self._commands_judged, self._logs_only = commands_judged, logs_only
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         tool, level = served(call, run), self._level(run)
@@ -48,7 +58,8 @@ class AutonomyLevel:
         if level == "supervised":
             if _is_reading(effects, frozenset(("read", "network"))) or (commands and self._commands_judged):
                 return Allow()
-            return Ask(f"The autonomy level `supervised` asks before `{tool.name}`, which may {_verbs(does)}.")
+            said = f"The autonomy level `supervised` asks before `{tool.name}`, which may {_verbs(does)}."
+            return Allow(said) if self._logs_only else Ask(said)
         if level == "read-only" and _is_reading(effects, self._read_only):
             return Allow()
         return Deny(f"The autonomy level `{level}` does not allow `{tool.name}`, which may {_verbs(does)}; only read.")

@@ -6,6 +6,7 @@ need not be: a program that nobody allowed needs approval anyway, and the sandbo
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 
@@ -58,6 +59,8 @@ _SED_SCRIPT = re.compile(r"(?:[0-9,$]*[pdq=]|s([/|,#:])(?:(?!\1)[^\n;{}])*\1(?:(
 _AWK_DANGER = re.compile(r"system|getline|[|>@]")
 
 
+# Both the rules for commands and every layer of a budget ask about the same words.
+@lru_cache(maxsize=1024)
 def reenters(words: Sequence[str | None], granted: int = 1) -> str | None:
     """Why these words may start more than the program they begin with; None if they do not, as far as is known.
 

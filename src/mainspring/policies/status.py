@@ -9,7 +9,8 @@ from mainspring.ports import Allow, Deny, Verdict
 
 
 class ToolStatus:
-    """Denies tools that the registry has blocked. `status` is the registry's; it raises `NotFound` for what it does not keep."""
+    """Denies tools that the registry has blocked, and takes note of deprecated ones. `status` is the registry's; it raises
+    `NotFound` for what it does not keep."""
 
     name = "tool_status"
     never_waits = True
@@ -25,5 +26,5 @@ class ToolStatus:
         except NotFound:
             return Allow()
         if status in ("active", "deprecated"):
-            return Allow()
+            return Allow() if status == "active" else Allow(f"The tool `{tool.name}` is deprecated; look for another one.")
         return Deny(f"The registry has the tool `{tool.name}` as {status}: it is not to be used. Use another one.")

@@ -7,9 +7,10 @@ import pytest
 
 from mainspring.errors import InvalidRequest
 from mainspring.items import Usage
-from mainspring.policies.autonomy.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, Price, State, loaded, moved
+from mainspring.policies.autonomy.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, loaded, moved
 from mainspring.policies.autonomy.context import Ceilings, ceilings
 from mainspring.policies.autonomy.scope import rule_for
+from mainspring.spec import Price
 
 
 @pytest.mark.requirement("C28")

@@ -17,13 +17,14 @@ from mainspring.events import ItemDone, ItemStarted, Reason, Recorded, ToolStart
 from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage
 from mainspring.loop.reasons import termination
 from mainspring.loop.run import Run
-from mainspring.policies.autonomy.budget import LEVELS, AutonomyBudget, Files, Price, State, StopCondition
+from mainspring.policies.autonomy.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
 from mainspring.policies.autonomy.policy import Budgeted, measured, narrowed, spent_by
 from mainspring.policies.shell import Reader
 from mainspring.ports import Store
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import calls, fail, turn
 from mainspring.spec import Limits as RunLimits
+from mainspring.spec import Price, Purse
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
 
@@ -186,9 +187,8 @@ async def test_a_budget_whose_state_cannot_be_learned_denies() -> None:
 
 def test_an_order_is_narrowed_and_never_widened() -> None:
     wide = narrowed(order(), with_limits(max_tokens=500))
-    assert wide.limits == replace(
-        RunLimits(max_turns=None), budget_turns=100, max_seconds=3600, max_tokens=500, max_tool_calls=200
-    )
+    assert wide.limits == replace(RunLimits(max_turns=None), budget_turns=100, max_seconds=3600, max_tool_calls=200)
+    assert wide.purse == Purse(tokens=500)
     own = RunLimits(max_turns=5, max_seconds=10.0, max_tokens=7, max_tool_calls=3)
     assert narrowed(replace(order(), limits=own), BUDGET).limits == replace(own, budget_turns=100)
 
@@ -224,15 +224,16 @@ async def test_a_turn_that_failed_without_a_count_is_estimated() -> None:
 async def test_a_backend_that_counts_nothing_still_uses_the_budget_up() -> None:
     made = [FunctionCall(f"call_{n}", "look", f'{{"n":{n}}}', id=f"fc_{n}") for n in range(9)]
     uncounted = [Turn(events=(ItemStarted(replace(item, arguments="")), ItemDone(item), TurnEnded())) for item in made]
-    outcome = await tried(with_limits(max_tokens=2500), *uncounted, instructions="word " * 700)
+    outcome = await tried(with_limits(max_tokens=3500), *uncounted, instructions="word " * 700)
     assert (outcome.run.reason, outcome.run.turns) == (Reason.BUDGET, 2)
+    assert 2000 < outcome.run.usage.total_tokens < 3500
     assert outcome.run.usage.is_estimated
 
 
-async def test_tokens_end_the_run_between_turns() -> None:
-    used = Usage(input_tokens=40, output_tokens=10)
-    outcome = await tried(with_limits(max_tokens=100), *[turn(calls=[Call("look", {"n": n})], usage=used) for n in range(9)])
-    assert (outcome.run.reason, outcome.run.turns) == (Reason.BUDGET, 2)
+async def test_a_turn_whose_input_is_more_than_the_tokens_left_does_not_begin() -> None:
+    used = Usage(input_tokens=1000, output_tokens=10)
+    outcome = await tried(with_limits(max_tokens=3000), *[turn(calls=[Call("look", {"n": n})], usage=used) for n in range(9)])
+    assert (outcome.run.reason, outcome.run.turns, outcome.run.usage.total_tokens) == (Reason.BUDGET, 2, 2020)
 
 
 _made = st.sampled_from(

@@ -50,9 +50,9 @@ def within(account: Account) -> bool:
 async def test_a_run_reserves_its_share_works_within_it_and_gives_back_the_rest(store: Store) -> None:
     ledger = Ledger(store)
     await ledger.open(BUDGET)
-    spec = await ledger.admit(order(max_turns=10, max_tool_calls=4), "b1", at_most=Ceilings(files=2, tokens=500))
+    spec = await ledger.admit(order(max_turns=10, max_tool_calls=4), "b1", at_most=Ceilings(files=2, tokens=5000))
     held = (await ledger.account("b1")).held["resp_1"].share
-    assert held == Ceilings(10, 3600, 4, 2, 5000, 3, 500, None, {"git (status|log)( .*)?": 2})
+    assert held == Ceilings(10, 3600, 4, 2, 5000, 3, 5000, None, {"git (status|log)( .*)?": 2})
     made = calls(
         Call("files", {"operation": "write", "path": "src/a", "content": "1\n2"}),
         Call("shell", {"command": "git log"}),

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, CLIENT, FETCH, FILES, SHELL, SILENT, only, order
 
 from mainspring.errors import InvalidRequest
-from mainspring.policies.autonomy.budget import AutonomyBudget, EscalationTrigger, Limits, Price, StopCondition
+from mainspring.policies.autonomy.budget import AutonomyBudget, EscalationTrigger, Limits, StopCondition
 from mainspring.policies.autonomy.preflight import Check, cleared, preflight
+from mainspring.spec import Price
 
 SPEC = order()
 READY = replace(BUDGET, stop_conditions=(StopCondition("SC-09"),))

@@ -6,16 +6,16 @@ A list allows what it names and nothing else: an empty one allows nothing, `*` (
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
-from mainspring.items import Usage
 from mainspring.policies.programs import BUILTINS
+from mainspring.spec import Price
 
 State = Literal["draft", "pending_approval", "active", "suspended", "expired", "completed", "rejected"]
 Action = Literal["stop", "escalate", "warn"]
@@ -35,8 +35,6 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     "expired": frozenset(),
     "completed": frozenset(),
 }
-
-MILLION: Final = 1_000_000
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,24 +115,11 @@ class EscalationTrigger(Struct, frozen=True, forbid_unknown_fields=True):
     urgency: Urgency = "normal"
 
 
-class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a million tokens cost. Tokens that a cache held or took in cost as others unless said otherwise."""
-
-    input: Number
-    output: Number
-    cached: Number | None = None
-    cache_write: Number | None = None
-
-    def of(self, usage: Usage) -> float:
-        cached = self.input if self.cached is None else self.cached
-        written = self.input if self.cache_write is None else self.cache_write
-        plain = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
-        told = plain * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
-        return (told + usage.output_tokens * self.output) / MILLION
-
-
 class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an agent may do on its own. The scope in words is for people and prompts; the rules below it are enforced."""
+    """What an agent may do on its own. The scope in words is for people and prompts; the rules below it are enforced.
+
+    `overlays` are budgets that hold besides: each is asked too, and the strictest answer stands, so they can only narrow.
+    """
 
     budget_id: Name
     task_id: str = ""
@@ -154,6 +139,11 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     escalation_triggers: tuple[EscalationTrigger, ...] = ()
     default_escalation_target: str = "orchestrator"
     prices: dict[str, Price] = {}
+    overlays: tuple["AutonomyBudget", ...] = ()
+
+    @property
+    def layers(self) -> "tuple[AutonomyBudget, ...]":
+        return (self, *self.overlays)
 
     def price(self, model: str) -> Price | None:
         """The price of the longest pattern that fits the model's name; None if none does."""
@@ -171,6 +161,9 @@ def moved(budget: AutonomyBudget, state: State, *, by: str = "") -> AutonomyBudg
 
 def loaded(text: str) -> AutonomyBudget:
     """A budget out of YAML or JSON. Raises `InvalidRequest` naming the field that is wrong."""
+    # Only those who keep budgets in files pay for reading YAML.
+    import yaml
+
     try:
         return msgspec.convert(yaml.safe_load(text), AutonomyBudget)
     except yaml.YAMLError as error:
@@ -242,5 +235,6 @@ LEVELS: Final = (
 )
 
 
+@lru_cache(maxsize=1024)
 def _fits(pattern: str, text: str) -> bool:
     return re.fullmatch(".*".join([re.escape(part) for part in pattern.split("*")]), text, re.DOTALL) is not None

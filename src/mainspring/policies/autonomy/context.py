@@ -1,11 +1,16 @@
 """What is about to happen and what has happened, as the enforcement points see it."""
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.items import Effect
 from mainspring.policies.autonomy.budget import AutonomyBudget
 
 Words = tuple[str | None, ...]
+N = TypeVar("N", int, float)
 
 
 class EnforcementContext(Struct, frozen=True):
@@ -48,12 +53,15 @@ class Spent(Struct, frozen=True):
     commands: dict[str, int] = {}
 
     def __add__(self, other: "Spent") -> "Spent":
-        commands = {key: self.commands.get(key, 0) + other.commands.get(key, 0) for key in {**self.commands, **other.commands}}
+        commands = self.commands
+        if other.commands:
+            keys = {**self.commands, **other.commands}
+            commands = {key: self.commands.get(key, 0) + other.commands.get(key, 0) for key in keys}
         return Spent(
             self.iterations + other.iterations,
             self.seconds + other.seconds,
             self.calls + other.calls,
-            tuple(dict.fromkeys([*self.files, *other.files])),
+            tuple(dict.fromkeys([*self.files, *other.files])) if other.files else self.files,
             self.lines + other.lines,
             self.requests + other.requests,
             self.tokens + other.tokens,
@@ -77,6 +85,18 @@ class Ceilings(Struct, frozen=True):
     tokens: int | None = None
     cost: float | None = None
     commands: dict[str, int] = {}
+
+
+def tightest(budgets: Iterable[AutonomyBudget]) -> Ceilings:
+    """The strictest of their limits, but for those of single commands."""
+    every = [ceilings(budget) for budget in budgets]
+    bounds = {name: least(*[getattr(each, name) for each in every]) for name in Ceilings.__struct_fields__ if name != "commands"}
+    return replace(Ceilings(), **bounds)
+
+
+def least(*bounds: N | None) -> N | None:
+    """The strictest of these bounds, of which None is none."""
+    return min([bound for bound in bounds if bound is not None], default=None)
 
 
 def ceilings(budget: AutonomyBudget) -> Ceilings:

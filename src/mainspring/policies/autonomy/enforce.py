@@ -13,7 +13,7 @@ What is not listed is blocked unless a trigger has a person asked; what nobody c
 strictest stands.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -81,6 +81,12 @@ def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -
         *[_answer(budget, objection) for objection in outside],
         *_met(budget, then, limits, context, outside),
     ]
+    return strictest(found)
+
+
+def strictest(found: Sequence[Decision]) -> Decision:
+    """The decision that stands; of mere warnings, all of them."""
+    found = [decision for decision in found if decision.outcome is not EnforcementResult.ALLOWED]
     if not found:
         return Decision()
     worst = max(found, key=lambda decision: (_SEVERITY[decision.outcome], decision.stops))

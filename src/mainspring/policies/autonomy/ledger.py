@@ -9,12 +9,13 @@ Nothing has to happen in time. A share counts as used while it is held, so a run
 Once it has been resumed and has ended, it is settled; if nobody was there to do so, the next admission does it from the log.
 Where no log tells, because the run was not to be stored or is deleted, the whole share stays used, unless somebody releases it.
 
-Time, tokens and money are known only after they were used: a last turn may go beyond the share, and the account then says so.
+So does that of a run which died before its first event: nobody can tell it from one that was deleted.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, assert_never
 
 import msgspec
@@ -28,9 +29,9 @@ from mainspring.loop.conversation import ITEM, joined
 from mainspring.loop.history import History, history_of
 from mainspring.loop.run import Run, replay
 from mainspring.policies.autonomy.budget import AutonomyBudget, State, moved
-from mainspring.policies.autonomy.context import Ceilings, Spent, ceilings
+from mainspring.policies.autonomy.context import Ceilings, Spent, ceilings, least
 from mainspring.policies.autonomy.enforce import MEASURES
-from mainspring.policies.autonomy.policy import least, narrowed, spent_by
+from mainspring.policies.autonomy.policy import narrowed, spent_by
 from mainspring.policies.autonomy.preflight import cleared, preflight
 from mainspring.policies.shell import Reader
 from mainspring.ports import Document, Store
@@ -50,6 +51,12 @@ class Moved(Struct, frozen=True, tag=True):
     by: str = ""
 
 
+class Amended(Struct, frozen=True, tag=True):
+    """Other rules and limits from now on, in the state that the budget is in."""
+
+    budget: AutonomyBudget
+
+
 class Reserved(Struct, frozen=True, tag=True):
     run_id: str
     share: Ceilings
@@ -60,7 +67,7 @@ class Settled(Struct, frozen=True, tag=True):
     spent: Spent
 
 
-Entry = Opened | Moved | Reserved | Settled
+Entry = Opened | Amended | Moved | Reserved | Settled
 
 
 class Account(Struct, frozen=True):
@@ -99,6 +106,8 @@ def fold(account: Account, entry: Entry) -> Account:
         case Settled(run_id, spent):
             held = {id: reserved for id, reserved in account.held.items() if id != run_id}
             return replace(account, held=held, spent=account.spent + spent)
+        case Amended(budget):
+            return replace(account, budget=replace(budget, state=account.budget.state, approved_by=account.budget.approved_by))
         case Opened():
             raise InvalidRequest(f"budget `{account.budget.budget_id}` has been opened already")
         case _:
@@ -120,6 +129,13 @@ def share_of(left: Ceilings, spec: RunSpec, at_most: Ceilings) -> Ceilings:
         least(left.cost, at_most.cost),
         commands,
     )
+
+
+def least_of(one: Ceilings, other: Ceilings) -> Ceilings:
+    """The stricter of each two."""
+    names = [name for name in Ceilings.__struct_fields__ if name != "commands"]
+    commands = {key: least(one.commands.get(key), other.commands.get(key)) or 0 for key in {**one.commands, **other.commands}}
+    return replace(one, **{name: least(getattr(one, name), getattr(other, name)) for name in names}, commands=commands)
 
 
 def limited(budget: AutonomyBudget, share: Ceilings) -> AutonomyBudget:
@@ -149,6 +165,24 @@ class Ledger:
             raise InvalidRequest(f"budget `{budget.budget_id}` is there already; give the new one its own id")
         return Account(budget)
 
+    async def keep(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
+        """The account of this budget, opened if there is none yet, and with these rules from now on if it had others."""
+
+        def amended(account: Account) -> Amended | None:
+            state, by = account.budget.state, account.budget.approved_by
+            return None if replace(budget, state=state, approved_by=by) == account.budget else Amended(budget)
+
+        try:
+            await self.account(budget.budget_id, tenant=tenant)
+        except NotFound:
+            with suppress(InvalidRequest):  # somebody was quicker
+                return await self.open(budget, tenant=tenant)
+        return await self._add(tenant, budget.budget_id, amended)
+
+    async def accounts(self, *, tenant: str = "") -> Sequence[Account]:
+        """All accounts of a tenant, oldest first."""
+        return [await self.account(found.id, tenant=tenant) for found in await self._store.documents(BUDGET, tenant=tenant)]
+
     async def account(self, budget_id: str, *, tenant: str = "") -> Account:
         """Raises `NotFound`."""
         known = self._known.get((tenant, budget_id), _Known())
@@ -176,8 +210,10 @@ class Ledger:
 
         return await self._add(tenant, budget_id, next_state)
 
-    async def admit(self, spec: RunSpec, budget_id: str, *, at_most: Ceilings | None = None) -> RunSpec:
-        """Reserves a share for the run, and returns its order under that share.
+    async def admit(
+        self, spec: RunSpec, budget_id: str, *, at_most: Ceilings | None = None, overlays: tuple[AutonomyBudget, ...] = ()
+    ) -> RunSpec:
+        """Reserves a share for the run, and returns its order under that share and the overlays.
 
         Without limits of its own, nor `at_most`, it takes all that is left. Raises `NotFound`, and `InvalidRequest` if preflight
         fails or too little is left. A run that was admitted before gets the share that it had.
@@ -198,7 +234,7 @@ class Ledger:
             return Reserved(spec.id, share)
 
         account = await self._add(spec.tenant, budget_id, reserved)
-        return narrowed(spec, limited(account.budget, account.held[spec.id].share))
+        return narrowed(spec, replace(limited(account.budget, account.held[spec.id].share), overlays=overlays))
 
     async def settle(self, run: Run, budget_id: str) -> Account:
         """What the run, which has ended, really used takes the place of its share. Settling twice does nothing."""

@@ -14,7 +14,7 @@ is waited for, streamed, in the background, or taken up again by another process
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -22,28 +22,27 @@ from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
 from mainspring.events import Reason
-from mainspring.items import FunctionCall, Usage
+from mainspring.items import FunctionCall, Json
+from mainspring.loop.purse import spent
 from mainspring.loop.run import Call, Run
-from mainspring.loop.tokens import estimate
-from mainspring.policies.autonomy.budget import MILLION, AutonomyBudget, State
-from mainspring.policies.autonomy.context import Spent, ceilings
-from mainspring.policies.autonomy.enforce import Decision, EnforcementResult
+from mainspring.policies.autonomy.budget import AutonomyBudget, State
+from mainspring.policies.autonomy.context import EnforcementContext, Spent, least, tightest
+from mainspring.policies.autonomy.enforce import Decision, EnforcementResult, strictest
 from mainspring.policies.autonomy.enforcer import RuntimeEnforcer
 from mainspring.policies.autonomy.reading import context_of
 from mainspring.policies.declared import served
 from mainspring.policies.shell import Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
-from mainspring.spec import RunSpec
+from mainspring.spec import Price, Purse, RunSpec
 
 REMEMBERED: Final = 256
 
-N = TypeVar("N", int, float)
-
 
 class _Counted(Struct):
-    """An enforcer that has counted the first calls of a run, up to `last`."""
+    """Enforcers for each layer of a run's budget that have counted its first calls, up to `last`. `source` is that budget."""
 
-    enforcer: RuntimeEnforcer
+    source: Json
+    enforcers: tuple[RuntimeEnforcer, ...]
     calls: int = 0
     last: FunctionCall | None = None
 
@@ -69,54 +68,67 @@ class Budgeted:
         self._known: OrderedDict[str, _Counted] = OrderedDict()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        budget, tool = budget_of(run.spec), served(call, run)
-        if budget is None or tool is None:
+        tool = served(call, run)
+        if run.spec.budget is None or tool is None:
             return Allow()
-        if self._state is not None:
-            state = await self._state(run.spec.tenant, budget.budget_id)
-            budget = budget if state is None else replace(budget, state=state)
-        enforcer = await self._counted(run, budget)
-        context = replace(
-            await context_of(call.item, tool, self._reader),
-            now=run.clock,
-            failures=run.errors_in_row,
-            signals=frozenset(self._signals(run) if self._signals is not None else ()),
-            is_priced=budget.price(run.spec.model) is not None,
-        )
-        return verdict_of(enforcer.decide(context))
+        enforcers = await self._counted(run, run.spec.budget)
+        await self._look_up(run, enforcers[0])
+        signals = frozenset(self._signals(run) if self._signals is not None else ())
+        made = await context_of(call.item, tool, self._reader)
+        context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
+        return verdict_of(strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
 
-    async def _counted(self, run: Run, budget: AutonomyBudget) -> RuntimeEnforcer:
-        """An enforcer that has counted all of this run. The calls of a run are judged one after the other."""
+    async def _look_up(self, run: Run, enforcer: RuntimeEnforcer) -> None:
+        """Only the first layer is ever shared."""
+        if self._state is not None:
+            state = await self._state(run.spec.tenant, enforcer.budget.budget_id)
+            enforcer.budget = enforcer.budget if state is None else replace(enforcer.budget, state=state)
+
+    async def _counted(self, run: Run, source: Json) -> tuple[RuntimeEnforcer, ...]:
+        """Enforcers that have counted all of this run. The calls of a run are judged one after the other."""
         known = self._known.get(run.spec.id)
-        if known is None or known.calls > len(run.allowed) or (known.calls and run.allowed[known.calls - 1] is not known.last):
-            known = self._known[run.spec.id] = _Counted(RuntimeEnforcer(budget, reader=self._reader))
+        if known is None or known.source is not source or not _continues(known, run):
+            layers = msgspec.convert(source, AutonomyBudget).layers
+            enforcers = tuple([RuntimeEnforcer(layer, reader=self._reader) for layer in layers])
+            known = self._known[run.spec.id] = _Counted(source, enforcers)
         self._known.move_to_end(run.spec.id)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        enforcer = known.enforcer
-        enforcer.budget = budget
         for item in run.allowed[known.calls :]:
-            await _count(enforcer, item, run.spec, self._reader)
+            context = await _made(item, run.spec, self._reader)
+            for enforcer in known.enforcers:
+                enforcer.count(context)
             known.calls, known.last = known.calls + 1, item
-        enforcer.measure(measured(run, budget))
-        return enforcer
+        for enforcer in known.enforcers:
+            enforcer.measure(measured(run, enforcer.budget))
+        return known.enforcers
 
 
-async def spent_by(run: Run, reader: Reader) -> Spent:
-    """What this run has used of its budget, which it must have, as its log tells."""
-    budget = budget_of(run.spec)
+def _continues(known: _Counted, run: Run) -> bool:
+    """Whether what was counted is the beginning of this run."""
+    return known.calls <= len(run.allowed) and (not known.calls or run.allowed[known.calls - 1] is known.last)
+
+
+def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> Decision:
+    return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
+
+
+async def spent_by(run: Run, reader: Reader, budget: AutonomyBudget | None = None) -> Spent:
+    """What this run has used of a budget as its log tells; of its own, which it must have, if none is named."""
+    budget = budget or budget_of(run.spec)
     assert budget is not None, "only a run with a budget can use it"
     enforcer = RuntimeEnforcer(budget, reader=reader)
     for item in run.allowed:
-        await _count(enforcer, item, run.spec, reader)
+        enforcer.count(await _made(item, run.spec, reader))
     enforcer.measure(measured(run, budget))
     return enforcer.spent
 
 
-async def _count(enforcer: RuntimeEnforcer, item: FunctionCall, spec: RunSpec, reader: Reader) -> None:
+async def _made(item: FunctionCall, spec: RunSpec, reader: Reader) -> EnforcementContext:
+    """What a call that was allowed did."""
     tool = spec.tool(item.name)
     assert tool is not None, "only a tool of the run is ever allowed"
-    enforcer.count(await context_of(item, tool, reader))
+    return await context_of(item, tool, reader)
 
 
 def budget_of(spec: RunSpec) -> AutonomyBudget | None:
@@ -124,12 +136,8 @@ def budget_of(spec: RunSpec) -> AutonomyBudget | None:
 
 
 def measured(run: Run, budget: AutonomyBudget) -> Spent:
-    """What a run has used of turns, time, tokens and money. A turn that failed has left no count: its request is estimated."""
-    usage, lost = run.usage, run.turns - run.answered - run.in_turn
-    if lost > 0:
-        asked = estimate([entry.item for entry in run.transcript if not entry.hidden], run.spec.instructions, run.spec.tools)
-        usage = usage + Usage(lost * asked, is_estimated=True)
-    price = budget.price(run.spec.model)
+    """What a run has used of turns, time, tokens and money."""
+    usage, price = spent(run), budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(usage)
     return Spent(iterations=run.turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
 
@@ -151,13 +159,11 @@ def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
     What is counted is this run's alone; `Ledger.admit` has several runs share. Raises `InvalidRequest` if there is not enough
     left to begin.
     """
-    most, limits, price = ceilings(budget), spec.limits, budget.price(spec.model)
+    most, limits, price = tightest(budget.layers), spec.limits, budget.price(spec.model)
     for name in ("iterations", "seconds", "tokens", "cost"):
         if getattr(most, name) == 0:
             told = f"the budget `{budget.budget_id}` has nothing left of {name}; raise its limit or use another"
             raise InvalidRequest(told, param="budget", code="budget_exceeded")
-    cheapest = 0.0 if price is None else min([each for each in msgspec.structs.astuple(price) if each is not None])
-    affordable = None if most.cost is None or not cheapest else max(int(most.cost / cheapest * MILLION), 1)
     turns, completion = most.iterations, spec.completion
     if turns is not None and completion.close is not None:
         # The closing turn comes on top of the limit that it follows, and must be within the budget too.
@@ -166,12 +172,8 @@ def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
         limits,
         budget_turns=least(limits.budget_turns, turns),
         max_seconds=least(limits.max_seconds, most.seconds),
-        max_tokens=least(limits.max_tokens, most.tokens, affordable),
         max_tool_calls=least(limits.max_tool_calls, most.calls or None),
     )
-    return replace(spec, limits=held, completion=completion, budget=msgspec.json.decode(msgspec.json.encode(budget)))
-
-
-def least(*bounds: N | None) -> N | None:
-    """The strictest of these bounds, of which None is none."""
-    return min([bound for bound in bounds if bound is not None], default=None)
+    purse = None if most.tokens is None and most.cost is None else Purse(most.tokens, most.cost, price or Price(0, 0))
+    whole = msgspec.json.decode(msgspec.json.encode(budget))
+    return replace(spec, limits=held, completion=completion, budget=whole, purse=purse)

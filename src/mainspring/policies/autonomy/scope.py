@@ -124,6 +124,7 @@ def _command(words: Words, budget: AutonomyBudget) -> Iterator[Objection]:
         yield Objection("EF-03", "unlisted", f"`{name[:200]}`, with these arguments, is not among the allowed commands")
 
 
+@lru_cache(maxsize=1024)
 def _listed(words: Words, entries: tuple[str, ...]) -> str | None:
     """The entry whose words this command has, in their order but with anything between, in any case and from any folder."""
     name, said = basename(words[0] or "").casefold(), [(word or "").casefold() for word in words[1:]]

@@ -1,0 +1,160 @@
+"""Calls judged by the policies of the settings, without being performed: `mainspring policy test`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.app import standard_policies
+from mainspring.config import Settings
+from mainspring.engine.gate import Gate
+from mainspring.engine.guard import Guard
+from mainspring.errors import InvalidRequest
+from mainspring.events import CallJudged, Recorded, RunStarted
+from mainspring.items import Effect, FunctionCall, Json, Purpose, ToolDefinition, ToolKind, encode, user
+from mainspring.loop.history import History
+from mainspring.loop.run import Call, open_run
+from mainspring.oversight import plan_of, policies_of
+from mainspring.policies.autonomy.plan import Admission
+from mainspring.policies.status import ToolStatus
+from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
+from mainspring.spec import Caller, RunSpec, spec_for
+from mainspring.store.memory import MemoryStore
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.functions import load
+from mainspring.tools.registry import Registry
+from mainspring.workshop import NAMES, Workshop
+
+Expected = Literal["allow", "ask", "deny", "client"]
+
+
+class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call and what should become of it.
+
+    `tool` is a built-in one, one of the settings, or any other that says what it does: `effects`, `operations`, `purposes`.
+    `operation` is short for that argument. `rule` is the policy that should decide; left out, any may.
+    """
+
+    tool: str
+    expect: Expected
+    arguments: dict[str, Any] = {}
+    operation: str | None = None
+    rule: str | None = None
+    effects: tuple[Effect, ...] | None = None
+    operations: dict[str, tuple[Effect, ...]] = {}
+    purposes: dict[str, Purpose] = {}
+    caller: Caller = Caller()
+    tenant: str = ""
+    metadata: dict[str, str] = {}
+
+    @property
+    def given(self) -> Json:
+        return self.arguments if self.operation is None else {"operation": self.operation, **self.arguments}
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file holds."""
+
+    calls: tuple[Case, ...]
+
+
+class Finding(Struct, frozen=True):
+    """A case and what the gate says to it."""
+
+    case: Case
+    judged: CallJudged
+
+    @property
+    def fits(self) -> bool:
+        return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy)
+
+
+def read_table(file: Path) -> Table:
+    """Raises `InvalidRequest` that names the place of what is wrong."""
+    try:
+        return msgspec.convert(yaml.safe_load(file.read_text()), Table)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}") from None
+    except msgspec.ValidationError as error:
+        known = ", ".join(Case.__struct_fields__)
+        raise InvalidRequest(f"{file}: {str(error).replace('`$.', '`')}; a call may hold {known}") from None
+
+
+class Trial:
+    """The policies of the settings as a server asks them. Each call is judged as the first one of its caller."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        root = settings.working_dir
+        workshop = Workshop(NAMES, working_dir=None if root is None else Path(root))
+        self._registry = Registry([function for reference in settings.tools for function in load(reference)])
+        for tool in workshop.tools:
+            self._registry.register(tool)
+        if settings.tool_definitions is not None:
+            self._registry.load_definitions(Path(settings.tool_definitions))
+        self._known = {tool.name: tool for tool in self._registry.definitions}
+        self._root = "" if root is None else str(Path(root).resolve())
+
+    def policies(self) -> tuple[CallPolicy, ...]:
+        """All that are in force, in their order."""
+        return self._policies(self._admission())
+
+    async def judge(self, case: Case) -> Finding:
+        admission = self._admission()
+        spec = await admission.admit(self._order(case))
+        run = open_run(Recorded(0, 0.0, RunStarted(spec)), History())
+        gate = Gate(self._policies(admission), Guard())
+        call = Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0)
+        return Finding(case, await gate.judge(call, run))
+
+    def _admission(self) -> Admission:
+        return Admission(MemoryStore(), plan_of(self._settings.budget), root=self._root)
+
+    def _policies(self, admission: Admission) -> tuple[CallPolicy, ...]:
+        guard = AddressGuard(self._settings.allow_hosts)
+        asked = policies_of(self._settings.governance, guard)
+        return standard_policies([_Nobody()], (ToolStatus(self._registry.status), *asked, admission.policy))
+
+    def _order(self, case: Case) -> RunSpec:
+        options: Json = {"tools": (self._tool(case),), "caller": case.caller, "tenant": case.tenant, "metadata": case.metadata}
+        model = self._settings.model or "model"
+        return spec_for("responses", id="resp_trial", model=model, input=(user("A trial."),), **options)
+
+    def _tool(self, case: Case) -> ToolDefinition:
+        if case.effects is not None or case.operations or case.purposes:
+            made = ToolDefinition(case.tool, kind="builtin", operations=case.operations, purposes=case.purposes)
+            return replace(made, effects=case.effects or ())
+        if case.tool in self._known:
+            return self._known[case.tool]
+        if case.tool in [entry.name for entry in self._registry.entries]:
+            return ToolDefinition(case.tool, kind="builtin")  # it is blocked, and no model is told of it
+        known = ", ".join([f"`{name}`" for name in self._known])
+        raise InvalidRequest(f"nobody knows what the tool `{case.tool}` does; say its `effects`, or name one of {known}")
+
+
+class _Nobody:
+    """Would perform every tool, and is never asked to."""
+
+    kind: ToolKind = "builtin"
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return True
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        raise AssertionError("a trial performs nothing")
+
+
+def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+    """The findings as lines of a table."""
+    told: list[tuple[str, ...]] = []
+    for number, finding in enumerate(findings, 1):
+        case, judged = finding.case, finding.judged
+        wanted = case.expect if case.rule is None else f"{case.expect} by {case.rule}"
+        said = f"{judged.verdict} by {judged.policy}"
+        call = f"{case.tool} {encode(case.given).decode()}"
+        told.append((str(number), "ok" if finding.fits else "WRONG", call[:60], wanted, said, judged.reason[:200]))
+    return told

@@ -1,0 +1,121 @@
+"""`mainspring policy`: a user's own table of calls and verdicts, held against the settings without performing anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Shell
+
+SETTINGS = """
+tools = ["mytools"]
+tool_definitions = "definitions"
+working_dir = "."
+
+[governance]
+level = "supervised"
+per_minute = 1
+rules = { "file_ops:list" = "deny", "pay" = "deny" }
+
+[governance.commands]
+allowed = ["ls"]
+denied = ["rm"]
+
+[budget]
+level = 2
+"""
+TABLE = """
+calls:
+- {tool: shell, arguments: {command: ls}, expect: allow}
+- {tool: shell, arguments: {command: ls && rm -r .}, expect: deny, rule: commands}
+- {tool: shell, arguments: {command: make}, expect: ask, rule: commands}
+- {tool: file_ops, operation: list, arguments: {path: .}, expect: deny, rule: tool_rules}
+- {tool: file_ops, operation: read, arguments: {path: notes.txt}, expect: allow}
+- {tool: file_ops, operation: read, arguments: {path: .env}, expect: deny, rule: budget}
+- {tool: file_ops, operation: read, arguments: {path: 1}, expect: deny, rule: valid_arguments}
+- {tool: add, arguments: {a: 1, b: 2}, expect: deny, rule: tool_status}
+- {tool: pay, effects: [network], expect: deny, rule: tool_rules}
+- {tool: mail, effects: [network], expect: ask, rule: autonomy_level}
+- {tool: view, effects: [read], purposes: {file: path}, arguments: {file: a}, expect: allow}
+- {tool: view, effects: [read], caller: {subject: ada, scopes: [responses]}, expect: deny, rule: caller_scopes}
+- {tool: view, effects: [read], caller: {subject: ada, scopes: ["tools:execute:view"]}, expect: allow}
+- {tool: run, effects: [execute], metadata: {mainspring_autonomy_level: "0"}, expect: ask}
+"""
+
+
+@pytest.fixture
+def settled(shell: Shell) -> Shell:
+    (shell.folder / "mainspring.toml").write_text(SETTINGS)
+    (shell.folder / "definitions").mkdir()
+    (shell.folder / "definitions" / "add.yaml").write_text("name: add\nstatus: blocked\n")
+    return shell
+
+
+def table(shell: Shell, text: str) -> Path:
+    file = shell.folder / "calls.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_table_that_fits_passes_and_nothing_is_performed(settled: Shell) -> None:
+    table(settled, TABLE)
+    done = settled.run("policy", "test", "calls.yaml")
+    assert (done.code, "WRONG" in done.out) == (0, False), done.out + done.err
+    assert "14 calls, 0 judged otherwise" in done.err
+    assert "deny by commands" in done.out
+    assert not (settled.folder / "tally").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "judged"),
+    [
+        ("{tool: shell, arguments: {command: rm x}, expect: allow}", "deny by commands"),
+        ("{tool: shell, arguments: {command: rm x}, expect: deny, rule: paths}", "deny by commands"),
+        ("{tool: shell, arguments: {command: ls}, expect: ask}", "allow by gate"),
+    ],
+)
+def test_a_verdict_that_differs_fails_and_says_which_rule_decided(settled: Shell, line: str, judged: str) -> None:
+    table(settled, f"calls:\n- {{tool: shell, arguments: {{command: ls}}, expect: allow}}\n- {line}\n")
+    done = settled.run("policy", "test", "calls.yaml")
+    assert done.code == 1
+    [wrong] = [row for row in done.out.splitlines() if "WRONG" in row]
+    assert wrong.startswith("2 ")
+    assert judged in wrong
+
+
+def test_programs_get_lines_of_json(settled: Shell) -> None:
+    table(settled, "calls:\n- {tool: shell, arguments: {command: rm x}, expect: deny}\n")
+    [line] = settled.run("policy", "test", "calls.yaml", "--json").out.splitlines()
+    told = json.loads(line)
+    assert (told["fits"], told["judged"]["verdict"], told["judged"]["policy"]) == (True, "deny", "commands")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("calls: [{tool: shell}]", "missing required field `expect`"),
+        ("calls: [{tool: shell, expect: maybe}]", "Invalid enum value 'maybe'"),
+        (
+            "calls: [{tool: shell, expect: deny, reason: x}]",
+            "unknown field `reason` - at `calls[0]`; a call may hold tool",
+        ),
+        ("calls: [{tool: hammer, expect: deny}]", "nobody knows what the tool `hammer` does; say its `effects`"),
+        ("calls: [", "calls.yaml cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_table_is_told(settled: Shell, text: str, words: str) -> None:
+    table(settled, text)
+    done = settled.run("policy", "test", "calls.yaml")
+    assert (done.code, words in done.err) == (2, True), done.err
+
+
+def test_without_settings_every_call_of_a_known_tool_passes(shell: Shell) -> None:
+    table(shell, "calls:\n- {tool: shell, arguments: {command: rm -rf /}, expect: allow}\n")
+    assert shell.run("policy", "test", "calls.yaml").code == 0
+
+
+def test_the_policies_in_force_are_shown_in_their_order(settled: Shell) -> None:
+    shown = settled.run("policy", "show").out.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == [
+        "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "tool_rules", "rate",
+        "autonomy_level", "commands", "budget", "approval", "hand_off",
+    ]  # fmt: skip
