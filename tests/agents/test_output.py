@@ -1,0 +1,44 @@
+"""Answers become fields."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.agents.output import parsed
+
+
+@pytest.mark.requirement("C6")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('  {"a": 1}\n', {"a": 1}),
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ('```\n{"a": 1}\n```', {"a": 1}),
+        ('Here it is:\n```json\n{"a": 1}\n```\nDone.', {"a": 1}),
+        ("[1, 2]", {"result": [1, 2]}),
+        ("Just words.", {"result": "Just words."}),
+        ("42", {"result": "42"}),
+        ("", {"result": ""}),
+        ('{"a": ', {"result": '{"a": '}),
+        ("```python\nprint(1)\n```", {"result": "print(1)"}),
+        ('```json\n{"a": 1}\n```\nor\n```json\n{"a": 2}\n```', {"result": '```json\n{"a": 1}\n```\nor\n```json\n{"a": 2}\n```'}),
+        ("[" * 100_000, {"result": "[" * 100_000}),
+    ],
+)
+def test_c6_an_answer_is_parsed_or_wrapped(text: str, expected: object) -> None:
+    assert parsed(text) == expected
+
+
+@pytest.mark.requirement("C6")
+def test_c6_what_is_no_object_goes_under_the_first_output() -> None:
+    assert parsed("words", ("summary", "other")) == {"summary": "words"}
+    assert parsed("[1]", ("summary",)) == {"summary": [1]}
+    assert parsed('{"other": 1}', ("summary",)) == {"other": 1}
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(["```", "```json", "~~~", '{"a": 1}', "[", "x", "\n"])).map("\n".join)))
+def test_whatever_is_answered_becomes_fields(text: str) -> None:
+    fields = parsed(text, ("answer",))
+    assert isinstance(fields, dict)
+    assert fields == parsed(text, ("answer",))
