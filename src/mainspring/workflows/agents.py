@@ -1,0 +1,36 @@
+"""Agents as steps of a workflow: iterative, as soon as there are tools to iterate with."""
+
+from collections.abc import Sequence
+
+from mainspring.agents.result import ToolLoopConfig, tool_loop_result
+from mainspring.agents.runtime import AgentRuntime, failure
+from mainspring.engine.engine import Engine, Handle
+from mainspring.items import Json
+from mainspring.spec import Caller
+from mainspring.workflows.attend import attend
+
+
+class AgentSteps:
+    """The agents of a runtime. Each invocation is a run of the engine under an id that is known before."""
+
+    def __init__(self, engine: Engine, runtime: AgentRuntime) -> None:
+        self._engine = engine
+        self._runtime = runtime
+
+    def known(self) -> Sequence[str]:
+        return tuple(self._runtime.registry.agents)
+
+    async def __call__(self, agent: str, inputs: Json, *, run_id: str, tenant: str, caller: Caller, model: str | None) -> Json:
+        """See `drive.Agents`. Raises `RunFailed` if the agent did not come to an end of its own."""
+
+        async def start() -> Handle:
+            await self._runtime.screen(agent, inputs, tenant=tenant, caller=caller)
+            return await self._runtime.start(
+                agent, inputs, ToolLoopConfig(), id=run_id, tenant=tenant, caller=caller, model=model, background=True
+            )
+
+        run = await attend(self._engine, run_id, start)
+        result = tool_loop_result(run)
+        if result.termination_reason != "completed" or run.status != "completed":
+            raise failure(run)
+        return result.output

@@ -1,0 +1,82 @@
+"""Expressions in workflows: `{{ steps.fetch.output.status }}`.
+
+A text that is one `{{ ... }}` and nothing else stands for the value itself, be it a list or a number. In a longer text, values
+are put in as text. What a name leads to must be there. Only what a definition says is ever read as an expression, never the
+data that it is about. What has no `{{` in it needs no evaluating, and so not the template engine behind `sandbox` either.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from msgspec import Struct
+
+from mainspring.errors import InvalidRequest
+
+
+class Reading(Struct, frozen=True):
+    """What an expression reads: names, and with `steps` the ids of the steps whose results it wants."""
+
+    names: frozenset[str]
+    steps: frozenset[str]
+
+
+def value_of(template: object, names: Mapping[str, object]) -> Any:
+    """What a value of a definition stands for, in all its depth. Raises `InvalidRequest` in words for whoever wrote it."""
+    match template:
+        case str() if _is_template(template):
+            return _sandbox().rendered(template, names)
+        case dict():
+            return {name: value_of(each, names) for name, each in template.items()}
+        case list() | tuple():
+            return [value_of(each, names) for each in template]
+        case _:
+            return template
+
+
+def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
+    """Whether a condition holds, with or without `{{ }}` around it. One that gives a text like `no` is refused, lest it count as
+    true."""
+    if isinstance(expression, bool):
+        return expression
+    said = _sandbox().evaluated(expression, names)
+    if isinstance(said, str) and said.strip().lower() in ("true", "false", "yes", "no"):
+        raise InvalidRequest(f"the condition `{expression[:120]}` gives the text `{said}`; compare it: ... == '{said}'")
+    return bool(said)
+
+
+def read_by(template: object) -> Reading:
+    """What a value of a definition reads, in all its depth. Raises `InvalidRequest` for what is no expression."""
+    readings = [_sandbox().read(text) for text in _templates(template)]
+    names = frozenset[str]().union(*[reading.names for reading in readings])
+    return Reading(names, frozenset[str]().union(*[reading.steps for reading in readings]))
+
+
+def read_by_expression(expression: str) -> Reading:
+    """Like `read_by`, for an expression with or without `{{ }}` around it."""
+    read: Reading = _sandbox().read(expression, is_expression=True)
+    return read
+
+
+def _templates(value: object) -> Iterator[str]:
+    match value:
+        case str() if _is_template(value):
+            yield value
+        case dict():
+            for each in value.values():
+                yield from _templates(each)
+        case list() | tuple():
+            for each in value:
+                yield from _templates(each)
+        case _:
+            pass
+
+
+def _is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text or "{#" in text
+
+
+def _sandbox() -> ModuleType:
+    from mainspring.workflows import sandbox
+
+    return sandbox

@@ -1,0 +1,132 @@
+"""A workflow run as its log makes it. Pure: the same log always makes the same run."""
+
+from typing import Any, Literal, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.errors import Malformed
+from mainspring.items import Json
+from mainspring.spec import Caller
+from mainspring.workflows.definition import Workflow
+from mainspring.workflows.events import (
+    Recorded,
+    Status,
+    StepCompleted,
+    StepFailed,
+    StepRetrying,
+    StepSkipped,
+    StepStarted,
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowFailed,
+    WorkflowResumed,
+    WorkflowStarted,
+)  # fmt: skip
+
+StepStatus = Literal["running", "retrying", "success", "failed", "skipped"]
+
+
+class Order(Struct, frozen=True):
+    """What is to be carried out, complete in itself: the definition and those of all workflows inside of it, as they were when
+    the run began."""
+
+    id: str
+    workflow: str
+    definitions: dict[str, Workflow]
+    inputs: Json
+    created_at: float
+    dry_run: bool = False
+    tenant: str = ""
+    caller: Caller = Caller()
+
+    @property
+    def definition(self) -> Workflow:
+        return self.definitions[self.workflow]
+
+
+class StepState(Struct, frozen=True):
+    """How far a step is. `attempt` is the one under way, the next one, or the last one."""
+
+    status: StepStatus
+    action: str = ""
+    attempt: int = 1
+    run_id: str = ""
+    output: Any = None
+    outputs: Json = {}
+    error: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in ("running", "retrying")
+
+
+class WorkflowRun(Struct, frozen=True):
+    """Where a run stands after its first `seq` events. `steps` are by their key: the id, behind those of the sub-workflows that
+    the step is in. `idle` is the time that nobody worked on it."""
+
+    order: Order
+    seq: int = 0
+    driver: str = ""
+    status: Status | Literal["running"] = "running"
+    steps: dict[str, StepState] = {}
+    outputs: Json = {}
+    error: str | None = None
+    clock: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.order.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status != "running"
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that somebody worked on it, up to the last event."""
+        return self.clock - self.order.created_at - self.idle
+
+
+def fold(run: WorkflowRun, record: Recorded) -> WorkflowRun:
+    """The run one event later. Raises `Malformed` if that event cannot follow."""
+    if record.seq != run.seq or run.has_ended:
+        raise Malformed(f"workflow run {run.id} expects event {run.seq}, not {record.seq}")
+    before, run = run.clock, replace(run, seq=run.seq + 1, clock=record.at)
+    match record.event:
+        case WorkflowStarted(driver=driver):
+            return replace(run, driver=driver)
+        case WorkflowResumed(driver):
+            return replace(run, driver=driver, idle=run.idle + record.at - before)
+        case StepStarted() | StepCompleted() | StepFailed() | StepSkipped() | StepRetrying() as event:
+            return replace(run, steps={**run.steps, event.step: _step(run.steps.get(event.step), event, record.at)})
+        case WorkflowCompleted(status, outputs):
+            return replace(run, status=status, outputs=outputs)
+        case WorkflowFailed(error):
+            return replace(run, status="failed", error=error)
+        case WorkflowCancelled():
+            return replace(run, status="cancelled")
+        case _:
+            assert_never(record.event)
+
+
+def _step(
+    known: StepState | None, event: StepStarted | StepCompleted | StepFailed | StepSkipped | StepRetrying, at: float
+) -> StepState:
+    match event:
+        case StepStarted():
+            began = at if known is None else known.started_at
+            return StepState("running", event.action, event.attempt, event.run_id, started_at=began)
+        case StepCompleted():
+            return replace(
+                known or StepState("success"), status="success", output=event.output, outputs=event.outputs, ended_at=at
+            )
+        case StepFailed():
+            return replace(known or StepState("failed"), status="failed", error=event.error, ended_at=at)
+        case StepSkipped():
+            return StepState("skipped", error=event.reason, ended_at=at)
+        case StepRetrying():
+            return replace(known or StepState("retrying"), status="retrying", attempt=event.attempt, error=event.error)

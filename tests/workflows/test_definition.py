@@ -1,0 +1,242 @@
+"""Definitions: all that is wrong with one is told at once, by file and line, with what may have been meant."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.workflows.world import defined, written
+
+from mainspring.definitions import MOST_NODES, Written
+from mainspring.errors import InvalidInputs, InvalidRequest, NotFound
+from mainspring.workflows.definition import Execution, HttpRequest, Retry, given_inputs, parse
+from mainspring.workflows.folder import WorkflowFolders
+from mainspring.workflows.graph import after_in, levels
+
+WRONG = """\
+name: digest
+inputs:
+  topic: {type: text}
+execution: {parallel_limit: 33, timeout: 5, mode: paralel}
+steps:
+  - id: research
+    action: invoke-agent
+    agnt: researcher
+  - id: Write
+    action: invoke-agent
+    agent: writer
+    retry: {max_attempts: 11, delay: 0.5}
+    timeout: 9
+  - id: pause
+    action: wiat
+  - id: again
+    action: wait
+    secnds: 3
+  - {}
+"""
+
+
+def problems(text: str, file: str = "flow.yaml") -> list[str]:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(Path(file), text)
+    return caught.value.message.replace(f"; {file}:", f"\n{file}:").split("\n")
+
+
+def one(step: str) -> str:
+    return f"name: a\nsteps:\n  - {step}\n"
+
+
+def test_every_mistake_of_form_is_told_with_its_line() -> None:
+    assert problems(WRONG) == [
+        "flow.yaml:3: `type`: Invalid enum value 'text'",
+        "flow.yaml:4: `mode`: Invalid enum value 'paralel'",
+        "flow.yaml:4: `parallel_limit`: Expected `int` <= 32",
+        "flow.yaml:4: `timeout`: Expected `float` >= 60.0",
+        "flow.yaml:6: `agent` is missing",
+        "flow.yaml:8: unknown key `agnt`; did you mean `agent`?",
+        "flow.yaml:9: `id`: Expected `str` matching regex '^[a-z][a-z0-9_-]*$'",
+        "flow.yaml:12: `delay`: Expected `float` >= 1.0",
+        "flow.yaml:12: `max_attempts`: Expected `int` <= 10",
+        "flow.yaml:13: `timeout`: Expected `float` >= 10.0",
+        "flow.yaml:15: unknown action `wiat`; did you mean `wait`?",
+        "flow.yaml:18: unknown key `secnds`; did you mean `seconds`?",
+        "flow.yaml:19: `action` is missing; known: `invoke-agent`, `run-command`, `validate`, `transform`, `wait`, "
+        "`http-request`, `conditional`, `parallel-group`, `sub-workflow`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("{id: a, action: transform, value: '{{ stps.b }}'}", "flow.yaml:3: `stps` is not known here; did you mean `steps`?"),
+        ("{id: a, action: transform, value: '{{ steps.b.output }}'}", "flow.yaml:3: there is no step `b`; known: `a`"),
+        ("{id: a, action: transform, value: 1, depends_on: [zz]}", "flow.yaml:3: there is no step `zz`; known: `a`"),
+        ("{id: a, action: transform, value: '{{ 1 + }}'}", "is no expression"),
+        ("{id: a, action: transform, value: '{% if 1 %}{% endif %}'}", "has a statement"),
+        ("{id: a, action: transform, value: 1, condition: 'inputs.x =='}", "is no expression"),
+        ("{id: a, action: transform, value: '{{ output }}'}", "`output` is not known here"),
+        ("{id: a, action: run-command, command: 'ls {{ inputs.x }}'}", 'pass them as `inputs` and write "$name"'),
+        ("{id: a, action: run-command, command: ls, inputs: {PATH: x}}", "`PATH` becomes a variable of the shell"),
+        ("{id: a, action: validate, value: 1}", "needs a `schema` or an `expression`"),
+        ("{id: a, action: validate, value: 1, schema: {type: nonsense}}", "this is no JSON Schema"),
+        ("{id: a, action: wait}", "either `seconds` or `until`"),
+        ("{id: a, action: wait, seconds: 301}", "`seconds`: Expected `float` <= 300.0"),
+        ("{id: a, action: conditional, if: 'true'}", "needs steps under `then` or `else`"),
+        ("{id: a, action: http-request, url: http://x, body: 1}", "a GET request has no body"),
+        ("{id: a, action: http-request, url: http://x, method: FETCH}", "Invalid enum value 'FETCH'"),
+        (
+            "{id: a, action: parallel-group, retry: {max_attempts: 2}, steps: [{id: b, action: wait, seconds: 1}]}",
+            "a group of steps is not tried again",
+        ),
+        (
+            "{id: a, action: parallel-group, steps: [{id: a, action: wait, seconds: 1}]}",
+            "there is a step `a` already",
+        ),
+        (
+            "{id: a, action: parallel-group, steps: [{id: b, action: wait, seconds: 1}, "
+            "{id: c, action: transform, value: '{{ steps.b.output }}'}]}",
+            "`c` needs `b`, but all steps here run at once",
+        ),
+    ],
+)
+def test_every_mistake_of_meaning_is_told_with_its_line(step: str, told: str) -> None:
+    found = problems(one(step))
+    assert any(told in problem and problem.startswith("flow.yaml:3: ") for problem in found), found
+
+
+def test_steps_that_wait_for_each_other_are_named() -> None:
+    text = """\
+name: ring
+steps:
+  - {id: first, action: transform, value: 1}
+  - {id: a, action: transform, value: "{{ steps.b.output }}"}
+  - {id: b, action: transform, value: 1, condition: steps.c.output}
+  - {id: c, action: transform, value: 1, depends_on: [a]}
+"""
+    assert problems(text) == ["flow.yaml:4: these steps wait for each other: a -> b -> c -> a"]
+
+
+def test_a_mode_that_cannot_keep_the_order_is_refused() -> None:
+    steps = "steps:\n  - {id: a, action: transform, value: '{{ steps.b.output }}'}\n  - {id: b, action: transform, value: 1}\n"
+    assert problems(f"name: x\nexecution: {{mode: sequential}}\n{steps}") == [
+        "flow.yaml:4: `a` needs `b`, which comes later; move it up"
+    ]
+    assert "use the mode dependency-aware" in problems(f"name: x\nexecution: {{mode: parallel}}\n{steps}")[0]
+    assert levels(after_in(defined(f"name: x\n{steps}").steps, "dependency-aware")) == [["b"], ["a"]]
+
+
+def test_what_a_step_reads_comes_before_it_wherever_the_reading_is() -> None:
+    workflow = defined("""\
+name: order
+steps:
+  - id: group
+    action: conditional
+    if: "true"
+    then: [{id: inside, action: transform, value: "{{ steps['late-1'].output }}"}]
+  - {id: last, action: transform, value: "{{ steps.inside.output }}"}
+  - {id: late-1, action: transform, value: 1}
+""")
+    assert levels(after_in(workflow.steps, "dependency-aware")) == [["late-1"], ["group"], ["last"]]
+    assert levels(after_in(workflow.steps, "parallel")) == [["group", "last", "late-1"]]
+    assert levels(after_in(workflow.steps, "sequential")) == [["group"], ["last"], ["late-1"]]
+
+
+def test_defaults_are_those_of_the_reference() -> None:
+    workflow = defined(one("{id: a, action: http-request, url: http://x}"))
+    assert workflow.execution == Execution("dependency-aware", 4, False, True, 3600.0, False)
+    assert workflow.steps == (HttpRequest(id="a", url="http://x", method="GET", retry=Retry(1, 1.0), timeout=None),)
+
+
+def test_json_is_read_like_yaml_also_with_tabs() -> None:
+    workflow = parse(Path("a.json"), '{\n\t"name": "a",\n\t"steps": [{"id": "s", "action": "transform", "value": [1, null]}]\n}')
+    assert workflow == defined(one("{id: s, action: transform, value: [1, null]}"))
+    assert problems('{\n\t"name": 1,\n\t"steps": []\n}', "a.json") == ["a.json:2: `name`: Expected `str`, got `int`"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: a\n  b: c", "flow.yaml:2: this is not YAML"),
+        ("- 1\n- 2", "flow.yaml:1: a mapping is needed here, not a list"),
+        ("", "flow.yaml:1: a mapping is needed here, not nothing"),
+        ("name: a\nname: b\nsteps: []", "flow.yaml:2: `name` is there twice; keep one"),
+        ("name: !!python/object:os.system a", "flow.yaml:1: "),
+        ("name: !secret a", "flow.yaml:1: the tag `!secret` is not known"),
+        ("? [a]\n: b", "keys must be text"),
+        pytest.param("a: " + "[" * 4000 + "]" * 4000, "flow.yaml:1: it is nested too deeply", id="deep"),
+    ],
+)
+def test_what_is_no_definition_is_told_with_its_line(text: str, told: str) -> None:
+    assert any(told in problem for problem in problems(text))
+
+
+def test_aliases_that_multiply_are_stopped() -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)])
+    with pytest.raises(InvalidRequest, match=f"stands for more than {MOST_NODES} values"):
+        Written(Path("bomb.yaml"), bomb)
+
+
+INPUTS = """\
+name: typed
+inputs:
+  who: {type: string, required: true}
+  count: {type: integer, default: 2}
+  kind: {type: string, enum: [a, b], default: a}
+steps: [{id: s, action: transform, value: 1}]
+"""
+
+
+def test_inputs_are_checked_and_have_defaults() -> None:
+    workflow = defined(INPUTS)
+    assert given_inputs(workflow, {"who": "me"}) == {"who": "me", "count": 2, "kind": "a"}
+    with pytest.raises(InvalidInputs) as caught:
+        given_inputs(workflow, {"count": True, "kind": "c", "hwo": 1})
+    assert caught.value.status == 422
+    assert "unknown input `hwo`; did you mean `who`?; the input `who` (string) is missing" in caught.value.message
+    assert "the input `count` must be of type integer, not True" in caught.value.message
+    assert "the input `kind` must be one of 'a', 'b', not 'c'" in caught.value.message
+
+
+def test_a_default_of_the_wrong_type_is_a_mistake_of_the_definition() -> None:
+    assert problems(INPUTS.replace("default: 2", "default: two")) == [
+        "flow.yaml:4: the default of `count` must be of type integer, not 'two'"
+    ]
+
+
+def sub(name: str, inner: str) -> str:
+    return f"name: {name}\nsteps: [{{id: s, action: sub-workflow, workflow: {inner}}}]\n"
+
+
+def test_workflows_that_contain_themselves_or_what_is_missing_are_left_out(tmp_path: Path) -> None:
+    good = one("{id: a, action: wait, seconds: 0}")
+    folder = written(tmp_path / "flows", sub("x", "y"), sub("y", "x"), sub("lost", "nowhere"), sub("user", "lost"), good)
+    folders = WorkflowFolders([folder])
+    assert list(folders.workflows) == ["a"]
+    told = "\n".join(folders.problems)
+    assert "`x` contains itself: x -> y -> x" in told
+    assert "`lost` needs the workflow `nowhere`" in told
+    assert "`user` needs the workflow `lost`" in told
+    with pytest.raises(NotFound, match=r"there is no workflow `lost`; .*contains itself"):
+        folders.get("lost")
+
+
+def test_workflows_nest_ten_deep_and_no_deeper(tmp_path: Path) -> None:
+    names = [f"w{n}" for n in range(11)]
+    texts = [sub(outer, inner) for outer, inner in pairwise(names)]
+    last = "name: w10\nsteps: [{id: s, action: wait, seconds: 0}]\n"
+    folders = WorkflowFolders([written(tmp_path / "flows", *texts, last)])
+    assert set(folders.workflows) == set(names[1:])
+    assert "`w0` nests more than 10 workflows" in folders.problems[0]
+
+
+def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
+    folder = written(tmp_path / "flows", one("{id: a, action: wait, seconds: 0}"))
+    folders = WorkflowFolders([folder])
+    first = folders.get("a")
+    assert folders.get("a") is first
+    (folder / "a.yaml").write_text("name: b\nsteps: [{id: later, action: wait, seconds: 1}]\n")
+    assert list(folders.workflows) == ["b"]
+    (folder / "c.yml").write_text("name: b\nsteps: [{id: s, action: wait, seconds: 1}]\n")
+    assert "there is a workflow `b` already" in folders.problems[0]
+    (folder / "c.yml").unlink()
+    assert folders.problems == ()

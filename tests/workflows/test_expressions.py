@@ -1,0 +1,165 @@
+"""Expressions: values, text, names that are not there; and everything that wants out of the sandbox, or to fill it."""
+
+import pytest
+
+from mainspring.errors import InvalidRequest
+from mainspring.items import Json
+from mainspring.workflows.expressions import is_true, read_by, read_by_expression, value_of
+
+NAMES: Json = {
+    "inputs": {"n": 3, "list": [1, 2], "text": "a b", "items": "a key", "template": "{{ 7 * 7 }}", "nothing": None},
+    "steps": {"get-it": {"output": {"ok": True}, "status": "success"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{ inputs.n }}", 3),
+        ("{{inputs.list}}", [1, 2]),
+        ("{{- inputs.n -}}", 3),
+        ("{{ -inputs.n }}", -3),
+        ("  {{ inputs.n + 1 }}  ", 4),
+        ("{{ {'a': inputs.list, 'b': none} }}", {"a": [1, 2], "b": None}),
+        ("{{ steps['get-it'].output.ok }}", True),
+        ("{{ inputs.items }}", "a key"),
+        ("{{ inputs.nothing }}", None),
+        ("{{ '{{' }}", "{{"),
+        ("{{ range(3) }}", [0, 1, 2]),
+        ("{{ {'a': 1}.keys() }}", ["a"]),
+        ("{{ inputs.list | map('string') | join('-') }}", "1-2"),
+        ("{{ inputs.text.split() | last | upper }}", "B"),
+        ("{{ '[1, {\"a\": 2}]' | fromjson }}", [1, {"a": 2}]),
+        ("{{ inputs.list | tojson }}", "[1,2]"),
+        ("{{ inputs.missing | default('none') }}", "none"),
+        ("{{ 'yes' if inputs.n > 2 else 'no' }}", "yes"),
+        ("n={{ inputs.n }}", "n=3"),
+        ("{{ inputs.n }}{{ inputs.n }}", "33"),
+        ("{{ inputs.text }}\n", "a b"),
+        ("plain", "plain"),
+        (7, 7),
+        ({"a": ["{{ inputs.n }}", {"b": "{{ inputs.text }}!"}]}, {"a": [3, {"b": "a b!"}]}),
+    ],
+)
+def test_one_expression_is_its_value_and_mixed_text_is_text(template: object, value: object) -> None:
+    assert value_of(template, NAMES) == value
+
+
+def test_what_the_data_says_is_never_read_as_an_expression() -> None:
+    assert value_of("{{ inputs.template }}", NAMES) == "{{ 7 * 7 }}"
+    assert value_of("<{{ inputs.template }}>", NAMES) == "<{{ 7 * 7 }}>"
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ inputs.missing }}", "{{ missing }}", "x{{ inputs.missing }}", "{{ steps.other.output }}"]
+)
+def test_a_name_that_leads_nowhere_is_an_error_that_names_it(template: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"cannot be evaluated: .*(missing|other)"):
+        value_of(template, NAMES)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__ }}",
+        "{{ ''['__class__'] }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ ().__class__.__bases__[0] }}",
+        "{{ inputs.__init__.__globals__ }}",
+        "{{ inputs.get.__self__ }}",
+        "{{ inputs.text.upper.__func__ }}",
+        "{{ inputs | attr('__class__') }}",
+        "{{ [inputs] | map(attribute='__class__') | list }}",
+        "{{ inputs | selectattr('__class__') | list }}",
+        "{{ '{0.__class__}'.format(inputs) }}",
+        "{{ '{0.__class__}'.format_map({'0': 1}) }}",
+        "{{ ['{0.__class__}'] | map('format', inputs) | list }}",
+        "{{ self }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ self._TemplateReference__context }}",
+        "{{ range.__init__ }}",
+        "{{ lipsum.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ joiner() }}",
+        "{{ namespace(a=1) }}",
+        "{{ dict(a=1) }}",
+        "{{ config }}",
+        "{{ caller() }}",
+        "{{ inputs.list.append(3) }}",
+        "{{ inputs.update({'n': 4}) }}",
+        "{{ inputs.get }}",
+        "{{ range }}",
+        "{% for x in [1] %}{{ x }}{% endfor %}",
+        "{% set x = 1 %}{{ x }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+        "{% macro m() %}{% endmacro %}",
+        "{% raw %}{{ x }}{% endraw %}{% if 1 %}{% endif %}",
+    ],
+)
+def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
+    before = dict(NAMES["inputs"])
+    with pytest.raises(InvalidRequest):
+        value_of(template, NAMES)
+    assert NAMES["inputs"] == before
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ range(10 ** 9) }}",
+        "{{ range(0, 10 ** 18, 2) | list }}",
+        "{{ 'a' * 10 ** 9 }}",
+        "{{ 10 ** 9 * 'a' }}",
+        "{{ [0] * 10 ** 9 }}",
+        "{{ ([[0] * 1000] * 1000) * 1000 }}",
+        "{{ 2 ** 1000000000 }}",
+        "{{ (10 ** 1000) * (10 ** 1000) }}",
+        "{{ 10 ** 1000 * 10 ** 1000 }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ 'a' | center(10 ** 9) }}",
+        "{{ 'a'.center(10 ** 9) }}",
+        "{{ 'a'.ljust(10 ** 9) }}",
+        "{{ 'a'.zfill(10 ** 9) }}",
+        "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+        "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
+        "{{ range(10000) | join('b' * 100000) }}",
+        "{{ ('b' * 100000).join(['a'] * 10000) }}",
+        "{{ 1.5 | round(10 ** 9, 'ceil') }}",
+        "{{ ['a' * 900000, 'a' * 900000] }}",
+        "{{ 'a' * 900000 }}{{ 'a' * 900000 }}",
+        "{{ 'a' | indent(10 ** 9) }}",
+        "{{ range(9) | batch(10 ** 9, 0) | list }}",
+        "{{ 'a' | wordwrap(1, wrapstring='b' * 1000000) }}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{{ " + "1 + " * 9000 + "1 }}",
+    ],
+)
+def test_no_expression_grows_without_bounds(template: str) -> None:
+    with pytest.raises(InvalidRequest):
+        value_of(template, NAMES)
+
+
+@pytest.mark.parametrize("expression", ["inputs.n == 3", "{{ inputs.n == 3 }}", "steps['get-it'].output.ok", True])
+def test_a_condition_needs_no_braces(expression: str | bool) -> None:
+    assert is_true(expression, NAMES) is True
+    assert is_true("not inputs.list", NAMES) is False
+
+
+def test_a_condition_that_gives_a_word_for_no_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="gives the text `false`"):
+        is_true("'false'", NAMES)
+
+
+def test_what_an_expression_reads_is_known_without_evaluating_it() -> None:
+    reading = read_by({"a": ["{{ steps.one.output ~ steps['two-2'].output }}"], "b": "{{ inputs.x }}", "c": "steps.three"})
+    assert reading.names == {"steps", "inputs"}
+    assert reading.steps == {"one", "two-2"}
+    assert read_by_expression("steps.three.status == 'success'").steps == {"three"}
+
+
+@pytest.mark.parametrize("expression", ["{{ a }} and {{ b }}", "a b", "", "{{ }}", "inputs.n ==", "x | nofilter"])
+def test_what_is_no_expression_is_told_before_it_is_evaluated(expression: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no expression"):
+        read_by_expression(expression)

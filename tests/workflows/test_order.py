@@ -1,0 +1,168 @@
+"""The order of steps, proved by what meets whom: steps send requests, and the server holds them until others are there."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.workflows.world import ended, ends, engine_for, failure, tallying
+
+from mainspring.workflows.events import StepCompleted, StepFailed, StepStarted
+
+
+class Meeting:
+    """Lets requests pass when `size` of them are there at once; counts how many were, at most."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size, timeout=30)
+        self._lock = threading.Lock()
+        self._here = 0
+        self.most = 0
+
+    def __call__(self, path: str) -> None:
+        with self._lock:
+            self._here += 1
+            self.most = max(self.most, self._here)
+        with suppress(threading.BrokenBarrierError):  # that one never came is seen in what follows
+            self._barrier.wait()
+        with self._lock:
+            self._here -= 1
+
+
+def request(id: str, *after: str) -> str:
+    return f"  - {{id: {id}, action: http-request, url: '{{{{ inputs.base }}}}/{id}', depends_on: [{', '.join(after)}]}}\n"
+
+
+def workflow(steps: Sequence[str], execution: str = "{}") -> str:
+    return f"name: order\ninputs: {{base: {{}}}}\nexecution: {execution}\nsteps:\n{''.join(steps)}"
+
+
+async def test_steps_that_do_not_need_each_other_run_at_once_up_to_the_limit(tmp_path: Path) -> None:
+    with tallying() as tally:
+        tally.on_arrival = meeting = Meeting(3)
+        text = workflow([request(f"s{n}") for n in range(9)], "{parallel_limit: 3}")
+        async with engine_for(tmp_path, text) as engine:
+            run = await engine.workflows.run("order", {"base": tally.url})
+    assert run.status == "success"
+    assert meeting.most == 3, "three were there together, and never a fourth"
+    assert len(tally.arrivals) == 9
+
+
+async def test_a_group_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    inside = "".join(["    " + request(f"s{n}") for n in range(4)])
+    text = workflow([f"  - id: group\n    action: parallel-group\n    parallel_limit: 2\n    steps:\n{inside}"])
+    with tallying() as tally:
+        tally.on_arrival = meeting = Meeting(2)
+        async with engine_for(tmp_path, text) as engine:
+            run = await engine.workflows.run("order", {"base": tally.url})
+    assert run.status == "success"
+    assert meeting.most == 2
+
+
+async def test_a_step_begins_when_all_that_it_needs_have_ended_and_not_before(tmp_path: Path) -> None:
+    steps = [request("last", "left", "right"), request("left", "first"), request("right", "first"), request("first")]
+    with tallying() as tally:
+        both = Meeting(2)
+        tally.on_arrival = lambda path: both(path) if path in ("/left", "/right") else None
+        async with engine_for(tmp_path, workflow(steps)) as engine:
+            handle = await engine.workflows.start("order", {"base": tally.url})
+            events = [record.event async for record in handle.events()]
+    order = [(type(event), event.step) for event in events if isinstance(event, StepStarted | StepCompleted)]
+    assert both.most == 2, "left and right were there together"
+    assert order[:2] == [(StepStarted, "first"), (StepCompleted, "first")]
+    assert order[-2:] == [(StepStarted, "last"), (StepCompleted, "last")]
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+async def test_modes(tmp_path: Path, mode: str) -> None:
+    with tallying() as tally:
+        tally.on_arrival = meeting = Meeting(1 if mode == "sequential" else 3)
+        text = workflow([request(id) for id in ("c", "a", "b")], f"{{mode: {mode}}}")
+        async with engine_for(tmp_path, text) as engine:
+            run = await engine.workflows.run("order", {"base": tally.url})
+    assert run.status == "success"
+    assert meeting.most == (1 if mode == "sequential" else 3)
+    if mode == "sequential":
+        assert tally.arrivals == ["GET /c", "GET /a", "GET /b"]
+
+
+FAILING = [request("bad"), request("slow"), request("next", "slow"), request("needs", "bad")]
+
+
+async def failing(tmp_path: Path, execution: str) -> tuple[dict[str, str], str, list[str]]:
+    """A step that fails while another is under way: how each ended, how the whole did, what arrived.
+
+    The other one is held until the failure is known; with `fail_fast` it has no end but to be stopped.
+    """
+    held, both = threading.Event(), Meeting(2)
+
+    def arrived(path: str) -> None:
+        if path in ("/bad", "/slow"):
+            both(path)
+        if path == "/slow":
+            held.wait(30)
+
+    with tallying() as tally:
+        tally.answers["/bad"] = (500,)
+        tally.on_arrival = arrived
+        try:
+            async with engine_for(tmp_path, workflow(FAILING, execution)) as engine:
+                handle = await engine.workflows.start("order", {"base": tally.url})
+                async for record in handle.events():
+                    if isinstance(record.event, StepFailed) and record.event.step == "bad" and "fail_fast: true" not in execution:
+                        held.set()
+        finally:
+            held.set()
+    assert "answered 500" in failure(handle.run, "bad")
+    return ended(handle.run), handle.run.status, tally.arrivals
+
+
+async def test_fail_fast_stops_what_is_under_way(tmp_path: Path) -> None:
+    states, status, arrivals = await failing(tmp_path, "{fail_fast: true}")
+    assert (states, status) == ({"bad": "failed", "slow": "failed", "next": "skipped", "needs": "skipped"}, "failed")
+    assert "GET /next" not in arrivals
+
+
+async def test_without_fail_fast_what_is_under_way_may_end_and_nothing_else_begins(tmp_path: Path) -> None:
+    states, status, arrivals = await failing(tmp_path, "{fail_fast: false}")
+    assert (states, status) == ({"bad": "failed", "slow": "success", "next": "skipped", "needs": "skipped"}, "failed")
+    assert "GET /next" not in arrivals
+
+
+async def test_continue_on_error_goes_on_with_all_that_does_not_need_what_failed(tmp_path: Path) -> None:
+    states, status, _ = await failing(tmp_path, "{continue_on_error: true}")
+    assert (states, status) == ({"bad": "failed", "slow": "success", "next": "success", "needs": "skipped"}, "partial")
+
+
+async def test_a_sequence_goes_on_behind_a_failure_if_it_is_to(tmp_path: Path) -> None:
+    text = """
+name: order
+execution: {mode: sequential, continue_on_error: true}
+steps:
+  - {id: bad, action: transform, value: "{{ 1 / 0 }}"}
+  - {id: good, action: transform, value: 1}
+  - {id: needs, action: transform, value: "{{ steps.bad.output }}"}
+"""
+    async with engine_for(tmp_path, text) as engine:
+        handle = await engine.workflows.start("order")
+        events = [record.event async for record in handle.events()]
+    assert ends(events) == ["bad", "good", "needs"]
+    assert ended(handle.run) == {"bad": "failed", "good": "success", "needs": "skipped"}
+    assert handle.run.steps["needs"].error == "step `bad` failed"
+
+
+async def test_when_no_step_s_condition_holds_the_workflow_is_skipped(tmp_path: Path) -> None:
+    text = 'name: order\nsteps: [{id: s, action: transform, value: 1, condition: false}]\noutputs: {x: "{{ steps.s.output.y }}"}'
+    async with engine_for(tmp_path, text) as engine:
+        run = await engine.workflows.run("order")
+    assert (run.status, run.outputs) == ("skipped", {})
+
+
+async def test_outputs_that_cannot_be_had_fail_the_workflow(tmp_path: Path) -> None:
+    text = 'name: order\nsteps: [{id: s, action: transform, value: 1}]\noutputs: {x: "{{ steps.s.output.y }}"}'
+    async with engine_for(tmp_path, text) as engine:
+        run = await engine.workflows.run("order")
+    assert run.status == "failed"
+    assert run.error is not None
+    assert run.error.startswith("the outputs of the workflow: ")
