@@ -1,0 +1,94 @@
+"""Yes, no, or something else: what a person answers when they are asked to confirm, and what a conversation keeps until then.
+
+The question itself is the approval that the paused run has left in the store, as everywhere in Mainspring. A thread is the
+document that finds it again: one for each person and conversation, with what that person has before their eyes.
+"""
+
+import re
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from mainspring.decisions.references import Seen
+from mainspring.decisions.types import PendingAction
+from mainspring.engine.approvals import given_by
+from mainspring.engine.pending import continuing_id
+from mainspring.items import ApprovalResponse, decode, encode
+from mainspring.ports import Document, Store
+
+Reply = Literal["yes", "no"]
+
+THREAD: Final = "decision_thread"
+YES: Final = frozenset({"yes", "y", "yeah", "yep", "yup", "confirm", "do it", "go ahead", "sure", "ok", "okay"})
+NO: Final = frozenset({"no", "n", "nope", "cancel", "don't", "dont", "never mind", "nevermind", "stop"})
+# What people add to a yes or a no without meaning anything else.
+_POLITE: Final = frozenset({"please", "thanks", "thank you", "delete it", "remove it", "it", "that"})
+_LONGEST: Final = 2
+
+
+def confirmed(message: str) -> Reply | None:
+    """What the message answers to a question for a yes; None if it says anything else besides."""
+    words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", message.casefold().replace("\u2019", "'"))
+    found: set[Reply] = set()
+    while words:
+        for length in range(min(_LONGEST, len(words)), 0, -1):
+            phrase = " ".join(words[:length])
+            if phrase in YES or phrase in NO or phrase in _POLITE:
+                found |= {"yes"} if phrase in YES else {"no"} if phrase in NO else set()
+                words = words[length:]
+                break
+        else:
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+class Waiting(Struct, frozen=True):
+    """A deletion that waits for a yes: what the person is told of it, the approval that stands for it and the run that asks."""
+
+    action: PendingAction
+    approval: str
+    run: str
+
+
+class Thread(Struct, frozen=True):
+    """What a conversation of one person keeps between two messages. `is_asked` says that they were asked to clarify something."""
+
+    waiting: Waiting | None = None
+    seen: Seen = Seen()
+    is_asked: bool = False
+
+
+def is_same(given: PendingAction, waiting: Waiting) -> bool:
+    """Whether what a client brought back is what is on record. Of a client's word alone nothing is deleted."""
+    known = waiting.action
+    return (given.action_type, given.task_id) == (known.action_type, known.task_id)
+
+
+class Threads:
+    """The threads of a store, each the one of a tenant's user and a conversation."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self, tenant: str, user: str, conversation: str) -> Thread:
+        found = await self._store.get(THREAD, _key(user, conversation), tenant=tenant)
+        return Thread() if found is None else decode(found.body, Thread)
+
+    async def save(self, tenant: str, user: str, conversation: str, thread: Thread) -> None:
+        await self._store.put([Document(THREAD, _key(user, conversation), encode(thread), tenant)])
+
+    async def refuse(self, waiting: Waiting, tenant: str, user: str, now: float) -> None:
+        """Answers the approval with no, unless it has an answer. The run that asked is over with that; no model is told."""
+        said = ApprovalResponse(waiting.approval, approve=False)
+        answer = given_by(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")
+        await self._store.put([answer], if_absent=True)
+
+
+def is_expired(action: PendingAction, now: float) -> bool:
+    return datetime.fromtimestamp(now, UTC) >= action.expires_at
+
+
+def _key(user: str, conversation: str) -> str:
+    return sha256(f"{len(user)}:{user}{conversation}".encode()).hexdigest()

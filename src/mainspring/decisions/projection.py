@@ -1,0 +1,299 @@
+"""The decision that a run is: a pure function of the run and its log. The same run is the same decision, whenever it is read."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.decisions import words
+from mainspring.decisions.acts import Act, ErrorCode, acts_of
+from mainspring.decisions.answers import Answer, Why, read, spoken
+from mainspring.decisions.outcomes import Outcome, assigned
+from mainspring.decisions.references import named
+from mainspring.decisions.rules import CHANGES, SEVERAL, last_list, message_of, seen_by, subject, tasks_of
+from mainspring.decisions.types import (
+    ALLOWED_TOOLS,
+    PENDING_LIFETIME,
+    AgentDecision,
+    DecisionType,
+    IntentType,
+    PendingAction,
+    ToolCall,
+    UserIntent,
+)
+from mainspring.events import Reason, Recorded
+from mainspring.items import Json, parsed_arguments
+from mainspring.loop.history import approval_id
+from mainspring.loop.reasons import decision as told
+from mainspring.loop.run import Run
+
+# What a run knows besides its words: whether the person was asked a question before, which this may answer.
+ASKED: Final = "decision_asked"
+
+_INTENTS: Final = {
+    "add_task": IntentType.CREATE_TASK,
+    "list_tasks": IntentType.LIST_TASKS,
+    "update_task": IntentType.UPDATE_TASK,
+    "complete_task": IntentType.COMPLETE_TASK,
+    "delete_task": IntentType.DELETE_TASK,
+}
+_AMBIGUITIES: Final[dict[Why, Outcome]] = {
+    "several_tasks": Outcome.MULTIPLE_MATCHES,
+    "no_such_task": Outcome.MISSING_CONTEXT,
+    "missing_detail": Outcome.MISSING_CONTEXT,
+}
+_FAILURES: Final[dict[ErrorCode, Outcome]] = {
+    "VALIDATION_ERROR": Outcome.USER_INPUT,
+    "INTENT_ERROR": Outcome.INTENT_CLASSIFICATION,
+}
+_TOO_LONG: Final = frozenset({Reason.MAX_TURNS, Reason.MAX_TOOL_CALLS, Reason.REPEATED_CALL, Reason.BUDGET, Reason.DEADLINE})
+_UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE)
+# A line of the instructions that long, word for word, is no coincidence.
+_TELLING_CHARS: Final = 50
+
+
+class Decided(Struct, frozen=True):
+    """A decision, what it was understood from, and how it came out.
+
+    `approval` is the id of the question to the person, if they are asked to confirm. `shown` are the tasks that they are shown or
+    asked about, in order, None if that does not change; `recent` is the task that was spoken of.
+    """
+
+    decision: AgentDecision
+    outcome: Outcome
+    intent: UserIntent | None = None
+    acts: tuple[Act, ...] = ()
+    approval: str | None = None
+    shown: tuple[str, ...] | None = None
+    recent: str | None = None
+
+
+def decision_of(run: Run, log: Sequence[Recorded]) -> Decided:
+    """What an ended run of the decision preset decided. Raises `ValueError` if it did what no decision may do."""
+    acts = acts_of(run, log)
+    _check(run, acts)
+    if run.reason is Reason.APPROVAL_NEEDED:
+        return _to_confirm(run, acts)
+    if run.approvals:
+        return _confirmed(run, acts)
+    answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
+    decision = _decision(run, acts, answer)
+    meaning = _meaning(answer, acts, run)
+    found = _outcomes(run, acts, answer)
+    if not meaning.is_sound:
+        found.add(Outcome.INTENT_CLASSIFICATION)
+    shown = _shown(decision.decision_type, run, acts)
+    return Decided(decision, assigned(found), meaning.intent, acts, None, shown, _recent(acts))
+
+
+def _check(run: Run, acts: Sequence[Act]) -> None:
+    """What the gate has seen to is looked at once more, now that it is done."""
+    for act in acts:
+        if act.was_performed and act.name not in ALLOWED_TOOLS:
+            raise ValueError(f"run {run.spec.id} called `{act.name}`, which is none of the task tools")
+        if act.was_performed and act.name == "delete_task" and not any(said.approve for said in run.approvals):
+            raise ValueError(f"run {run.spec.id} deleted a task without having asked")
+
+
+def _decision(run: Run, acts: Sequence[Act], answer: Answer | None) -> AgentDecision:
+    performed = [act for act in acts if act.was_performed]
+    has_changed = any(act.name in CHANGES for act in performed)
+    text = _reply(run, acts, answer)
+    if answer is not None and answer.decision == "clarify" and not has_changed:
+        return AgentDecision(DecisionType.ASK_CLARIFICATION, response_text=text, clarification_question=text)
+    if performed and (has_changed or answer is None or answer.decision == "respond"):
+        return AgentDecision(DecisionType.INVOKE_TOOL, _tool_calls(run, performed), response_text=text)
+    return AgentDecision(DecisionType.RESPOND_ONLY, response_text=text)
+
+
+def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
+    call = next(call.item for call in run.calls if call.verdict == "ask")
+    task_id, task = str(parsed_arguments(call.arguments)["task_id"]), subject(call, run)
+    seconds = run.spec.limits.approval_seconds
+    asked_at = datetime.fromtimestamp(run.clock, UTC)
+    until = asked_at + (PENDING_LIFETIME if seconds is None else timedelta(seconds=seconds))
+    pending = PendingAction(task_id, task, asked_at, until)
+    decision = AgentDecision(
+        DecisionType.REQUEST_CONFIRMATION, response_text=words.CONFIRM.format(task=task), pending_action=pending
+    )
+    intent = UserIntent(IntentType.DELETE_TASK, None, {"task_reference": task})
+    return Decided(decision, Outcome(told(run).outcome), intent, acts, approval_id(call), None, task_id)
+
+
+def _confirmed(run: Run, acts: tuple[Act, ...]) -> Decided:
+    """The deletion that was agreed to. The reply is the model's if it has one to give, but the result is the tool's."""
+    act = next((act for act in acts if act.name == "delete_task"), None)
+    task = _described(act, run)
+    if act is None or not act.result.success:
+        why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
+        text = words.NOT_DELETED.format(task=task, why=_presentable(why, run))
+    else:
+        answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
+        reply = answer.reply if answer is not None and answer.decision == "respond" else ""
+        text = _presentable(reply, run) or words.DELETED.format(task=task)
+    calls = () if act is None or not act.was_performed else _tool_calls(run, [act])
+    decision = AgentDecision(DecisionType.EXECUTE_PENDING, calls, response_text=text)
+    found = _failed(acts) if act is not None else {Outcome.TOOL_INVOCATION}
+    return Decided(decision, assigned(found or {Outcome.TASK_COMPLETED}), UserIntent(IntentType.CONFIRM_YES), acts)
+
+
+def _answer(run: Run) -> Answer:
+    """The model's last words. One that recites its instructions has refused instead."""
+    answer = read(run.text)
+    lines = [line.strip(" -*#") for line in (run.spec.instructions or "").splitlines()]
+    if any(len(line) >= _TELLING_CHARS and line in answer.reply for line in lines):
+        return Answer(words.OFF_TOPIC, IntentType.GENERAL_CHAT, confidence=answer.confidence, decision="refuse", why="off_topic")
+    return answer
+
+
+def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
+    if answer is not None and (text := _presentable(answer.reply, run)):
+        return text
+    if done := [act for act in acts if act.was_performed and act.name in CHANGES and act.result.success]:
+        return words.done([(act.name, _described(act, run)) for act in done])
+    match run.reason:
+        case Reason.OUTPUT_TRUNCATED:
+            return _presentable(spoken(run.text) or "", run).rstrip() + words.CUT_OFF
+        case Reason.RATE_LIMITED:
+            return words.busy(run.error.retry_after if run.error is not None else None)
+        case Reason.REFUSAL | Reason.CONTENT_FILTER:
+            return words.OFF_TOPIC
+        case Reason.ERRORS_IN_ROW:
+            return words.TOOLS_DOWN
+        case Reason.FINAL_ANSWER:
+            return words.SILENT
+        case reason if reason in _TOO_LONG:
+            return words.TOO_LONG
+        case _:
+            return words.UNAVAILABLE
+
+
+def _outcomes(run: Run, acts: Sequence[Act], answer: Answer | None) -> set[Outcome]:
+    """Everything that can be said of how it came out."""
+    found = _failed(acts)
+    if answer is None:
+        return found | {Outcome(told(run).outcome)}
+    if not answer.reply.strip():
+        found.add(Outcome.RESPONSE_GENERATION)
+    match answer.decision:
+        case "refuse":
+            found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
+        case "clarify":
+            found.add(_ambiguity(acts, answer))
+        case "respond":
+            if answer.why == "bad_input":
+                found.add(Outcome.USER_INPUT)
+            if ASKED in run.spec.metadata:
+                found.add(Outcome.CLARIFICATION_ANSWERED)
+    if any(act.result.success for act in acts):
+        found.add(Outcome.TASK_COMPLETED)
+    return found
+
+
+def _failed(acts: Sequence[Act]) -> set[Outcome]:
+    """What failed, unless the same tool has worked afterwards."""
+    found = set()
+    for place, act in enumerate(acts):
+        is_made_good = any(later.name == act.name and later.result.success for later in acts[place:])
+        if act.code is None or is_made_good:
+            continue
+        is_foreign = act.result.error_code == "ACCESS_DENIED"
+        found.add(Outcome.MISSING_PERMISSION if is_foreign else _FAILURES.get(act.code, Outcome.TOOL_INVOCATION))
+    return found
+
+
+def _ambiguity(acts: Sequence[Act], answer: Answer) -> Outcome:
+    """Why the person is asked. Where our own rules had the model ask, they know."""
+    for act in reversed(acts):
+        if act.policy == "named_task":
+            is_several = (act.result.error or "").startswith(SEVERAL)
+            return Outcome.MULTIPLE_MATCHES if is_several else Outcome.MISSING_CONTEXT
+    return _AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT)
+
+
+class _Meaning(Struct, frozen=True):
+    intent: UserIntent | None
+    is_sound: bool = True
+
+
+def _meaning(answer: Answer | None, acts: Sequence[Act], run: Run) -> _Meaning:
+    """What the person wanted: as the model says, where that goes with what it did, else as its calls say."""
+    performed = [act for act in acts if act.was_performed]
+    changes = [act for act in performed if act.name in CHANGES]
+    acted = list(dict.fromkeys([_INTENTS[act.name] for act in changes or performed]))
+    by_calls = acted[0] if len(acted) == 1 else IntentType.MULTI_INTENT if acted else None
+    if answer is None or answer.intent is None:
+        return _Meaning(None if by_calls is None else UserIntent(by_calls, None, _params(by_calls, changes, run)))
+    said = answer.intent
+    is_sound = said is IntentType.MULTI_INTENT or (
+        said not in (IntentType.CONFIRM_YES, IntentType.CONFIRM_NO)
+        and not (said is IntentType.GENERAL_CHAT and performed)
+        and not (changes and said is not by_calls)
+    )
+    try:
+        possible = {"possible_intents": list(answer.possible_intents)} if said is IntentType.AMBIGUOUS else None
+        params = possible or _params(said, changes, run)
+        return _Meaning(UserIntent(said, answer.confidence, params), is_sound)
+    except ValueError:
+        return _Meaning(None if by_calls is None else UserIntent(by_calls), is_sound=False)
+
+
+def _params(intent: IntentType, changes: Sequence[Act], run: Run) -> Json | None:
+    act = next((act for act in changes if _INTENTS[act.name] is intent), None)
+    match intent, act:
+        case IntentType.CREATE_TASK, Act(arguments=given):
+            return {"description": given["description"]}
+        case IntentType.UPDATE_TASK, Act(arguments=given):
+            return {"task_reference": _was(act, run), "new_description": given["description"]}
+        case IntentType.COMPLETE_TASK, Act():
+            return {"task_reference": _was(act, run)}
+        case _:
+            return None
+
+
+def _tool_calls(run: Run, performed: Sequence[Act]) -> tuple[ToolCall, ...]:
+    """The calls as they were made, with the user they were made for."""
+    return tuple(
+        [ToolCall(act.name, {"user_id": run.spec.scope, **act.arguments}, number) for number, act in enumerate(performed, 1)]
+    )
+
+
+def _shown(kind: DecisionType, run: Run, acts: Sequence[Act]) -> tuple[str, ...] | None:
+    """The tasks that the person reads of: a list that they asked for, or those they are to choose from."""
+    performed = {act.name for act in acts if act.was_performed}
+    if kind is DecisionType.ASK_CLARIFICATION:
+        choices = [match.tasks for match in named(message_of(run), tasks_of(run), seen_by(run)) if len(match.tasks) > 1]
+        return tuple([task.id for task in choices[0]]) if choices else None
+    if kind is DecisionType.INVOKE_TOOL and performed == {"list_tasks"}:
+        return tuple([task.id for task in last_list(run)])
+    return None
+
+
+def _recent(acts: Sequence[Act]) -> str | None:
+    """The task that was changed last."""
+    for act in reversed(acts):
+        if act.was_performed and act.result.success and act.name in CHANGES:
+            data = act.result.data
+            return str(data["id"]) if isinstance(data, dict) else str(act.arguments.get("task_id"))
+    return None
+
+
+def _described(act: Act | None, run: Run) -> str:
+    """The task that an act left behind, in its own words."""
+    if act is not None and isinstance(act.result.data, dict):
+        return str(act.result.data.get("description"))
+    return _was(act, run)
+
+
+def _was(act: Act | None, run: Run) -> str:
+    """The task that an act was about, as it was called before."""
+    wanted = None if act is None else act.arguments.get("task_id")
+    return next((task.description for task in tasks_of(run) if task.id == wanted), "this task")
+
+
+def _presentable(text: str, run: Run) -> str:
+    """The text without ids, which mean nothing to a person: a task is called by its description."""
+    names = {task.id: f'"{task.description}"' for task in tasks_of(run)}
+    return _UUID.sub(lambda found: names.get(found[0].lower(), "(id)"), text).strip()

@@ -1,0 +1,124 @@
+"""What a decision run may do with tasks, beyond what every call must pass. Each rule is a `CallPolicy`.
+
+The rules read the run alone: the person's words are its last input, what they have before their eyes is in its metadata, and the
+tasks that they have are in the lists of its transcript. So a verdict can be checked against the log at any time.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.decisions import words
+from mainspring.decisions.references import Listed, Seen, flaw
+from mainspring.decisions.tasks import listed
+from mainspring.items import FunctionCall, FunctionCallOutput, Message, parsed_arguments, text_of
+from mainspring.loop.run import Call, Run
+from mainspring.ports import Allow, Ask, Deny, Verdict
+
+REFERS: Final = frozenset({"update_task", "complete_task", "delete_task"})
+CHANGES: Final = REFERS | {"add_task"}
+SEEN: Final = "decision_seen"
+
+
+class NothingMore:
+    """After a confirmed deletion nothing else is done: the person has agreed to that alone."""
+
+    name = "nothing_more"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if not run.approvals or run.approval(call.item) is not None:
+            return Allow()
+        return Deny("Only what the user has confirmed is done now. Tell them the result; they can ask for more.")
+
+
+class NamedTask:
+    """A task is changed only if it is in a list of this run, and the person's own words name it and no other."""
+
+    name = "named_task"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if call.item.name not in REFERS or run.approval(call.item) is not None:
+            return Allow()
+        tasks = tasks_of(run)
+        wanted = str(parsed_arguments(call.item.arguments).get("task_id"))
+        if all(task.id != wanted for task in tasks):
+            return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
+        problem = flaw(wanted, message_of(run), tasks, seen_by(run))
+        if problem is None:
+            return Allow()
+        if not problem.tasks:
+            return Deny(f"{NO_MATCH}. Do not guess: ask them which task they mean.")
+        several = ", ".join([f'"{task.description}"' for task in problem.tasks])
+        return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
+
+
+class OneDeletion:
+    """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
+
+    name = "one_deletion"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if call.item.name not in CHANGES or run.approval(call.item) is not None:
+            return Allow()
+        if any(other.verdict == "ask" for other in run.calls):
+            return Deny("A deletion waits for the user's answer. Nothing else can be changed until then.")
+        if call.item.name == "delete_task" and any(other.name in CHANGES for other in run.allowed):
+            return Deny("Something was changed already. Tell the user so, and to ask for the deletion in a message of its own.")
+        return Allow()
+
+
+class ConfirmedDeletion:
+    """Nothing is deleted before the person has said yes."""
+
+    name = "confirmed_deletion"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        return Ask(words.CONFIRM.format(task=subject(call.item, run))) if call.item.name == "delete_task" else Allow()
+
+
+SEVERAL: Final = "The user's words fit several tasks"
+NO_MATCH: Final = "The user's words name no task of theirs"
+RULES: Final = (NothingMore(), NamedTask(), OneDeletion(), ConfirmedDeletion())
+
+
+def message_of(run: Run) -> str:
+    """What the person said last."""
+    said = [item.text for item in run.spec.input if isinstance(item, Message) and item.role == "user"]
+    return said[-1] if said else ""
+
+
+def seen_by(run: Run) -> Seen:
+    return msgspec.json.decode(run.spec.metadata.get(SEEN, "{}"), type=Seen)
+
+
+def tasks_of(run: Run) -> tuple[Listed, ...]:
+    """The tasks in the lists that this run, or the one it continues, was given; the latest word on each, numbered by the last."""
+    tasks: dict[str, Listed] = {}
+    for output in _lists(run):
+        tasks = {id: replace(task, number=0) for id, task in tasks.items()} | {task.id: task for task in listed(output)}
+    return tuple(tasks.values())
+
+
+def last_list(run: Run) -> tuple[Listed, ...]:
+    *_, latest = ["", *_lists(run)]
+    return listed(latest)
+
+
+def subject(call: FunctionCall, run: Run) -> str:
+    """The description of the task that a call is about, as far as it is known."""
+    task_id = parsed_arguments(call.arguments).get("task_id")
+    return next((task.description for task in tasks_of(run) if task.id == task_id), "this task")
+
+
+def _lists(run: Run) -> Iterator[str]:
+    names = {entry.item.call_id: entry.item.name for entry in run.transcript if isinstance(entry.item, FunctionCall)}
+    for entry in run.transcript:
+        item = entry.item
+        if isinstance(item, FunctionCallOutput) and names.get(item.call_id) == "list_tasks" and item.is_error is not True:
+            yield text_of(item.output)

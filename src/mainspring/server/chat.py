@@ -1,0 +1,170 @@
+"""`/v1/chat` and `/v1/decisions`: a person's tasks in plain language, with the conversation kept here or brought along.
+
+Whose tasks they are is the API key's to say: a tenant has one list, and where there is only the default tenant, each key has one.
+The agent is opened by the first request, and lives as long as the server: a task of the server's, `own`, enters and leaves it.
+"""
+
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from anyio import Event, sleep_forever
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app import Engine
+from mainspring.decisions.settings import DecisionSettings, Opened, opened
+from mainspring.errors import InvalidRequest, MainspringError
+from mainspring.items import Json
+from mainspring.server.faults import Fault, json_response
+from mainspring.server.keys import Caller, caller_of
+from mainspring.server.requests import read
+from mainspring.server.responses import body_of
+
+if TYPE_CHECKING:
+    from mainspring.decisions.types import DecisionContext
+
+log = getLogger(__name__)
+
+LOCAL = "local"
+DECISION_ID = "x-decision-id"
+
+
+class Say(Struct):
+    """The body of `POST /v1/chat`. Without a `conversation_id`, it begins a conversation."""
+
+    content: Annotated[str, Meta(min_length=1, max_length=32_000)]
+    conversation_id: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class Said(Struct, frozen=True):
+    """A message of the conversation. `created_at` is null for one that was added by hand."""
+
+    id: str
+    role: str
+    content: str
+    created_at: str | None
+
+
+class Reply(Struct, frozen=True):
+    """The reply, the last messages of the conversation with it, and the decision behind it."""
+
+    conversation_id: str
+    message: Said
+    messages: tuple[Said, ...]
+    decision: Json
+
+
+class Decide(Struct):
+    """The body of `POST /v1/decisions`: a DecisionContext. `user_id` is known by the API key, and may be left out."""
+
+    message: str
+    conversation_id: str
+    user_id: str | None = None
+    message_history: tuple[Json, ...] = ()
+    pending_confirmation: Json | None = None
+
+
+class Decision(Struct, frozen=True):
+    """An AgentDecision."""
+
+    decision_type: str
+    tool_calls: tuple[Json, ...]
+    response_text: str | None
+    clarification_question: str | None
+    pending_action: Json | None
+
+
+class ChatRoutes:
+    """Both endpoints. `own` must run as long as they are served."""
+
+    def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
+        self._engine, self._settings = engine, settings
+        self._wanted, self._ready = Event(), Event()
+        self._opened: Opened | None = None
+        self._failure = "the server is stopping"
+
+    async def own(self) -> None:
+        """Opens the agent once it is wanted, or tries to again, and closes it when this is cancelled."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._live()
+            except (MainspringError, OSError) as error:
+                log.error("the task agent cannot be opened: %s", error)
+                self._failure = str(error)
+            self._opened, ready = None, self._ready
+            self._wanted, self._ready = Event(), Event()
+            ready.set()
+
+    async def _live(self) -> None:
+        engine = self._engine
+        folder = Path(getattr(engine.store, "path", "mainspring.db")).parent
+        async with opened(
+            self._settings,
+            engine.provider,
+            engine.store,
+            folder,
+            model=engine.model,
+            context_tokens=engine.context_tokens,
+            sinks=engine.sinks,
+            audit=engine.is_audited,
+        ) as self._opened:
+            self._ready.set()
+            await sleep_forever()
+
+    async def chat(self, request: Request) -> HttpResponse:
+        """Says something about one's tasks, in a conversation that is kept here."""
+        body = read(await body_of(request), Say)
+        caller = caller_of(request)
+        chats = (await self._agent()).chats
+        sent = await chats.send(person_of(caller), body.content, body.conversation_id, tenant=caller.tenant)
+        reply = {
+            "conversation_id": sent.conversation_id,
+            "message": sent.message,
+            "messages": sent.messages,
+            "decision": sent.made.decision,
+        }
+        return json_response(reply, headers={DECISION_ID: sent.made.id})
+
+    async def decide(self, request: Request) -> HttpResponse:
+        """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
+        context = _context(await body_of(request), caller := caller_of(request))
+        made = await (await self._agent()).agent.decide(context, tenant=caller.tenant)
+        return json_response(made.decision, headers={DECISION_ID: made.id})
+
+    async def _agent(self) -> Opened:
+        ready = self._ready
+        self._wanted.set()
+        await ready.wait()
+        if self._opened is None:
+            raise Fault(503, "decisions_unavailable", f"tasks cannot be talked about right now: {self._failure}")
+        return self._opened
+
+
+def person_of(caller: Caller) -> str:
+    """Whose tasks a caller's are."""
+    return caller.tenant or caller.subject or LOCAL
+
+
+def _context(body: bytes, caller: Caller) -> "DecisionContext":
+    """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
+    from mainspring.decisions.types import DecisionContext
+
+    given = read(body, Decide)
+    person = person_of(caller)
+    if given.user_id not in (None, person):
+        raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")
+    return _converted(given, person, DecisionContext)
+
+
+def _converted(given: Decide, person: str, kind: "type[DecisionContext]") -> "DecisionContext":
+    import msgspec
+
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(given), "user_id": person}, kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        field = place.strip("`.").partition("[")[0]
+        raise InvalidRequest(message, param=field or "body", code="invalid_value") from None

@@ -1,0 +1,322 @@
+"""`/v1/chat` and `/v1/decisions` on a real server, with a real task server behind them."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+from tests.decisions.world import Actor, Cue, answer, heard, on
+from tests.server.hosting import hosted
+
+from mainspring.app import Engine
+from mainspring.decisions import words
+from mainspring.decisions.log import DecisionLogs
+from mainspring.decisions.settings import DecisionSettings, decisions_of
+from mainspring.errors import InvalidRequest
+from mainspring.items import Json
+from mainspring.items import Message as MessageItem
+from mainspring.loop.request import ModelRequest
+from mainspring.providers.scripted import Turn, call
+from mainspring.server.app import server
+from mainspring.server.keys import Keys
+from mainspring.tasks.identity import signed
+from mainspring.tasks.serve import Address, application
+from mainspring.tasks.sqlite import SqliteTasks
+
+LIST = call("list_tasks")
+
+
+class Door:
+    """A server, the model behind it, and whoever comes with a key."""
+
+    def __init__(self, url: str, actor: Actor, engine: Engine, client: ClientSession) -> None:
+        self.url, self.actor, self.engine, self.client = url, actor, engine, client
+        self.keys = Keys(engine.store)
+
+    async def post(self, path: str, body: object, *, key: str | None = None, status: int = 200) -> Json:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        async with self.client.post(self.url + path, json=body, headers=headers) as reply:
+            found: Json = await reply.json()
+            assert reply.status == status, found
+            return found
+
+    async def get(self, path: str, *, key: str | None = None) -> Json:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        async with self.client.get(self.url + path, headers=headers) as reply:
+            assert reply.status == 200, await reply.text()
+            found: Json = await reply.json()
+            return found
+
+    async def chat(self, content: str, *cues: Cue, conversation: str | None = None, key: str | None = None) -> Json:
+        self.actor.then(*cues)
+        body = {"content": content} | ({} if conversation is None else {"conversation_id": conversation})
+        reply = await self.post("/chat", body, key=key)
+        self.actor.assert_done()
+        return reply
+
+
+@asynccontextmanager
+async def door(folder: Path, settings: DecisionSettings | None = None) -> AsyncIterator[Door]:
+    actor = Actor()
+    engine = Engine(actor, database=folder / "runs.db")
+    async with hosted(server(engine, decisions=settings)) as url, ClientSession() as client:
+        yield Door(url, actor, engine, client)
+
+
+async def test_a_conversation_is_kept_and_told_to_the_model(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        first = await d.chat("Add buy milk", call("add_task", description="Buy milk"), answer("Added.", "CREATE_TASK"))
+        assert first["decision"]["decision_type"] == "INVOKE_TOOL"
+        assert (first["message"]["role"], first["message"]["content"]) == ("assistant", "Added.")
+        assert first["messages"][-1] == first["message"]
+        assert first["message"]["created_at"].endswith("Z")
+
+        def remembers(request: ModelRequest) -> Turn:
+            said = [(item.role, item.text) for item in request.items if isinstance(item, MessageItem)]
+            assert said == [("user", "Add buy milk"), ("assistant", "Added."), ("user", "Thanks!")]
+            return answer("You're welcome.")
+
+        second = await d.chat("Thanks!", remembers, conversation=first["conversation_id"])
+        assert [message["content"] for message in second["messages"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
+        kept = await d.get(f"/conversations/{first['conversation_id']}/items?order=asc")
+        assert [item["content"][0]["text"] for item in kept["data"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
+        about = await d.get(f"/conversations/{first['conversation_id']}")
+        assert about["metadata"] == {"user": "local", "title": "Add buy milk"}
+
+
+@pytest.mark.requirement("D40")
+async def test_deleting_asks_in_one_request_and_is_done_in_the_next(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        said = await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+        conversation = said["conversation_id"]
+        asked = await d.chat("delete tea", LIST, on("delete_task", "Tea"), conversation=conversation)
+        assert asked["decision"]["decision_type"] == "REQUEST_CONFIRMATION"
+        assert asked["message"]["content"] == words.CONFIRM.format(task="Tea")
+        waiting = await d.get("/approvals?state=pending")
+        assert [(approval["tool"], approval["server_label"]) for approval in waiting["data"]] == [
+            ("delete_task", "mainspring-tasks")
+        ]
+        elsewhere = await d.post(f"/approvals/{waiting['data'][0]['id']}", {"approve": True}, status=400)
+        assert (elsewhere["error"]["code"], "POST /v1/chat" in elsewhere["error"]["message"]) == ("answer_in_chat", True)
+        given = await d.chat("yes", answer("Gone.", "DELETE_TASK"), conversation=conversation)
+        assert given["decision"]["decision_type"] == "EXECUTE_PENDING"
+        left = await d.chat("list", LIST, answer("Nothing.", "LIST_TASKS"), conversation=conversation)
+        assert left["decision"]["tool_calls"] == [{"tool_name": "list_tasks", "parameters": {"user_id": "local"}, "sequence": 1}]
+        assert (await d.get("/approvals?state=pending"))["data"] == []
+
+
+async def test_two_tenants_have_two_lists_and_no_conversation_in_common(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        ada = await d.keys.create(tenant="ada")
+        bob = await d.keys.create(tenant="bob")
+        said = await d.chat("add plan", call("add_task", description="Secret plan"), answer("Added.", "CREATE_TASK"), key=ada)
+
+        def empty(request: ModelRequest) -> Turn:
+            assert "Secret" not in str(request.items)
+            return answer("Nothing.", "LIST_TASKS")
+
+        await d.chat("list", LIST, empty, key=bob)
+        lost = await d.post("/chat", {"content": "hi", "conversation_id": said["conversation_id"]}, key=bob, status=404)
+        assert lost["error"]["param"] == "conversation_id"
+        plain = [await d.keys.create(), await d.keys.create()]
+        own = await d.chat("hi", answer("Hi!"), key=plain[0])
+        await d.post("/chat", {"content": "hi", "conversation_id": own["conversation_id"]}, key=plain[1], status=404)
+
+
+@pytest.mark.requirement("D45")
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"content": ""}, 400, "content"),
+        ({"content": "   "}, 400, "content"),
+        ({"content": "x" * 32_001}, 400, "content"),
+        ({}, 400, "body"),
+        ({"content": 7}, 400, "content"),
+        ({"content": "hi", "conversation_id": "../../etc"}, 400, "conversation_id"),
+        ({"content": "hi", "conversation_id": "conv_nowhere"}, 404, "conversation_id"),
+    ],
+)
+async def test_what_cannot_be_said_is_refused_by_field(body: Json, status: int, param: str, tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        refused = await d.post("/chat", body, status=status)
+        assert refused["error"]["param"] == param
+
+
+@pytest.mark.requirement("D45")
+async def test_a_long_message_is_kept_whole_and_told_in_part(tmp_path: Path) -> None:
+    def short(request: ModelRequest) -> Turn:
+        assert heard(request) == "x" * 4000
+        return answer("That is long.")
+
+    async with door(tmp_path) as d:
+        said = await d.chat("x" * 32_000, short)
+        assert len(said["messages"][0]["content"]) == 32_000
+
+
+async def test_a_decision_needs_nothing_but_its_context(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+
+        def knows(request: ModelRequest) -> Turn:
+            said = [(item.role, item.text) for item in request.items if isinstance(item, MessageItem)]
+            assert said == [("user", "Hello"), ("assistant", "Hi!"), ("user", "add tea")]
+            return Turn(calls=(call("add_task", description="Tea"),))
+
+        d.actor.then(knows, answer("Added.", "CREATE_TASK"))
+        history = [
+            {"role": "user", "content": "Hello", "timestamp": "2026-03-02T09:00:00Z"},
+            {"role": "assistant", "content": "Hi!", "timestamp": "2026-03-02T09:00:01+01:00"},
+        ]
+        context = {"message": "add tea", "conversation_id": "mine", "message_history": history}
+        made = await d.post("/decisions", {**context, "user_id": "local"})
+        assert made == {
+            "decision_type": "INVOKE_TOOL",
+            "tool_calls": [{"tool_name": "add_task", "parameters": {"user_id": "local", "description": "Tea"}, "sequence": 1}],
+            "response_text": "Added.",
+            "clarification_question": None,
+            "pending_action": None,
+        }
+        d.actor.then(LIST, on("delete_task", "Tea"))
+        asked = await d.post("/decisions", {"message": "delete tea", "conversation_id": "mine"})
+        pending = asked["pending_action"]
+        forged = {**pending, "task_id": "00000000-0000-4000-8000-000000000000"}
+        for body in (
+            {"conversation_id": "other", "pending_confirmation": pending},
+            {"conversation_id": "x", "pending_confirmation": forged},
+        ):
+            refused = await d.post("/decisions", {"message": "yes", **body})
+            assert (refused["decision_type"], refused["response_text"]) == ("CANCEL_PENDING", words.NOTHING_PENDING)
+        d.actor.then(answer("Gone.", "DELETE_TASK"))
+        done = await d.post("/decisions", {"message": "yes", "conversation_id": "mine", "pending_confirmation": pending})
+        assert (done["decision_type"], done["response_text"]) == ("EXECUTE_PENDING", "Gone.")
+        d.actor.assert_done()
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"message": "", "conversation_id": "c"}, "DecisionContext.message must not be empty"),
+        ({"message": "x" * 4001, "conversation_id": "c"}, "at most 4000 characters, not 4001"),
+        ({"message": "hi", "conversation_id": ""}, "DecisionContext.conversation_id must not be empty"),
+        ({"message": "hi"}, "conversation_id"),
+        (
+            {
+                "message": "hi",
+                "conversation_id": "c",
+                "message_history": [{"role": "user", "content": "x", "timestamp": "2026-03-02T09:00:00"}],
+            },
+            "must say its time zone",
+        ),
+        (
+            {
+                "message": "hi",
+                "conversation_id": "c",
+                "message_history": [{"role": "system", "content": "x", "timestamp": "2026-03-02T09:00:00Z"}],
+            },
+            "system",
+        ),
+        ({"message": "hi", "conversation_id": "c", "pending_confirmation": {"task_id": "x"}}, "task_description"),
+    ],
+)
+async def test_a_context_that_breaks_a_rule_is_told_which(body: Json, why: str, tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        refused = await d.post("/decisions", body, status=400)
+        assert why in refused["error"]["message"]
+        assert refused["error"]["param"]
+
+
+async def test_a_key_speaks_for_nobody_else_and_needs_its_scope(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        ada = await d.keys.create(tenant="ada", scopes=("decisions",))
+        other = await d.keys.create(tenant="ada", scopes=("responses",))
+        refused = await d.post("/decisions", {"message": "hi", "conversation_id": "c", "user_id": "bob"}, key=ada, status=403)
+        assert refused["error"]["param"] == "user_id"
+        await d.post("/chat", {"content": "hi"}, key=other, status=403)
+        assert (await d.chat("hi", answer("Hi!"), key=ada))["message"]["content"] == "Hi!"
+
+
+async def test_nothing_is_opened_before_it_is_used_and_all_of_it_is_logged_then(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        await d.get("/models")
+        assert not (tmp_path / "tasks.db").exists()
+        assert not (tmp_path / "decisions.db").exists()
+        await d.chat("list", LIST, answer("Nothing.", "LIST_TASKS"))
+        assert (tmp_path / "tasks.db").exists()
+    logs = DecisionLogs(tmp_path / "decisions.db")
+    (row,) = await logs.query_decisions()
+    await logs.close()
+    assert (row.message, row.user_id, row.outcome_category) == ("list", "local", "SUCCESS:TASK_COMPLETED")
+
+
+def test_a_server_that_nobody_talks_to_imports_neither_agent_nor_sdk() -> None:
+    late = ("mainspring.decisions.engine", "mcp")
+    code = f"import sys, mainspring.server.app; print([name for name in {late} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"[]\n"
+
+
+async def test_tasks_may_be_elsewhere(tmp_path: Path) -> None:
+    """A task server over HTTP, asked with a token for each user."""
+    secret = "s" * 40
+    (tmp_path / "secret").write_text(secret)
+    store = SqliteTasks(tmp_path / "remote.db")
+    await store.open()
+    app = application(store, signed(secret), Address("127.0.0.1", 0))
+    async with hosted(app) as url:
+        remote = url.removesuffix("/v1") + "/mcp"
+        settings = decisions_of({"tasks": remote, "tasks_secret_file": str(tmp_path / "secret")})
+        async with door(tmp_path, settings) as d:
+            ada, bob = await d.keys.create(tenant="ada"), await d.keys.create(tenant="bob")
+            await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"), key=ada)
+            await d.chat("add rum", call("add_task", description="Rum"), answer("Added.", "CREATE_TASK"), key=bob)
+        assert [task.description for task in await store.list("ada")] == ["Tea"]
+        assert [task.description for task in await store.list("bob")] == ["Rum"]
+    await store.close()
+
+
+async def test_a_constitution_of_ones_own_is_what_the_model_reads(tmp_path: Path) -> None:
+    (tmp_path / "mine.md").write_text("# Be kind.")
+
+    def reads(request: ModelRequest) -> Turn:
+        assert request.instructions == "# Be kind."
+        return answer("Hi!")
+
+    async with door(tmp_path, decisions_of({"constitution": str(tmp_path / "mine.md")})) as d:
+        await d.chat("hi", reads)
+
+
+async def test_an_agent_that_cannot_be_opened_is_told_of_and_tried_again(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.md"
+    mine.write_text("# Be kind.")
+    settings = decisions_of({"constitution": str(mine)})
+    mine.unlink()
+    async with door(tmp_path, settings) as d:
+        for _ in range(2):
+            refused = await d.post("/chat", {"content": "hi"}, status=503)
+            assert (refused["error"]["code"], "mine.md" in refused["error"]["message"]) == ("decisions_unavailable", True)
+        mine.write_text("# Be kind.")
+        assert (await d.chat("hi", answer("Hi!")))["message"]["content"] == "Hi!"
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"taks": "x"}, "unknown field `taks`; it may hold model, constitution, tasks"),
+        ({"confirm_seconds": 0}, "confirm_seconds must be above 0, not 0"),
+        ({"history": -1}, "history must not be negative"),
+        ({"tasks": "https://tasks.example/mcp"}, "need tasks_secret_file"),
+        ({"constitution": "/nowhere.md"}, "the constitution cannot be read from /nowhere.md"),
+    ],
+)
+def test_settings_that_are_not_right_are_told_at_the_start(table: Json, why: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decisions_of(table)
+    assert why in refused.value.message
+
+
+def test_a_server_with_wrong_settings_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[decisions]\nconfirm_seconds = 0\n")
+    command = [sys.executable, "-m", "mainspring", "serve", "--model", "scripted:none.json", "--port", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "confirm_seconds must be above 0" in done.stderr) == (2, True)
