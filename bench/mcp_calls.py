@@ -3,8 +3,8 @@
     python bench/mcp_calls.py [--calls N] [--rounds N]
 
 `bare` is the SDK's client, `connection` ours with its owner task, deadline and translation, `executor` what the engine calls,
-with the answer made into an output. In memory the server is part of the process; by stdio and HTTP it is another. Best of several
-rounds, each of which measures all three; ratios are to `bare`.
+with the answer made into an output. In memory the server is part of the process; by stdio and HTTP it is another, in the sandbox
+or not. Best of several rounds, each of which measures all three; ratios are to `bare`.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from mainspring.tools.mcp import connection as connections
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.servers import ServerSpec
 from mainspring.tools.mcp.session import Session, _Screen
+from mainspring.workshop import Workshop
 
 SCRIPT = str(Path(__file__).resolve())
 ARGUMENTS = {"text": "tick tock"}
@@ -66,11 +67,14 @@ async def in_memory() -> AsyncIterator[Contestants]:
 
 
 @asynccontextmanager
-async def by_stdio() -> AsyncIterator[Contestants]:
+async def by_stdio(*, sandboxed: bool) -> AsyncIterator[Contestants]:
     arguments = [SCRIPT, "--serve", "stdio"]
-    spec = ServerSpec("echo", "stdio", command=sys.executable, args=tuple(arguments), trusted=True)
-    tools = McpTools([spec])
-    async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as bare:
+    spec = ServerSpec("echo", "stdio", command=sys.executable, args=tuple(arguments), trusted=True, sandboxed=sandboxed)
+    async with (
+        Workshop(wraps=sandboxed) as workshop,
+        Client(StdioServerParameters(command=sys.executable, args=arguments)) as bare,
+    ):
+        tools = McpTools([spec], wrap=workshop.wrap)
         yield Contestants(bare, tools, spec)
         await tools.close()
 
@@ -137,7 +141,13 @@ def main() -> None:
         serve(options.serve)
         return
     print(f"{'CPU per call, µs':20}{'bare':>10}{'connection':>20}{'executor':>20}")
-    for name, opened in (("in memory", in_memory()), ("stdio", by_stdio()), ("streamable HTTP", by_http())):
+    transports = {
+        "in memory": in_memory(),
+        "stdio": by_stdio(sandboxed=False),
+        "stdio, sandboxed": by_stdio(sandboxed=True),
+        "streamable HTTP": by_http(),
+    }
+    for name, opened in transports.items():
         found = asyncio.run(measured(opened, options.calls, options.rounds))
         rows = [f"{found[ours]:.0f} ({found[ours] / found['bare']:.2f}x)" for ours in ("connection", "executor")]
         print(f"{name:20}{found['bare']:>10.0f}{rows[0]:>20}{rows[1]:>20}")

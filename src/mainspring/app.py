@@ -1,28 +1,45 @@
 """The composition root: names and options in, a running engine out. The only module that knows every adapter."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
+from logging import getLogger
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from anyio import CancelScope
+from anyio import CancelScope, to_thread
+from msgspec import to_builtins
 from msgspec.structs import replace
 
+from mainspring.agents.delegation import AgentTools, child_id, is_delegation
+from mainspring.agents.registry import AgentRegistry
+from mainspring.agents.runtime import AgentRuntime
 from mainspring.backends import provider_for
+from mainspring.config import Remembering
+from mainspring.engine.approvals import asked_by
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle
-from mainspring.errors import NotFound, RunFailed
-from mainspring.events import TextDelta
+from mainspring.engine.redact import presentable
+from mainspring.errors import InvalidRequest, MainspringError, NotFound, RunFailed
+from mainspring.events import Status, TextDelta
 from mainspring.ids import NewId, random_id
-from mainspring.items import Item, Json, Tool, ToolDefinition, user
+from mainspring.items import Item, Json, Tool, ToolDefinition, text_of, user
+from mainspring.loop.actions import Finish
 from mainspring.loop.history import History
 from mainspring.loop.run import Run
+from mainspring.memory.embedding import Embedder
+from mainspring.memory.memory import Memory, NoMemory
 from mainspring.policies.answers import FormedAnswer
+from mainspring.policies.autonomy.budget import AutonomyBudget
+from mainspring.policies.autonomy.plan import Admission, Before, Plan
+from mainspring.policies.charter import Chartered
+from mainspring.policies.injection import flags_of
 from mainspring.policies.limits import WithinLimits
+from mainspring.policies.scopes import CallerScopes
 from mainspring.policies.skills import SkillScope
+from mainspring.policies.status import ToolStatus
 from mainspring.policies.tools import AllowedTools, Approved, HandOff, KnownTool, ValidArguments
-from mainspring.ports import CallPolicy, Provider, Sink, Store, ToolExecutor
+from mainspring.ports import CallPolicy, Filter, Provider, Sink, Store, ToolExecutor
 from mainspring.skills.activation import LOAD, ActiveSkills
 from mainspring.skills.folder import SkillFolders
 from mainspring.skills.prompt import build_skill_metadata_block
@@ -35,9 +52,24 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.joining import joined
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
+from mainspring.trace.metrics import Metrics
+from mainspring.trace.otel import Exporter
+from mainspring.trace.reading import trace_of
+from mainspring.trace.record import TraceRecord
+from mainspring.workflows.agents import AgentSteps
+from mainspring.workflows.calls import Calls
+from mainspring.workflows.dictation import MODEL, Dictated
+from mainspring.workflows.folder import WorkflowFolders
+from mainspring.workflows.http import HttpRequest
+from mainspring.workflows.workflows import Workflows
 from mainspring.workshop import Workshop, asks_for_container, hosted
 
+log = getLogger(__name__)
+
 DAY: Final = 86_400.0
+CATCH_UP_SECONDS: Final = 3_600.0
+CATCH_UP_RUNS: Final = 50
+ENDED: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled", "requires_action")
 
 
 class Engine(CoreEngine):
@@ -47,9 +79,12 @@ class Engine(CoreEngine):
     `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`; it may also be a `Provider`. `database` is a
     file; without one, runs live in memory. `policies` are asked after the built-in ones and before a call is handed to the
     client. `mcp` are servers whose tools every run has, `workshop` the built-in tools, `skills` folders of
-    skills. `context_tokens` is how many tokens the model takes in at once; without
+    skills, `agents` folders of agents: `engine.agents` invokes them, `workflows` those of
+    workflows: `engine.workflows` carries them out. `context_tokens` is how many tokens the model takes in at once; without
     it, only the backend knows. `approval_seconds` is the longest that a call waits for a person; `audit` keeps an audit of calls
-    in the store.
+    in the store; `memory` is what remembers runs, True for one beside the database; `exporter` sends spans and metrics to an
+    OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with `scans`,
+    inputs that read like orders to the model are noted in the log.
     """
 
     def __init__(
@@ -66,14 +101,22 @@ class Engine(CoreEngine):
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] = (),
         sinks: Sequence[Sink] = (),
+        memory: Memory | bool = False,
+        exporter: Exporter | None = None,
         mcp: McpTools | None = None,
         workshop: Workshop | None = None,
         skills: Sequence[Path] = (),
+        agents: Sequence[Path] = (),
+        workflows: Sequence[Path] = (),
         audit: bool = False,
+        budget: AutonomyBudget | Plan | None = None,
+        scans: bool = False,
         approval_seconds: float = DAY,
         context_tokens: int | None = None,
         new_id: NewId = random_id,
     ) -> None:
+        self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
+        sinks = (*sinks, *self.memory.sinks)
         self.workshop = workshop or Workshop()
         registry = tools if isinstance(tools, Registry) else Registry(tools, context=self.workshop.context)
         for builtin in self.workshop.tools:
@@ -81,19 +124,37 @@ class Engine(CoreEngine):
         self.mcp = mcp or McpTools()
         self.skills = SkillFolders(skills)
         loading = SkillTools(lambda: self.skills.skills)
-        scope = (SkillScope(ActiveSkills(lambda: self.skills.skills).refusal),) if self.skills.skills else ()
+        active = ActiveSkills(lambda: self.skills.skills, _skills_of)
+        scope = (SkillScope(active.refusal),) if self.skills.skills else ()
         loaders = (loading,) if self.skills.skills else ()
-        performers: tuple[ToolExecutor, ...] = (registry, *loaders, *executors, self.mcp)
-        super().__init__(
-            provider_for(model, base_url, api_key) if isinstance(model, str) else model,
-            store if store is not None else store_for(database),
-            executors=performers,
-            policies=standard_policies(performers, (*scope, *policies)),
-            checks=(FormedAnswer(Validators().errors),),
-            sinks=sinks,
+        folder = self.workshop.context.working_dir
+        root = "" if folder is None else str(folder.resolve())
+        self.agents = AgentRuntime(
+            self,
+            AgentRegistry(agents, skills=lambda: self.skills.skills),
+            skills=self.skills,
+            has_servers=bool(self.mcp.servers),
+            root=root,
             audit=audit,
         )
-        self.approval_seconds = approval_seconds
+        self.agents.remember_with(self.memory.recall)
+        steps = Registry([HttpRequest(self.workshop.guard, flaw=self.workshop.url_flaw)], context=self.workshop.context)
+        performers: tuple[ToolExecutor, ...] = (registry, *loaders, AgentTools(self.agents), *executors, self.mcp, steps)
+        kept = store if store is not None else store_for(database)
+        plan = Plan(budget) if isinstance(budget, AutonomyBudget) else budget
+        self.admission = Admission(kept, plan, root=root)
+        governing = (ToolStatus(registry.status), *scope, Chartered(), *policies, self.admission.policy)
+        super().__init__(
+            Dictated(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
+            kept,
+            executors=performers,
+            policies=standard_policies(performers, governing),
+            checks=(FormedAnswer(Validators().errors),),
+            sinks=(*sinks, self.admission.ledger) if self.admission.is_shared else sinks,
+            audit=audit,
+        )
+        self.approval_seconds, self._scans = approval_seconds, scans
+        self.metrics, self._exporter = Metrics(), exporter
         self.owns_provider, self._owns_store = isinstance(model, str), store is None
         self.model = model if isinstance(model, str) else model.name
         self.preset = preset
@@ -101,17 +162,27 @@ class Engine(CoreEngine):
         self.definitions: tuple[ToolDefinition, ...] = (*registry.definitions, *loading.definitions())
         self.context_tokens = context_tokens
         self.new_id = new_id
+        calls = Calls(self, lambda: (*self.definitions, *steps.definitions))
+        self.workflows = Workflows(self, WorkflowFolders(workflows), AgentSteps(self, self.agents), calls, new_id=new_id)
 
     async def __aenter__(self) -> Self:
         await self.store.open()
         await self.workshop.__aenter__()
-        return await super().__aenter__()
+        await self.memory.open()
+        await super().__aenter__()
+        await self.workflows.__aenter__()
+        await self._catch_up()
+        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            await self.workflows.__aexit__(kind, error, trace)
             await super().__aexit__(kind, error, trace)
         finally:
             with CancelScope(shield=True):
+                if self._exporter is not None:
+                    await self._exporter.close()
+                await self.memory.close()
                 await self.mcp.close()
                 await self.workshop.__aexit__(None, None, None)
                 if self.owns_provider:
@@ -120,15 +191,92 @@ class Engine(CoreEngine):
                     await self.store.close()
 
     async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
-        """Starts a run, with the tools of MCP servers that the order names or the engine has."""
+        """Starts a run under its budget, with the tools of MCP servers that the order names or the engine has."""
         hosting = await self._with_hosted(self._with_skills(self._bounded(spec)))
-        whole = await joined(hosting, self.mcp, self.new_id)
+        # An agent that answers in one turn has no tools at all.
+        is_single = bool(spec.agent) and not spec.tools and spec.tool_choice.mode == "none"
+        whole = hosting if is_single or spec.model == MODEL else await joined(hosting, self.mcp, self.new_id)
         try:
-            return await super().start(whole, history=history)
+            admitted = await self.admission.admit(await self._flagged(whole), await self._before(whole))
+            return await super().start(admitted, history=history)
         except BaseException:
             if spec.id not in self._live:
                 self._let_go(spec.id)
+                if spec.id not in self._starting:
+                    with CancelScope(shield=True), suppress(MainspringError):
+                        await self.admission.withdraw(spec)
             raise
+
+    async def resume_all(self) -> list[Handle]:
+        """As the engine's own; workflow runs that nobody carries out are taken up too."""
+        handles = await super().resume_all()
+        await self.workflows.resume_all()
+        return handles
+
+    async def drained(self) -> None:
+        await super().drained()
+        await self.workflows.drained()
+
+    def interrupt(self) -> None:
+        self.workflows.interrupt()
+        super().interrupt()
+
+    async def resume(self, run_id: str) -> Handle:
+        """As the engine's own; what was not remembered of the run before its driver was gone is remembered now."""
+        handle = await super().resume(run_id)
+        await self.memory.catch_up(handle.retell)
+        return handle
+
+    async def _catch_up(self) -> None:
+        """After a crash: what ended just before it may be in the store and not in the memory."""
+        if isinstance(self.memory, Memory) and (since := self.memory.cut_off_since) is not None:
+            only = Filter(status=ENDED, since=since - CATCH_UP_SECONDS)
+            for stored in (await self.store.list(limit=CATCH_UP_RUNS, only=only)).runs:
+                with suppress(MainspringError):
+                    await self.memory.catch_up((await self.attach(stored.id)).retell)
+            await self.memory.caught_up()
+
+    async def _before(self, spec: RunSpec) -> Before:
+        """What the run was under, and has used, that a person's answer lets go on with this order."""
+        question = await asked_by(self.store, spec.input, spec.tenant)
+        if question is None:
+            return Before()
+        with suppress(MainspringError):  # it was not stored, or is gone
+            return Before(question.budget, (await self.attach(question.run)).run)
+        return Before(question.budget)
+
+    async def _flagged(self, spec: RunSpec) -> RunSpec:
+        """The order with what in its input reads like orders to the model."""
+        found = await to_thread.run_sync(flags_of, to_builtins(spec.input)) if self._scans else ()
+        return replace(spec, flags=found) if found else spec
+
+    @property
+    def live(self) -> int:
+        """How many runs are driven here."""
+        return len(self._live)
+
+    async def trace(self, run_id: str) -> TraceRecord:
+        """A run as a trace, as far as it has come. Raises `NotFound`."""
+        journal = (await self.attach(run_id))._journal
+        trace = trace_of(journal.log, journal.history.waiting)
+        delegated = [action for action in trace.actions if action.started_at is not None and is_delegation(action.tool)]
+        children = tuple([child_id(run_id, action.action_id) for action in delegated])
+        return replace(trace, metadata=replace(trace.metadata, children=children)) if children else trace
+
+    async def _settle(self, handle: Handle, finish: Finish | None) -> None:
+        await super()._settle(handle, finish)
+        if handle.run.has_ended:
+            self._tell_of(handle)
+
+    def _tell_of(self, handle: Handle) -> None:
+        """Counts and exports a run that has ended. Like a sink's, its failures are no failure of the run."""
+        try:
+            trace = trace_of(handle._journal.log, handle._journal.history.waiting)
+            self.metrics.add(trace)
+            if self._exporter is not None:
+                self._exporter.add(trace)
+        except Exception:
+            log.exception("run %s is in no metric and no trace", handle.id)
 
     def _bounded(self, spec: RunSpec) -> RunSpec:
         most = min(spec.limits.approval_seconds or self.approval_seconds, self.approval_seconds)
@@ -138,7 +286,7 @@ class Engine(CoreEngine):
         """The order with the built-in tools that it names by their own kind, in the container of what it continues."""
         if not asks_for_container(spec):
             return spec
-        scope = spec.conversation.id if spec.conversation is not None else spec.id
+        scope = spec.conversation.id if spec.conversation is not None else spec.scope or spec.id
         if spec.parent is not None:
             with suppress(NotFound):
                 parent = (await self.attach(spec.parent)).run.spec
@@ -147,8 +295,8 @@ class Engine(CoreEngine):
 
     def _with_skills(self, spec: RunSpec) -> RunSpec:
         """The order with the list of skills in its instructions, of which its client is not told."""
-        if spec.tool(LOAD) is None:
-            return spec
+        if spec.tool(LOAD) is None or spec.agent:
+            return spec  # an agent has been told of its own
         block = build_skill_metadata_block(self.skills.skills.values())
         told = block if spec.instructions is None else f"{spec.instructions}\n\n{block}"
         return replace(spec, instructions=told, echo={**spec.echo, "instructions": spec.instructions})
@@ -190,10 +338,34 @@ class Engine(CoreEngine):
             raise RunFailed(f"run `{handle.id}` failed: {why}")
 
 
+def _skills_of(run: Run) -> Iterable[str]:
+    """The skills that a run begins with: those of its agent, and of the agents above it."""
+    return [name for charter in run.spec.charters for name in charter.skills]
+
+
 def standard_policies(executors: Sequence[ToolExecutor], more: Sequence[CallPolicy] = ()) -> tuple[CallPolicy, ...]:
     """Every question a call must pass, in order."""
-    validators = Validators()
-    return (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validators.errors), *more, Approved(), HandOff(executors))
+    known = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(Validators().errors), CallerScopes())
+    return (*known, *more, Approved(), HandOff(executors))
+
+
+def memory_for(database: str | Path | None, asked: Remembering | None = None) -> Memory:
+    """A memory beside the runs of a database, or in this process; it keeps no secrets. Raises `InvalidRequest`."""
+    asked = asked or Remembering()
+    embedder: Embedder | None = None
+    if asked.embedding_model is not None:
+        if asked.embedding_url is None:
+            raise InvalidRequest("memory.embedding_model needs memory.embedding_url, such as http://127.0.0.1:11434/v1")
+        from mainspring.memory.openai import OpenAIEmbedder  # brings along an HTTP client
+
+        embedder = OpenAIEmbedder(asked.embedding_model, asked.embedding_url, asked.embedding_key)
+    return Memory(
+        None if database is None else Path(database),
+        redact=lambda text, most: text_of(presentable(text, most)),
+        embedder=embedder,
+        keep_days=asked.keep_days,
+        keep_observations=asked.keep_observations,
+    )
 
 
 def store_for(database: str | Path | None) -> Store:

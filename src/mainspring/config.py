@@ -19,6 +19,32 @@ from mainspring.errors import InvalidRequest
 FILE = "mainspring.toml"
 
 
+class Otel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an OpenTelemetry collector is sent."""
+
+    endpoint: str | None = None
+    """Its address for OTLP over HTTP, such as `http://127.0.0.1:4318`; or `OTEL_EXPORTER_OTLP_ENDPOINT`; or nothing is sent."""
+    content: bool = False
+    """Send what was said as well: prompts, answers, arguments and results of calls."""
+
+
+class Remembering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is remembered of runs, and how it is found again."""
+
+    enabled: bool = False
+    """Whether what runs say and do is remembered."""
+    keep_days: float = 90.0
+    """How long an observation is kept."""
+    keep_observations: int = 1_000_000
+    """How many are kept at most; the oldest go first."""
+    embedding_model: str | None = None
+    """A model that makes embeddings: recall goes by meaning, too. Needs `pip install 'mainspring[vectors]'`."""
+    embedding_url: str | None = None
+    """The OpenAI-compatible backend that has it, up to `/v1`."""
+    embedding_key: str | None = None
+    """The backend's key."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """What a server needs to know. In the environment a field is `MAINSPRING_` and its name in capitals."""
 
@@ -41,7 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     aliases: dict[str, str | tuple[str, ...]] = {}
     """Names for models; several models are tried in order until one answers."""
     mcp: dict[str, dict[str, Any]] = {}
-    """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
+    """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`. A program
+    runs in the sandbox; `folders`, `reads` and `network` grant it more, and `sandboxed = false` lets it out."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts that MCP servers and web pages named by a request may have although they are private, such as 127.0.0.1."""
     context_tokens: int | None = None
@@ -53,15 +80,29 @@ class Settings(Struct, frozen=True, kw_only=True):
     audit: bool = True
     """Keep a record of every verdict and every call in the database, hash-chained; see `mainspring audit`."""
     builtins: tuple[str, ...] = ()
-    """Built-in tools to offer to every request: `shell` and `code_interpreter`, in a sandbox, `file_ops`, `web_fetch`."""
+    """Built-in tools to offer to all requests: `shell`, `code_interpreter`, `browser`, in a sandbox, `file_ops`, `web_fetch`."""
     sandbox: str = "auto"
     """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing."""
     working_dir: str | None = None
     """The folder that `file_ops` works in."""
     skills: tuple[str, ...] = ()
     """Folders of skills, each a folder with a SKILL.md, that every request may load."""
+    agents: tuple[str, ...] = ()
+    """Folders of agents, each a file of YAML or JSON; see docs/agents.md."""
     governance: dict[str, Any] = {}
     """What calls may do: rules, level, rate, commands, paths, domains; `mainspring/oversight.py` lists what it may hold."""
+    workflows: tuple[str, ...] = ()
+    """Folders of workflows, each a file of YAML or JSON; see docs/workflows.md."""
+    budget: dict[str, Any] = {}
+    """How far runs may go on their own, and how much they may use: `level`, `per`, `limits` and more; see docs/governance.md."""
+    tool_definitions: str | None = None
+    """A folder of YAML files that say more about tools: their status (active, deprecated, blocked), effects, timeout."""
+    otel: Otel = Otel()
+    """Where to send spans and metrics: a table `[otel]`. The standard variables `OTEL_*` do, too."""
+    memory: Remembering = Remembering()
+    """Whether and how runs are remembered: a table `[memory]`; see docs/memory.md."""
+    decisions: dict[str, Any] = {}
+    """The task agent behind /v1/chat: `constitution`, `tasks`, `log` and more; see docs/decisions.md."""
     drain_seconds: float = 10.0
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False

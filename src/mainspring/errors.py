@@ -3,6 +3,7 @@
     MainspringError
     ├── CallerError                 the request is at fault; repeating it will not help
     │   ├── InvalidRequest          400
+    │   │   ├── InvalidInputs       422, an agent's inputs do not fit its definition
     │   │   ├── PreviousNotFound    the run to continue is unknown
     │   │   └── AlreadyInConversation   an item is to be added twice
     │   └── NotFound                404
@@ -22,6 +23,7 @@
         ├── StoreError              the store cannot be read or written
         ├── Superseded              another driver has taken this run over
         ├── SandboxError            no sandbox holds here, or one could not be started
+        │   └── SandboxFull         429, all there is room for are in use
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -51,6 +53,13 @@ class InvalidRequest(CallerError):
         super().__init__(message, param=param)
         if code is not None:
             self.code = code
+
+
+class InvalidInputs(InvalidRequest):
+    """The inputs of an agent are not those it is defined to take."""
+
+    code = "invalid_inputs"
+    status = 422
 
 
 class PreviousNotFound(InvalidRequest):
@@ -157,6 +166,12 @@ class Superseded(OurError):
 
 class SandboxError(OurError):
     code = "sandbox_error"
+
+
+class SandboxFull(SandboxError):
+    code = "container_limit"
+    status = 429
+    retryable = True
 
 
 class Interrupted(OurError):

@@ -300,6 +300,9 @@ class Store(Protocol):
 
 
 class Sink(Protocol):
-    """Is told every event, with the run as that event left it. May be slow or fail; a run never waits for it."""
+    """Is told every event, with the run as that event left it. May be slow or fail; a run never waits for it.
+
+    A class that has `hears`, a set of event types, is told only those, and costs nothing for the others.
+    """
 
     async def __call__(self, run: Run, event: Event) -> None: ...

@@ -11,8 +11,10 @@ from tests.cli.command import Result, Shell
 from mainspring.app import Engine
 from mainspring.items import ApprovalRequest, Json
 from mainspring.loop.run import Call, Run
+from mainspring.oversight import policies_of
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls
+from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import tool
 
 THERE = ("--database", "runs.db")
@@ -188,3 +190,52 @@ async def test_a_call_is_explained_in_words_from_the_audit_or_else_from_the_log(
     missing = shell.run("explain", "call_none", *THERE)
     assert missing.code == 2
     assert "has a call `call_none`" in missing.err
+
+
+RULED = '[governance]\nlevel = "supervised"\n'
+
+
+async def supervised(shell: Shell) -> str:
+    """A run that a server with a supervised level left waiting; `add` declares no effect, so it may do anything."""
+    script = Scripted(calls(call("add", a=1, b=2)))
+    policies = policies_of({"level": "supervised"}, AddressGuard())
+    async with Engine(script, tools=[add], policies=policies, database=shell.folder / "runs.db") as engine:
+        run = await engine.run("Add.")
+    [asked] = [item.id for item in run.output if isinstance(item, ApprovalRequest)]
+    return asked
+
+
+async def test_an_answer_is_refused_where_the_rule_that_asks_is_not_in_force(shell: Shell) -> None:
+    id = await supervised(shell)
+    refused = answered(shell, "approve", id)
+    assert (refused.code, tally(shell)) == (2, [])
+    assert "the rule `autonomy_level` asks about this call, and these settings do not have it; pass those" in refused.err
+    assert shown(shell, id)["state"] == "pending"
+    (shell.folder / "server.toml").write_text(RULED)
+    assert answered(shell, "approve", id, "--config", "server.toml").code == 0
+    assert tally(shell) == ["1 + 2"]
+
+
+async def test_what_goes_on_is_judged_by_the_settings_of_the_server(shell: Shell) -> None:
+    """The approved call runs; the next one, which the model makes then, is asked about, and does not."""
+    id = await supervised(shell)
+    (shell.folder / "mainspring.toml").write_text(RULED)
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 3, "b": 4}}]}, {"say": "Never said."})
+    done = shell.run("approvals", "approve", id, *THERE, "--model", model, "--tool", "mytools")
+    assert (done.code, tally(shell)) == (0, ["1 + 2"])
+    assert shell.run("approvals", "list", *THERE).out.count("pending") == 1
+
+
+async def test_a_rule_that_has_come_to_deny_the_call_goes_before_the_approval(shell: Shell) -> None:
+    id = await supervised(shell)
+    (shell.folder / "mainspring.toml").write_text(RULED + 'rules = { add = "deny" }\n')
+    assert answered(shell, "approve", id).code == 0
+    assert tally(shell) == []
+
+
+async def test_a_run_at_the_command_line_is_governed_too(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text(f"{RULED}[budget]\nlimits = {{ max_tool_calls = 0 }}\n")
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 3, "b": 4}}]}, {"say": "Well."})
+    done = shell.run("run", "Add.", "--model", model, "--tool", "mytools", *THERE)
+    assert (done.code, tally(shell)) == (0, [])
+    assert shell.run("approvals", "list", *THERE).out.count("pending") == 1

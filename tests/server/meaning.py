@@ -20,6 +20,8 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, object]
     if len(str(case.headers.get("Idempotency-Key", ""))) < 8:
         case.headers.pop("Idempotency-Key", None)
     case.path_parameters = {name: _real(name, value) for name, value in case.path_parameters.items()}
+    if case.path.startswith("/v1/agents/"):
+        case.path_parameters = {"name": "bee"}
     if case.path.startswith("/v1/responses") and isinstance(case.body, dict):
         body = {name: value for name, value in case.body.items() if name not in _PREFIXES}
         case.body = {**body, "model": body.get("model") or "scripted", "input": body.get("input") or "Say something."}

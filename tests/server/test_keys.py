@@ -199,7 +199,9 @@ def test_only_loopback_addresses_are_local(host: str, is_safe: bool) -> None:
         ("/v1/models", "models"),
         ("/v1/keys", "admin"),
         ("/v1/", "admin"),
-        ("/metrics", "admin"),
+        ("/metrics", "metrics"),
+        ("/v1/budgets", "budgets"),
+        ("/v1/budgets/default", "budgets"),
         ("/", "admin"),
     ],
 )
@@ -386,6 +388,9 @@ async def test_the_command_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
     key = made.stdout.strip()
     [kept] = await stored(tmp_path)
     assert (kept.name, kept.tenant, kept.scopes) == ("ci", "acme", ("responses", "models"))
+    for scope in ("tools", "tools:execute:", "tools:execute:a b", "Responses"):
+        refused = keys_command(tmp_path, "create", "--scope", scope)
+        assert (refused.returncode, f"there is no scope `{scope}`" in refused.stderr) == (2, True)
     assert kept.expires_at == kept.created_at + 30 * 86400
     async with SqliteStore(tmp_path / "runs.db") as store:
         assert (await Keys(store).caller(f"Bearer {key}")).tenant == "acme"

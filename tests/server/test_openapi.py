@@ -30,12 +30,16 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
         assert ("404" in errors) or "{" not in path
         assert {"400", "413", "415"} <= errors or "requestBody" not in operation
     plain = {path for path, operation in operations if "$ref" not in _answer(operation)}
-    assert plain == {"/openapi.json", "/v1/conversations/{conversation_id}/items/{item_id}"}
+    assert plain - {"/v1/containers/{container_id}/files/{file_id}/content"} == {
+        "/openapi.json",
+        "/v1/conversations/{conversation_id}/items/{item_id}",
+    }
     assert {"id", "output", "usage", "error"} <= set(told["components"]["schemas"]["Response"]["required"])
 
 
 def _answer(operation: Json) -> Json:
-    schema: Json = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    content = operation["responses"]["200"]["content"]
+    schema: Json = next(iter(content.values()))["schema"]
     return schema
 
 

@@ -1,11 +1,13 @@
 """Every operation of the OpenAPI document, with whatever fits the document and whatever does not."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.agents.world import written
 from tests.server.process import serving
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +26,8 @@ CHECKS = (
 
 @pytest.mark.slow
 def test_no_request_gets_an_answer_that_the_document_does_not_describe(tmp_path: Path) -> None:
-    with serving(tmp_path, [{"when": "", "say": "Hello there."}]) as served:
+    written(tmp_path / "agents", "bee")
+    with serving(tmp_path, [{"when": "", "say": "Hello there."}], env={"MAINSPRING_AGENTS": "agents"}) as served:
         # A process of its own: what its libraries warn of is not ours to answer for.
         command = [sys.executable, "-m", "schemathesis.cli", "run", served.url.removesuffix("/v1") + "/openapi.json"]
         command += ["--checks", ",".join(CHECKS), "--phases", "coverage,fuzzing,stateful", "--max-examples", "15"]
@@ -33,4 +36,4 @@ def test_no_request_gets_an_answer_that_the_document_does_not_describe(tmp_path:
         run = subprocess.run(command, cwd=tmp_path, env={**os.environ, **hooks}, capture_output=True, text=True, timeout=240)
         assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
         assert served.process.poll() is None
-    assert "23 selected / 23 total" in run.stdout
+    assert re.search(r"\b(\d+) selected / \1 total", run.stdout), run.stdout

@@ -12,6 +12,7 @@ TREE = [
     ("MainspringError", "Exception", "server_error", 500, False),
     ("CallerError", "MainspringError", "invalid_request_error", 400, False),
     ("InvalidRequest", "CallerError", "invalid_request_error", 400, False),
+    ("InvalidInputs", "InvalidRequest", "invalid_inputs", 422, False),
     ("PreviousNotFound", "InvalidRequest", "previous_response_not_found", 400, False),
     ("AlreadyInConversation", "InvalidRequest", "item_already_in_conversation", 400, False),
     ("NotFound", "CallerError", "not_found", 404, False),
@@ -31,6 +32,7 @@ TREE = [
     ("StoreError", "OurError", "store_error", 500, False),
     ("Superseded", "OurError", "superseded", 409, False),
     ("SandboxError", "OurError", "sandbox_error", 500, False),
+    ("SandboxFull", "SandboxError", "container_limit", 429, True),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 

@@ -20,6 +20,7 @@ Model = Annotated[str | None, typer.Option(metavar="NAME", help="As for `run`. D
 BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="As for `run`.")]
 ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="As for `run`.")]
 Tools = Annotated[list[str] | None, typer.Option("--tool", metavar="MODULE:FUNCTION", help="As for `run`. Repeatable.")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The server's settings. Default: mainspring.toml.")]
 Events = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, as it is recorded.")]
 
 
@@ -90,14 +91,14 @@ def approve(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
+    config: Config = None,
     json: Events = False,
 ) -> int:
-    """Approves a call, and runs on from there. Pass the same `--tool` as to `run`."""
-    from mainspring.cli.consent import Answer, answer
-    from mainspring.cli.run import Setup
+    """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
+    from mainspring.cli.consent import Answer, Place, answer
 
-    setup = Setup(model, base_url, api_key, tuple(tool or ()))
-    return answer(Answer(approval_id, True, reason, digest, tenant), setup, database, as_json=json)
+    place = Place(database, config, model, base_url, api_key, tuple(tool or ()))
+    return answer(Answer(approval_id, True, reason, digest, tenant), place, as_json=json)
 
 
 @app.command()
@@ -110,14 +111,14 @@ def deny(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
+    config: Config = None,
     json: Events = False,
 ) -> int:
     """Refuses a call, and runs on from there: the model is told."""
-    from mainspring.cli.consent import Answer, answer
-    from mainspring.cli.run import Setup
+    from mainspring.cli.consent import Answer, Place, answer
 
-    setup = Setup(model, base_url, api_key, tuple(tool or ()))
-    return answer(Answer(approval_id, False, reason, None, tenant), setup, database, as_json=json)
+    place = Place(database, config, model, base_url, api_key, tuple(tool or ()))
+    return answer(Answer(approval_id, False, reason, None, tenant), place, as_json=json)
 
 
 def _cells(approval: "Approval") -> tuple[str, ...]:

@@ -115,6 +115,8 @@ def told(entry: "Entry") -> str:
             return f"{_VERDICTS.get(entry.outcome, entry.outcome)}, {rule}{why}"
         case "approval":
             return f"{entry.outcome}{who}{why}"
+        case "flagged":
+            return f"the input reads like orders to the model{why}"
         case "started":
             return "started"
         case "ended":

@@ -6,10 +6,18 @@ from typing import Annotated, Literal
 import typer
 
 import mainspring
+from mainspring.cli.agents import app as agents
 from mainspring.cli.approvals import app as approvals
 from mainspring.cli.audit import app as audit
+from mainspring.cli.budgets import app as budgets
+from mainspring.cli.decisions import app as decisions
 from mainspring.cli.keys import app as keys
 from mainspring.cli.mcp import app as mcp
+from mainspring.cli.memory import app as memory
+from mainspring.cli.policy import app as policy
+from mainspring.cli.tasks import app as tasks
+from mainspring.cli.traces import app as traces
+from mainspring.cli.workflows import app as workflows
 
 HELP = """
 An agent engine you host yourself: any model, your tools, every step recorded.
@@ -82,15 +90,38 @@ stopped. What fails comes with what to do about it.
     mainspring doctor --model anthropic/claude-sonnet-5-5
     mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3
 """
+REPLAY = """
+Replays a run of the database with no model and no tool call, and shows that it ends the same.
+
+The loop decides again at every step, and what it wants must be what happened; the answers of the model, the verdicts and the
+results of tools are those of the log. Exit code 1 if the log and the loop do not agree, with the event where that begins.
+"""
+CHAT = """
+Talks about your tasks in plain language, and does what you say: add, list, change, complete, delete. Deleting asks first.
+
+Tasks, conversations and the log of decisions are kept in your data folder. Any model will do, also none of your own:
+
+    mainspring chat
+    mainspring chat "What is left to do?" --model local
+    mainspring chat --conversation conv_... --model anthropic/claude-sonnet-5-5
+"""
 SHOW = """
 Shows a run of the database as it was shown live.
 """
 
 app = typer.Typer(name="mainspring", help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode="markdown")
+app.add_typer(agents)
 app.add_typer(approvals)
 app.add_typer(audit)
+app.add_typer(budgets)
+app.add_typer(decisions)
 app.add_typer(keys)
 app.add_typer(mcp)
+app.add_typer(policy)
+app.add_typer(traces)
+app.add_typer(workflows)
+app.add_typer(memory)
+app.add_typer(tasks)
 
 Model = Annotated[
     str | None,
@@ -117,7 +148,9 @@ Tools = Annotated[
 Builtins = Annotated[
     list[str] | None,
     typer.Option(
-        "--builtin", metavar="NAME", help="`shell` or `code_interpreter`, in a sandbox, `file_ops`, `web_fetch`. Repeatable."
+        "--builtin",
+        metavar="NAME",
+        help="`shell`, `code_interpreter` or `browser`, in a sandbox, `file_ops`, `web_fetch`. Repeatable.",
     ),
 ]
 Preset = Annotated[
@@ -215,10 +248,13 @@ def resume(
     json: Events = False,
 ) -> int:
     from mainspring.cli.run import Setup, resume
+    from mainspring.config import load
 
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
-    return resume(run_id, Setup(model, base_url, api_key, tuple(tool or ())), database, as_json=json)
+    known = load({})
+    setup = Setup(model, base_url, api_key, tuple(tool or ()), agents=known.agents, skills=known.skills)
+    return resume(run_id, setup, database, as_json=json)
 
 
 @app.command()
@@ -242,6 +278,49 @@ def show(
     from mainspring.cli.show import show
 
     return show(run_id, database, as_json=json)
+
+
+@app.command(help=CHAT)
+def chat(
+    message: Annotated[str | None, typer.Argument(metavar="MESSAGE", help="One message. Default: as many as you type.")] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Whose tasks they are.")] = "local",
+    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this one. Default: a new one.")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where all is kept. Default: your data folder.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|URL", help="The tasks: a file, postgresql://..., or a task server. Default: there."),
+    ] = None,
+    tasks_secret_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The secret of that task server.")] = None,
+    constitution: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instructions for the model. Default: our own.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print every decision as a line of JSON.")] = False,
+) -> int:
+    from mainspring.cli.chat import Talk, chat
+    from mainspring.cli.run import Setup
+    from mainspring.cli.tasks import data_folder
+    from mainspring.decisions.settings import decisions_of
+
+    given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution}
+    named = {name: str(value) for name, value in given.items() if value is not None}
+    # Whoever waits at a terminal can stop waiting themselves.
+    settings = decisions_of({"model_seconds": 300, **named})
+    talk = Talk(user, conversation, message)
+    return chat(talk, Setup(model, base_url, api_key, ()), settings, folder or data_folder(), as_json=json)
+
+
+@app.command(help=REPLAY)
+def replay(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")],
+    database: Database,
+    json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
+) -> int:
+    from mainspring.cli.replay import replay
+
+    return replay(run_id, database, as_json=json)
 
 
 @app.command()

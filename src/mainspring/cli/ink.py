@@ -10,7 +10,7 @@ from mainspring.cli.text import Flow, beginning, cut
 WIDEST = 100
 LONGEST_LINE = 240
 
-_IN_ASCII = str.maketrans({"»": ">", "┊": "|", "→": ">", "✓": "+", "✗": "x", "…": "...", "─": "-", "·": "-"})
+_IN_ASCII = str.maketrans({"»": ">", "┊": "|", "→": ">", "✓": "+", "✗": "x", "…": "...", "─": "-", "·": "-", "█": "#", "░": "."})
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 

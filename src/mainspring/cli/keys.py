@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mainspring.server.keys import Area, Key
+    from mainspring.server.keys import Key
 
 app = typer.Typer(name="keys", help="Makes, lists and revokes the API keys of a server.")
 
@@ -28,7 +28,9 @@ def create(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="`responses`, `conversations`, `models`, `approvals` or `admin`. Repeatable. Default: all."
+            metavar="NAME",
+            help="An area, such as `responses`, `approvals` or `admin`; `tools:execute`, or `tools:execute:NAME`. Repeatable. "
+            "Default: all.",
         ),
     ] = None,
     expires: Annotated[
@@ -42,11 +44,11 @@ def create(
     from mainspring.store.sqlite import SqliteStore
 
     seconds = None if expires is None else duration(expires)
-    areas = _areas(scope or ["*"])
+    scopes = _checked(scope or ["*"])
 
     async def created() -> int:
         async with SqliteStore(database) as store:
-            print(await Keys(store).create(name=name, tenant=tenant, scopes=areas, seconds=seconds))
+            print(await Keys(store).create(name=name, tenant=tenant, scopes=scopes, seconds=seconds))
         say("keep this key well: it is not shown again")
         return 0
 
@@ -106,14 +108,16 @@ def duration(text: str) -> float:
     return float(int(found[1]) * UNITS[found[2]])
 
 
-def _areas(given: Sequence[str]) -> "tuple[Area, ...]":
-    from mainspring.server.keys import AREAS
+def _checked(given: Sequence[str]) -> tuple[str, ...]:
+    from mainspring.errors import InvalidRequest
+    from mainspring.server.keys import check_scope
 
     for name in given:
-        if name not in AREAS:
-            known = ", ".join([f"`{area}`" for area in AREAS])
-            raise typer.BadParameter(f"there is no scope `{name}`; known: {known}", param_hint="--scope")
-    return tuple([area for area in AREAS if area in given])
+        try:
+            check_scope(name)
+        except InvalidRequest as error:
+            raise typer.BadParameter(error.message, param_hint="--scope") from None
+    return tuple(dict.fromkeys(given))
 
 
 def _shown(key: "Key") -> dict[str, object]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mainspring import backends
+from mainspring.agents.definition import TOOL_PREFIX
 from mainspring.app import Engine
 from mainspring.cli.follow import View, follow, launch
 from mainspring.cli.lines import Lines
@@ -18,8 +19,10 @@ from mainspring.config import Settings, load
 from mainspring.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.items import ToolDefinition
 from mainspring.loop.run import Run
+from mainspring.oversight import plan_of, policies_of
 from mainspring.ports import Provider
 from mainspring.spec import PresetName, ToolChoice
+from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import load as load_tools
 from mainspring.workshop import Workshop
 
@@ -36,11 +39,17 @@ class Setup(Struct, frozen=True):
     record: Path | None = None
     replay: Path | None = None
     builtins: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
 
     def engine(self, database: Path | None, model: str | None = None) -> Engine:
-        """An engine set up like this, with `model` if none is named. Raises `InvalidRequest` for what cannot be had."""
+        """An engine set up like this, with `model` if none is named, governed by mainspring.toml as a server would be.
+
+        Raises `InvalidRequest` for what cannot be had.
+        """
         functions = dict.fromkeys([function for reference in self.tools for function in load_tools(reference)])
         provider, name = self._answering(self.model or model)
+        settings = load({})
         try:
             engine = Engine(
                 provider,
@@ -50,6 +59,10 @@ class Setup(Struct, frozen=True):
                 audit=database is not None,
                 preset=self.preset,
                 workshop=Workshop(self.builtins, working_dir=Path.cwd()) if self.builtins else None,
+                policies=policies_of(settings.governance, AddressGuard(settings.allow_hosts)),
+                budget=plan_of(settings.budget),
+                agents=[Path(folder) for folder in self.agents],
+                skills=[Path(folder) for folder in self.skills],
             )
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
@@ -166,7 +179,7 @@ def view_for(as_json: bool) -> View:
 
 def check_tools(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
-    known = {tool.name for tool in engine.definitions}
+    known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.agents}
     needed = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
     if missing := [name for name in needed if name not in known]:
         names = ", ".join([f"`{name}`" for name in missing])

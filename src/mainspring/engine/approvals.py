@@ -6,14 +6,14 @@ is put before the run that acts on it begins. `take` is the one place where that
 is refused. What was asked is not in these documents: it is in the log of the run that asks, and goes with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from mainspring.errors import InvalidRequest
 from mainspring.events import Reason
-from mainspring.items import ApprovalResponse, decode, encode
+from mainspring.items import ApprovalResponse, FunctionCall, Item, Json, Unknown, decode, encode
 from mainspring.loop.history import approval_id
 from mainspring.loop.run import Run
 from mainspring.ports import Document, Store
@@ -24,16 +24,18 @@ GIVEN: Final = "approval"
 
 EXPIRED: Final = "approval_expired"
 SPENT: Final = "approval_already_given"
+TOOL_MISSING: Final = "approved_tool_missing"
 
 State = Literal["pending", "approved", "refused", "expired"]
 
 
 class Asked(Struct, frozen=True):
-    """That a run asks. After `until` nobody can approve any more; None is never."""
+    """That a run asks, and the budget that it is under. After `until` nobody can approve any more; None is never."""
 
     run: str
     at: float
     until: float | None = None
+    budget: Json | None = None
 
 
 class Given(Struct, frozen=True):
@@ -52,7 +54,7 @@ def asked(run: Run) -> tuple[Document, ...]:
     if run.reason is not Reason.APPROVAL_NEEDED:
         return ()
     seconds = run.spec.limits.approval_seconds
-    body = encode(Asked(run.spec.id, run.clock, None if seconds is None else run.clock + seconds))
+    body = encode(Asked(run.spec.id, run.clock, None if seconds is None else run.clock + seconds, run.spec.budget))
     return tuple([Document(ASKED, approval_id(call.item), body, run.spec.tenant) for call in run.calls if call.verdict == "ask"])
 
 
@@ -61,6 +63,16 @@ def state_of(question: Asked, answer: Given | None, now: float) -> State:
     if answer is not None and (answer.used or not is_late):
         return "approved" if answer.approve else "refused"
     return "expired" if is_late else "pending"
+
+
+async def asked_by(store: Store, items: Iterable[Item], tenant: str) -> Asked | None:
+    """The question that these items answer, None if they answer none. All of a run's are alike but for the call."""
+    for item in items:
+        if isinstance(item, ApprovalResponse):
+            found = await store.get(ASKED, item.approval_request_id, tenant=tenant)
+            if found is not None:
+                return decode(found.body, Asked)
+    return None
 
 
 async def take(store: Store, spec: RunSpec, answers: Sequence[ApprovalResponse], now: float) -> None:
@@ -81,6 +93,19 @@ def given_by(
 ) -> Document:
     """The answer as it is kept for a run. Once it is used, the reason is in that run's log, and only there."""
     return Document(GIVEN, said.approval_request_id, encode(Given(run, said.approve, now, by, reason, used)), tenant)
+
+
+def check_tool(spec: RunSpec, call: FunctionCall, answers: Sequence[ApprovalResponse]) -> None:
+    """Raises `InvalidRequest` if the call is approved and the run to come lacks its tool: the approval would be wasted."""
+    is_approved = any(said.approve and said.approval_request_id == approval_id(call) for said in answers)
+    if is_approved and spec.tool(call.name) is None:
+        told = [item.data.get("error") for item in spec.listed if isinstance(item, Unknown)]
+        why = "".join([f"; an MCP server failed: {error}" for error in told if error])
+        message = (
+            f"`{call.name}` was approved, and is none of the tools that this request has{why}. The approval is not used up: send "
+            "it again with the tool, or refuse the call"
+        )
+        raise InvalidRequest(message, param="tools", code=TOOL_MISSING)
 
 
 def spent(id: str) -> InvalidRequest:

@@ -1,8 +1,9 @@
 """The audit: who did what, with what outcome, as a projection of the log.
 
 Theory of operation. When the journal hands a segment of the log to the store, an `Auditor` makes a note of every verdict, every
-start and end of a call, every answer of a person and the end of the run. The store writes notes and segment in one transaction,
-so what is in the log is in the audit, and a tool whose start is not in both does not run. Tokens cost nothing: they make no note.
+start and end of a call, every answer of a person, every flagged input and the end of the run. The store writes notes and segment
+in one transaction, so what is in the log is in the audit, and a tool whose start is not in both does not run. Tokens cost
+nothing: they make no note.
 
 A note holds no more of the arguments than a digest, and an excerpt without secrets; of outputs it holds nothing. Deleting a
 response leaves its notes.
@@ -27,7 +28,7 @@ from mainspring.spec import RunSpec
 ARGUMENT_CHARS: Final = 200
 REASON_CHARS: Final = 300
 
-What = Literal["judged", "approval", "started", "ended", "run_ended"]
+What = Literal["flagged", "judged", "approval", "started", "ended", "run_ended"]
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -80,34 +81,49 @@ class Auditor:
             self._known.pop(event.item.call_id, None)
 
     def _told(self, record: Recorded) -> Sequence[Entry]:
-        match record.event:
-            case CallJudged(call_id, verdict, policy, reason):
-                excerpt = _excerpt(self._calls[call_id].arguments, ARGUMENT_CHARS) if call_id in self._calls else ""
-                why = _excerpt(reason, REASON_CHARS)
-                return [self._entry(record, "judged", verdict, call_id, policy=policy, reason=why, arguments=excerpt)]
-            case ToolStarted(call_id):
-                return [self._entry(record, "started", "", call_id)]
-            case ToolEnded(call_id, _, is_error, seconds):
-                return [self._entry(record, "ended", "error" if is_error else "ok", call_id, seconds=round(seconds, 6))]
-            case RunStarted(spec):
-                return [self._answer(record, said) for said in spec.input if isinstance(said, ApprovalResponse)]
-            case RunEnded(status, reason):
-                return [self._entry(record, "run_ended", status, reason=reason.value)]
-            case _:
-                self._learn(record.event)
-                return []
+        event = record.event
+        if isinstance(event, CallJudged):
+            call = self._calls.get(event.call_id)
+            excerpt = "" if call is None else _excerpt(call.arguments, ARGUMENT_CHARS)
+            why = _excerpt(event.reason, REASON_CHARS)
+            return [self._entry(record, "judged", event.verdict, event.call_id, event.policy, why, excerpt)]
+        if isinstance(event, ToolStarted):
+            return [self._entry(record, "started", "", event.call_id)]
+        if isinstance(event, ToolEnded):
+            outcome = "error" if event.is_error else "ok"
+            return [self._entry(record, "ended", outcome, event.call_id, seconds=round(event.seconds, 6))]
+        if isinstance(event, RunStarted):
+            return [*self._flags(record, event.spec), *[self._answer(record, said) for said in _answers(event.spec)]]
+        if isinstance(event, RunEnded):
+            return [self._entry(record, "run_ended", event.status, reason=event.reason.value)]
+        self._learn(event)
+        return ()
+
+    def _flags(self, record: Recorded, spec: RunSpec) -> list[Entry]:
+        return [self._entry(record, "flagged", reason=_excerpt("; ".join(spec.flags), REASON_CHARS))] if spec.flags else []
 
     def _answer(self, record: Recorded, said: ApprovalResponse) -> Entry:
         """What a person said about a call that the run takes over."""
         about = [call.call_id for call in self._calls.values() if approval_id(call) == said.approval_request_id]
         why = _excerpt(said.reason or "", REASON_CHARS)
-        return self._entry(record, "approval", "approved" if said.approve else "refused", *about[-1:], reason=why)
+        outcome = "approved" if said.approve else "refused"
+        return self._entry(record, "approval", outcome, about[-1] if about else "", reason=why)
 
-    def _entry(self, record: Recorded, what: What, outcome: str, call_id: str = "", **more: str | float) -> Entry:
+    def _entry(
+        self,
+        record: Recorded,
+        what: What,
+        outcome: str = "",
+        call_id: str = "",
+        policy: str = "",
+        reason: str = "",
+        arguments: str = "",
+        seconds: float = 0.0,
+    ) -> Entry:
         spec, known = self._spec, self._of(call_id)
         return Entry(
-            record.at, spec.id, record.seq, what, outcome, spec.tenant, spec.caller.subject, call_id, known.tool, known.digest,
-            **more,  # type: ignore[arg-type]
+            record.at, spec.id, record.seq, what, outcome, spec.tenant, spec.caller.subject,
+            call_id, known.tool, known.digest, arguments, policy, reason, seconds,
         )  # fmt: skip
 
     def _of(self, call_id: str) -> _Known:
@@ -116,6 +132,10 @@ class Auditor:
             known = _Known("", "") if call is None else _Known(call.name, digest_of(call.arguments))
             self._known[call_id] = known
         return known
+
+
+def _answers(spec: RunSpec) -> list[ApprovalResponse]:
+    return [said for said in spec.input if isinstance(said, ApprovalResponse)]
 
 
 def digest_of(arguments: str) -> str:

@@ -5,8 +5,8 @@ they are; what they recorded is stored, and the next engine on the same store ta
 """
 
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
@@ -17,7 +17,7 @@ from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from mainspring.engine.approvals import take
+from mainspring.engine.approvals import check_tool, take
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
@@ -36,14 +36,14 @@ from mainspring.errors import (
     StoreError,
     Superseded,
 )
-from mainspring.events import ErrorInfo, Reason, Recorded, RunEnded, RunResumed, RunStarted
+from mainspring.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
 from mainspring.items import ApprovalResponse
 from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing, recovery
 from mainspring.loop.history import History, history_of, lost_history, opening
 from mainspring.loop.request import ModelRequest, request_for
 from mainspring.loop.response import Response, response
-from mainspring.loop.run import Run, fold, history_after, open_run
+from mainspring.loop.run import Run, history_after, open_run
 from mainspring.ports import AnswerCheck, CallPolicy, Provider, Sink, Store, ToolExecutor
 from mainspring.spec import RunSpec, check
 
@@ -84,6 +84,10 @@ class Handle:
     def watch(self, watcher: Watcher) -> None:
         """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
         self._journal.watch(watcher)
+
+    def retell(self, watcher: Watcher) -> None:
+        """Has the watcher told every event of the run so far, and none that is to come."""
+        self._journal.retell(watcher)
 
     def published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows; raises as `batches` does."""
@@ -166,6 +170,15 @@ class Engine:
         self._drivers = await self._stack.enter_async_context(create_task_group())
         return self
 
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Whoever is told every event, for another engine beside this one to tell as well."""
+        return self._sinks
+
+    @property
+    def is_audited(self) -> bool:
+        return self._audit
+
     async def drained(self) -> None:
         """Waits until no run is driven here."""
         while self._live:
@@ -237,7 +250,10 @@ class Engine:
     async def _use_approvals(self, spec: RunSpec, history: History) -> None:
         """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
         if any(isinstance(item, ApprovalResponse) for item in spec.input):
-            await take(self.store, spec, opening(history, spec.input).approvals, self._clock())
+            opened = opening(history, spec.input)
+            for call in opened.waiting:
+                check_tool(spec, call, opened.approvals)
+            await take(self.store, spec, opened.approvals, self._clock())
 
     async def preview(self, spec: RunSpec) -> ModelRequest:
         """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
@@ -270,13 +286,14 @@ class Engine:
         handles = []
         for run_id in await self.store.unfinished():
             try:
-                if run_id not in self._live and not await self._is_driven(run_id):
+                if run_id not in self._live and not await self.is_driven(run_id):
                     handles.append(await self.resume(run_id))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
         return handles
 
-    async def _is_driven(self, run_id: str) -> bool:
+    async def is_driven(self, run_id: str) -> bool:
+        """Whether another engine that lives drives this run."""
         log = await self.store.events(run_id)
         drivers = [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)]
         return await self._presence.is_driven(drivers[-1])
@@ -335,7 +352,9 @@ class Engine:
         journal.on_failure = handle._scope.cancel
         if self._tellers is not None:
             for sink in self._sinks:
-                self._tellers.start_soon(_tell, sink, journal, found, self._guard)
+                ear = Ear(getattr(sink, "hears", None), -1 if found is None else found.seq - 1)
+                journal.watch(ear)
+                self._tellers.start_soon(_tell, sink, journal, ear, self._guard)
         group.start_soon(self._drive_to_end, handle)
         return handle
 
@@ -409,16 +428,39 @@ class Engine:
             self._histories.popitem(last=False)
 
 
-async def _tell(sink: Sink, journal: Journal, found: Run | None, guard: Guard) -> None:
+class Ear:
+    """Keeps what a sink is to be told, with the run as each event left it, until it may be: once it is published.
+
+    `hears` are the types of events that the sink wants, None for all; `after` is the number of the last that it knows.
+    """
+
+    def __init__(self, hears: Collection[type] | None, after: int) -> None:
+        self._hears, self.after = hears, after
+        self._heard: deque[tuple[int, Run, Event]] = deque()
+
+    def reset(self) -> None:
+        self._heard.clear()
+
+    def add(self, record: Recorded, run: Run) -> None:
+        if (self._hears is None or type(record.event) in self._hears) and record.seq > self.after:
+            self._heard.append((record.seq, run, record.event))
+
+    def taken(self, upto: int) -> Iterator[tuple[Run, Event]]:
+        """What is to be told of the first `upto` events, each once."""
+        while self._heard and self._heard[0][0] < upto:
+            self.after, run, event = self._heard.popleft()
+            yield run, event
+
+
+async def _tell(sink: Sink, journal: Journal, ear: Ear, guard: Guard) -> None:
     """Tells a sink what happens from now on, with the run as each event left it. Its failures are logged, once per run."""
 
     async def listen() -> None:
-        run, has_failed = found, False
-        async for batch in journal.batches(-1 if found is None else found.seq - 1):
-            for record in batch:
-                run = open_run(record, journal.history) if run is None else fold(run, record)
+        has_failed = False
+        async for upto in journal.published(ear.after):
+            for run, event in ear.taken(upto):
                 try:
-                    await sink(run, record.event)
+                    await sink(run, event)
                 except Exception:
                     log.log(DEBUG if has_failed else ERROR, "sink %s failed in run %s", sink, run.spec.id, exc_info=True)
                     has_failed = True

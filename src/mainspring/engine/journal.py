@@ -113,10 +113,11 @@ class Journal:
 
     def watch(self, watcher: Watcher) -> None:
         """From now on the watcher is told every event in the moment it is recorded; what came before it is told at once."""
-        self._retell(watcher)
+        self.retell(watcher)
         self._watchers.append(watcher)
 
-    def _retell(self, watcher: Watcher) -> None:
+    def retell(self, watcher: Watcher) -> None:
+        """Tells the watcher every event so far."""
         watcher.reset()
         run = open_run(self.log[0], self.history)
         watcher.add(self.log[0], run)
@@ -252,7 +253,7 @@ class Journal:
             self.run = fold(self.run, record)
             self.log.append(record)
         for watcher in self._watchers:
-            self._retell(watcher)
+            self.retell(watcher)
         self._handed = self._durable
         self._hand_over()
         await self._written()

@@ -25,6 +25,7 @@ from mainspring.ports import Document
 from mainspring.spec import Caller, Conversation, RunSpec
 
 BATCH: Final = 100
+ELSEWHERE: Final = "answer_by_response"
 
 
 class Approval(Struct, frozen=True):
@@ -273,4 +274,4 @@ def _not_found(id: str, param: str = "approval_id") -> NotFound:
 
 def _clients_own(run_id: str, why: str) -> InvalidRequest:
     message = f"response `{run_id}` {why}; answer with an mcp_approval_response in POST /v1/responses, with its `tools`"
-    return InvalidRequest(message, param="approval_id", code="answer_by_response")
+    return InvalidRequest(message, param="approval_id", code=ELSEWHERE)

@@ -13,34 +13,58 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mainspring.agents.runtime import PREFIX
 from mainspring.app import Engine
+from mainspring.decisions.settings import DecisionSettings
 from mainspring.errors import MainspringError
 from mainspring.ids import random_id
+from mainspring.server.agents import AgentRoutes
 from mainspring.server.approvals import ApprovalRoutes
+from mainspring.server.budgets import BudgetRoutes
+from mainspring.server.chat import ChatRoutes
 from mainspring.server.compact import Compact
+from mainspring.server.containers import ContainerRoutes
 from mainspring.server.conversations import Conversations
 from mainspring.server.faults import Fault, fault_response, json_response
 from mainspring.server.keys import Guard, Keys
+from mainspring.server.memory import MemoryRoutes
+from mainspring.server.metrics import MetricsRoute
 from mainspring.server.openapi import Health, Model, Models, document
 from mainspring.server.responses import Responses
 from mainspring.server.socket import Sockets
 from mainspring.server.tokens import Tokens
+from mainspring.server.traces import Traces
 from mainspring.server.wire import Dialect
+from mainspring.server.workflows import WorkflowRoutes
 
 log = getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[HttpResponse]]
 
 
-def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None = None, is_local: bool = True) -> Starlette:
+def server(
+    engine: Engine,
+    dialect: Dialect | None = None,
+    *,
+    keys: Keys | None = None,
+    is_local: bool = True,
+    decisions: DecisionSettings | None = None,
+) -> Starlette:
     """The application: an engine behind its routes. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.
     """
     responses = Responses(engine, dialect or Dialect())
     conversations = Conversations(engine)
+    containers = ContainerRoutes(engine)
+    agents = AgentRoutes(engine)
     approvals = ApprovalRoutes(engine, dialect or Dialect())
+    budgets = BudgetRoutes(engine)
+    chat = ChatRoutes(engine, decisions or DecisionSettings())
     sockets = Sockets(engine, dialect or Dialect())
+    traces = Traces(engine)
+    workflows = WorkflowRoutes(engine)
+    memory = MemoryRoutes(engine)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -50,12 +74,15 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
                 log.info("took up %d unfinished runs", len(resumed))
             async with create_task_group() as tasks:
                 tasks.start_soon(engine.watch_over)
+                tasks.start_soon(chat.own)
                 yield
                 tasks.cancel_scope.cancel()
 
     async def models(request: Request) -> HttpResponse:
         found = await engine.provider.models()
-        return json_response(Models([Model(model.id, model.created, model.owned_by) for model in found]))
+        listed = [Model(model.id, model.created, model.owned_by) for model in found]
+        named = [Model(f"{PREFIX}{name}", 0, "mainspring") for name in engine.agents.registry.agents]
+        return json_response(Models([*listed, *named]))
 
     async def describe(request: Request) -> HttpResponse:
         """This document."""
@@ -87,11 +114,42 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             Route("/v1/conversations/{conversation_id}/items", conversations.add_items, methods=["POST"]),
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.retrieve_item, methods=["GET"]),
             Route("/v1/conversations/{conversation_id}/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
+            Route("/v1/agents", agents.list, methods=["GET"]),
+            Route("/v1/agents/{name}", agents.retrieve, methods=["GET"]),
+            Route("/v1/agents/{name}/invoke", agents.invoke, methods=["POST"]),
+            Route("/v1/agents/{name}/invoke-iterative", agents.invoke_iterative, methods=["POST"]),
+            Route("/v1/agents/{name}/invoke-iterative/stream", agents.stream_iterative, methods=["POST"]),
             Route("/v1/approvals", approvals.list, methods=["GET"]),
             Route("/v1/approvals/{approval_id}", approvals.retrieve, methods=["GET"]),
             Route("/v1/approvals/{approval_id}", approvals.answer, methods=["POST"]),
+            Route("/v1/chat", chat.chat, methods=["POST"]),
+            Route("/v1/decisions", chat.decide, methods=["POST"]),
+            Route("/v1/budgets", budgets.list, methods=["GET"]),
+            Route("/v1/budgets/{budget_id}", budgets.retrieve, methods=["GET"]),
+            Route("/v1/traces", traces.list, methods=["GET"]),
+            Route("/v1/traces/{run_id}", traces.retrieve, methods=["GET"]),
+            Route("/v1/memory/search", memory.search, methods=["GET"]),
+            Route("/v1/memory/observations", memory.forget, methods=["DELETE"]),
+            Route("/v1/memory/observations/{observation_id}", memory.retrieve, methods=["GET"]),
+            Route("/v1/containers", containers.create, methods=["POST"]),
+            Route("/v1/containers", containers.list, methods=["GET"]),
+            Route("/v1/containers/{container_id}", containers.retrieve, methods=["GET"]),
+            Route("/v1/containers/{container_id}", containers.delete, methods=["DELETE"]),
+            Route("/v1/containers/{container_id}/files", containers.add_file, methods=["POST"]),
+            Route("/v1/containers/{container_id}/files", containers.list_files, methods=["GET"]),
+            Route("/v1/containers/{container_id}/files/{file_id}", containers.retrieve_file, methods=["GET"]),
+            Route("/v1/containers/{container_id}/files/{file_id}", containers.delete_file, methods=["DELETE"]),
+            Route("/v1/containers/{container_id}/files/{file_id}/content", containers.content, methods=["GET"]),
+            Route("/v1/workflows", workflows.list, methods=["GET"]),
+            Route("/v1/workflows/{name}", workflows.retrieve, methods=["GET"]),
+            Route("/v1/workflows/{name}/runs", workflows.start, methods=["POST"]),
+            Route("/v1/workflows/{name}/runs", workflows.runs, methods=["GET"]),
+            Route("/v1/workflows/{name}/runs/{run_id}", workflows.retrieve_run, methods=["GET"]),
+            Route("/v1/workflows/{name}/runs/{run_id}/cancel", workflows.cancel, methods=["POST"]),
+            Route("/v1/workflows/{name}/runs/{run_id}/events", workflows.events, methods=["GET"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/openapi.json", describe, methods=["GET"]),
+            Route("/metrics", MetricsRoute(engine).show, methods=["GET"], include_in_schema=False),
             Route("/health", health, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),

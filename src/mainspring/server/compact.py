@@ -16,7 +16,7 @@ from mainspring.items import Item, Json, Message, user
 from mainspring.loop.compaction import SUMMARIZE, Summary, compaction_item
 from mainspring.loop.run import Run
 from mainspring.server.faults import Fault, json_response
-from mainspring.server.keys import caller_of
+from mainspring.server.keys import caller_of, ordered_by
 from mainspring.server.references import resolve
 from mainspring.server.requests import CreateResponse, order, parse
 from mainspring.server.responses import body_of, ended, raise_failure
@@ -40,7 +40,7 @@ class Compact:
         body = parse(await body_of(request))
         await resolve(body, engine.store, caller_of(request).tenant)
         spec = _summary_order(body, engine)
-        handle = await engine.start(replace(spec, tenant=caller_of(request).tenant))
+        handle = await engine.start(ordered_by(request, spec))
         await ended(handle, request)
         run = handle.run
         content = await engine.seal.close(Summary(_summary(run)))

@@ -8,6 +8,9 @@ learns that another one has revoked a key. A revoked key stays in the list, lest
 A server that only this machine can reach needs no keys as long as there are none. Once there is one, or one is configured, or the
 server listens to the network, everybody needs one. Browsers on this machine reach it too, on behalf of any web page: without keys
 a page is let in only from this machine, and only by its name, lest a name that was pointed here make a foreign page ours.
+
+A key without a list of scopes is for everything. One with a list is for what that names and nothing else: areas of the API, and
+for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them.
 """
 
 import re
@@ -18,7 +21,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
 from secrets import token_hex
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -26,22 +29,31 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mainspring.errors import MainspringError, NotFound
+from mainspring.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.items import decode, encode
 from mainspring.ports import Document, Store
 from mainspring.server.faults import Fault, fault_response
+from mainspring.spec import Caller as spec_caller
 from mainspring.spec import RunSpec
+from mainspring.trace.spans import accepted
 
 KIND: Final = "api_key"
 MEMORY: Final = 5.0
 REMEMBERED: Final = 1024
 POLICY_VIOLATION: Final = 1008
 
-Area = Literal["responses", "conversations", "models", "approvals", "admin", "*"]
-AREAS: Final[tuple[Area, ...]] = ("responses", "conversations", "models", "approvals", "admin", "*")
+EXECUTE: Final = "tools:execute"
+INVOKE: Final = "agents:invoke"
+
+Area = Literal[
+    "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
+    "workflows:run", "decisions", "admin", "*",
+]  # fmt: skip
+AREAS: Final[tuple[Area, ...]] = get_args(Area)
 Seconds = Callable[[], float]
 
 _FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
+_TOOLS = re.compile(rf"{EXECUTE}(:[A-Za-z0-9_-]{{1,64}})?")
 _HOW = "send the header `Authorization: Bearer KEY`; keys are made with `mainspring keys create --database FILE`"
 _LOCAL = "use http://127.0.0.1 or localhost, or make a key with `mainspring keys create --database FILE`"
 _NOBODY = sha256(b"").digest()
@@ -51,11 +63,16 @@ class Caller(Struct, frozen=True):
     """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key."""
 
     tenant: str = ""
-    scopes: tuple[Area, ...] = ("*",)
+    scopes: tuple[str, ...] = ("*",)
     subject: str = ""
 
     def may(self, area: Area) -> bool:
         return area in self.scopes or "*" in self.scopes
+
+    @property
+    def tools(self) -> tuple[str, ...] | None:
+        """The scopes that tools are judged by, None if all may run."""
+        return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith(EXECUTE)])
 
 
 class Key(Struct, frozen=True):
@@ -66,7 +83,7 @@ class Key(Struct, frozen=True):
     digest: bytes
     name: str = ""
     tenant: str = ""
-    scopes: tuple[Area, ...] = ("*",)
+    scopes: tuple[str, ...] = ("*",)
     expires_at: float | None = None
     revoked_at: float | None = None
 
@@ -94,9 +111,11 @@ class Keys:
         self._looked_at: float | None = None
 
     async def create(
-        self, *, name: str = "", tenant: str = "", scopes: Sequence[Area] = ("*",), seconds: float | None = None
+        self, *, name: str = "", tenant: str = "", scopes: Sequence[str] = ("*",), seconds: float | None = None
     ) -> str:
-        """A new key, good for so many seconds or for ever. What is returned is nowhere else."""
+        """A new key, good for so many seconds or for ever. What is returned is nowhere else. Raises `InvalidRequest`."""
+        for scope in scopes:
+            check_scope(scope)
         id, secret, now = token_hex(6), token_hex(32), self._clock()
         expires_at = None if seconds is None else now + seconds
         key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)
@@ -219,13 +238,21 @@ async def check_again(connection: HTTPConnection) -> None:
 def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
     """The order, as one of whoever sends this request."""
     caller = caller_of(connection)
-    return replace(spec, tenant=caller.tenant, caller=replace(spec.caller, subject=caller.subject))
+    traceparent = accepted(connection.headers.get("traceparent", ""))
+    return replace(spec, tenant=caller.tenant, caller=spec_caller(caller.subject, caller.tools), traceparent=traceparent)
+
+
+def check_scope(scope: str) -> None:
+    """Raises `InvalidRequest` for what is no scope."""
+    if scope not in AREAS and _TOOLS.fullmatch(scope) is None:
+        known = ", ".join([f"`{area}`" for area in (*AREAS, EXECUTE, f"{EXECUTE}:NAME")])
+        raise InvalidRequest(f"there is no scope `{scope}`; known: {known}", param="scope")
 
 
 def area_of(path: str) -> Area:
     """What a key must be for to ask for this path."""
     match path.split("/"):
-        case ["", "v1", "responses", *_]:
+        case ["", "v1", "responses" | "containers", *_]:
             return "responses"
         case ["", "v1", "conversations", *_]:
             return "conversations"
@@ -233,6 +260,20 @@ def area_of(path: str) -> Area:
             return "models"
         case ["", "v1", "approvals", *_]:
             return "approvals"
+        case ["", "v1", "agents", *_]:
+            return INVOKE
+        case ["", "v1", "workflows", *_]:
+            return "workflows:run"
+        case ["", "v1", "budgets", *_]:
+            return "budgets"
+        case ["", "v1", "chat" | "decisions"]:
+            return "decisions"
+        case ["", "v1", "traces", *_]:
+            return "traces"
+        case ["", "v1", "memory", *_]:
+            return "memory"
+        case ["", "metrics"]:
+            return "metrics"
         case _:
             return "admin"
 

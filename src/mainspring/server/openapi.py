@@ -11,18 +11,35 @@ from msgspec.structs import fields
 from starlette.routing import BaseRoute, Route
 
 import mainspring
+from mainspring.agents.definition import AgentDefinition
 from mainspring.engine.approvals import State
 from mainspring.engine.pending import Approval
 from mainspring.events import Status
 from mainspring.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
 from mainspring.loop.response import Response
+from mainspring.memory.observation import Observation
+from mainspring.memory.recall import LEVELS, MOST_RESULTS, TOP_K
+from mainspring.policies.autonomy.statement import Statement
+from mainspring.server.agents import (
+    Agents,
+    InvokeAgent,
+    InvokeAgentIteratively,
+    InvokedAgent,
+    InvokedAgentIteratively,
+)
 from mainspring.server.approvals import AnswerApproval
+from mainspring.server.chat import Decide, Decision, Reply, Say
 from mainspring.server.compact import Compaction
+from mainspring.server.containers import ContainerFile, ContainerObject, CreateContainer, CreateFile
 from mainspring.server.conversations import Conversation, CreateConversation, CreateItems, UpdateConversation
+from mainspring.server.memory import Forgotten, Recollection
 from mainspring.server.requests import CreateResponse
 from mainspring.server.responses import Deleted, Page
 from mainspring.server.tokens import InputTokens
+from mainspring.server.workflows import ListOfWorkflows, RunWorkflow, WorkflowEvent
 from mainspring.tools.sandbox.port import SandboxHealth
+from mainspring.trace.record import TraceRecord
+from mainspring.workflows.view import ShownRun, ShownWorkflow
 
 
 class Model(Struct, frozen=True):
@@ -67,6 +84,8 @@ class _Told(Struct, frozen=True):
     headers: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
     streams: bool = False
+    is_file: bool = False
+    takes_file: bool = False
     waits: type[Struct] | None = None
 
 
@@ -91,9 +110,43 @@ _TOLD: dict[tuple[str, str], _Told] = {
     ("/v1/conversations/{conversation_id}/items", "GET"): _Told(Page, query=_CURSOR),
     ("/v1/conversations/{conversation_id}/items", "POST"): _Told(Page, CreateItems),
     ("/v1/conversations/{conversation_id}/items/{item_id}", "DELETE"): _Told(Conversation),
+    ("/v1/agents", "GET"): _Told(Agents, errors=(503,)),
+    ("/v1/agents/{name}", "GET"): _Told(AgentDefinition, errors=(503,)),
+    ("/v1/agents/{name}/invoke", "POST"): _Told(InvokedAgent, InvokeAgent, errors=(422, *_OF_MODELS)),
+    ("/v1/agents/{name}/invoke-iterative", "POST"): _Told(
+        InvokedAgentIteratively, InvokeAgentIteratively, errors=(422, *_OF_MODELS)
+    ),
+    ("/v1/agents/{name}/invoke-iterative/stream", "POST"): _Told(
+        InvokedAgentIteratively, InvokeAgentIteratively, errors=(422, *_OF_MODELS), streams=True
+    ),
     ("/v1/approvals", "GET"): _Told(Page, query=(*_CURSOR, "state")),
     ("/v1/approvals/{approval_id}", "GET"): _Told(Approval),
     ("/v1/approvals/{approval_id}", "POST"): _Told(Response, AnswerApproval, errors=(409, 410, *_OF_MODELS), waits=Approval),
+    ("/v1/chat", "POST"): _Told(Reply, Say, errors=(404, 503)),
+    ("/v1/decisions", "POST"): _Told(Decision, Decide, errors=(503,)),
+    ("/v1/budgets", "GET"): _Told(Page),
+    ("/v1/budgets/{budget_id}", "GET"): _Told(Statement),
+    ("/v1/workflows", "GET"): _Told(ListOfWorkflows),
+    ("/v1/workflows/{name}", "GET"): _Told(ShownWorkflow),
+    ("/v1/workflows/{name}/runs", "POST"): _Told(ShownRun, RunWorkflow, errors=(422, 503)),
+    ("/v1/workflows/{name}/runs", "GET"): _Told(Page, query=_CURSOR),
+    ("/v1/workflows/{name}/runs/{run_id}", "GET"): _Told(ShownRun),
+    ("/v1/workflows/{name}/runs/{run_id}/cancel", "POST"): _Told(ShownRun),
+    ("/v1/workflows/{name}/runs/{run_id}/events", "GET"): _Told(WorkflowEvent, query=("starting_after",), streams=True),
+    ("/v1/traces", "GET"): _Told(Page, query=_CURSOR),
+    ("/v1/traces/{run_id}", "GET"): _Told(TraceRecord),
+    ("/v1/memory/search", "GET"): _Told(Recollection, query=("q", "level", "top_k", "agent", "session"), errors=(404,)),
+    ("/v1/memory/observations", "DELETE"): _Told(Forgotten, query=("session",), errors=(404,)),
+    ("/v1/memory/observations/{observation_id}", "GET"): _Told(Observation),
+    ("/v1/containers", "POST"): _Told(ContainerObject, CreateContainer, errors=(404, 429)),
+    ("/v1/containers", "GET"): _Told(Page, query=(*_CURSOR, "name"), errors=(404,)),
+    ("/v1/containers/{container_id}", "GET"): _Told(ContainerObject),
+    ("/v1/containers/{container_id}", "DELETE"): _Told(Deleted),
+    ("/v1/containers/{container_id}/files", "POST"): _Told(ContainerFile, CreateFile, takes_file=True),
+    ("/v1/containers/{container_id}/files", "GET"): _Told(Page, query=_CURSOR),
+    ("/v1/containers/{container_id}/files/{file_id}", "GET"): _Told(ContainerFile),
+    ("/v1/containers/{container_id}/files/{file_id}", "DELETE"): _Told(Deleted),
+    ("/v1/containers/{container_id}/files/{file_id}/content", "GET"): _Told(None, is_file=True),
     ("/v1/models", "GET"): _Told(Models, errors=_OF_MODELS),
     ("/health", "GET"): _Told(Health),
     ("/healthz", "GET"): _Told(Health),
@@ -101,6 +154,7 @@ _TOLD: dict[tuple[str, str], _Told] = {
 }
 _COUNT: Json = {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}
 _NAME: Json = {"type": "string"}
+_FILE: Json = {"type": "string", "format": "binary"}
 _PARAMETERS: dict[str, Json] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
     "order": {"enum": ["asc", "desc"], "default": "desc"},
@@ -108,6 +162,7 @@ _PARAMETERS: dict[str, Json] = {
     "status": {"enum": [status for status in get_args(Status) if status != "queued"]},
     "state": {"enum": list(get_args(State))},
     "model": _NAME,
+    "name": _NAME,
     "background": {"type": "boolean"},
     "previous_response_id": _NAME,
     "conversation": _NAME,
@@ -115,6 +170,11 @@ _PARAMETERS: dict[str, Json] = {
     "created_before": _COUNT,
     "stream": {"type": "boolean", "default": False},
     "starting_after": _COUNT,
+    "q": _NAME,
+    "level": {"enum": list(LEVELS), "default": "index"},
+    "top_k": {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS, "default": TOP_K},
+    "agent": _NAME,
+    "session": _NAME,
     "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 _EVENT: Json = {
@@ -137,7 +197,7 @@ def document(routes: Sequence[BaseRoute]) -> Json:
         components[kind.__name__]["required"] = [field.name for field in fields(kind) if field.default is not UNSET]
     paths: dict[str, Json] = {}
     for route in routes:
-        if isinstance(route, Route):
+        if isinstance(route, Route) and route.include_in_schema:
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 paths.setdefault(route.path, {})[method.lower()] = _operation(route, method)
     return {
@@ -153,6 +213,8 @@ def _operation(route: Route, method: str) -> Json:
     told = _TOLD.get((route.path, method), _Told(None))
     names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     content: Json = {"application/json": {"schema": {"type": "object"} if told.answer is None else _reference(told.answer)}}
+    if told.is_file:
+        content = {"application/octet-stream": {"schema": _FILE}}
     if told.streams:
         content["text/event-stream"] = {"schema": _EVENT}
     responses: Json = {"200": {"description": "The answer.", "content": content}}
@@ -174,6 +236,9 @@ def _operation(route: Route, method: str) -> Json:
     }
     if told.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(told.body)}}}
+        if told.takes_file:
+            form = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}
+            operation["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
     return operation
 
 

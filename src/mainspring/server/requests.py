@@ -67,6 +67,7 @@ class CreateResponse(Struct):
     prompt_cache_key: Name | None = None
     user: Name | None = None
     include: tuple[str, ...] | None = None
+    prompt: Json | None = None
 
 
 def parse(body: bytes) -> CreateResponse:
@@ -140,7 +141,7 @@ def order(
 ) -> RunSpec:
     """The order that a request stands for. Raises `InvalidRequest`."""
     given = _input(request.input, new_id)
-    if not given and request.previous_response_id is None and request.conversation is None:
+    if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
         raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
     tools = tuple([_tool(number, tool) for number, tool in enumerate(request.tools or ())])
     named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}

@@ -21,9 +21,9 @@ from mainspring.ports import Filter
 from mainspring.server.faults import Fault, json_response
 from mainspring.server.forms import spelled
 from mainspring.server.idempotency import Idempotency
-from mainspring.server.keys import caller_of, ordered_by
-from mainspring.server.references import resolve
-from mainspring.server.requests import order, parse
+from mainspring.server.keys import caller_of
+from mainspring.server.orders import ordered
+from mainspring.server.requests import parse
 from mainspring.server.streams import EventStream, Wires, frames
 from mainspring.server.wire import Dialect, shown, without_addresses
 
@@ -57,16 +57,7 @@ class Responses:
     async def create(self, request: Request) -> HttpResponse:
         raw = await body_of(request)
         body = parse(raw)
-        await resolve(body, self._engine.store, caller_of(request).tenant)
-        engine = self._engine
-        spec = order(
-            body,
-            new_id=engine.new_id,
-            default_model=engine.model,
-            server_tools=engine.definitions,
-            context_tokens=engine.context_tokens,
-        )
-        spec = ordered_by(request, spec)
+        spec = await ordered(self._engine, request, body)
         is_followed = body.stream is True or not spec.background
         handle = await self._idempotency.start(spec, request.headers.get(IDEMPOTENCY_KEY), raw, is_followed=is_followed)
         if body.stream:
@@ -79,7 +70,7 @@ class Responses:
     async def retrieve(self, request: Request) -> HttpResponse:
         handle = await self._find(request)
         if one_of(request, "stream", _FLAGS):
-            after = _number(request, "starting_after")
+            after = number_of(request, "starting_after")
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
         return json_response(shown(handle.response, self._told(request)))
 
@@ -188,12 +179,12 @@ def raise_failure(run: Run) -> None:
         raise Fault(status, code, without_addresses(run.error.message), param=param, retry_after=run.error.retry_after)
 
 
-_HTTP_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
+_HTTP_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
 
 
 def page_of(request: Request) -> tuple[int, bool, str | None]:
     """`limit`, whether the newest come first, and `after`, as list endpoints take them."""
-    limit = _number(request, "limit")
+    limit = number_of(request, "limit")
     if limit is not None and not 1 <= limit <= 100:
         raise _invalid("limit", "between 1 and 100", str(limit))
     newest_first = one_of(request, "order", {"desc": True, "asc": False})
@@ -202,7 +193,7 @@ def page_of(request: Request) -> tuple[int, bool, str | None]:
 
 def _filter(request: Request, dialect: Dialect) -> Filter:
     """Which responses a list shows. Status and time are meant as the responses tell them."""
-    after, before = _number(request, "created_after"), _number(request, "created_before")
+    after, before = number_of(request, "created_after"), number_of(request, "created_before")
     statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}
     return Filter(
         tenant=caller_of(request).tenant,
@@ -237,7 +228,8 @@ def _page(data: Sequence[object], ids: Sequence[str], has_more: bool) -> Page:
     return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
 
 
-def _number(request: Request, name: str) -> int | None:
+def number_of(request: Request, name: str) -> int | None:
+    """A whole number of the query, None if it is not there. Raises `InvalidRequest` for what is none."""
     text = request.query_params.get(name)
     if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 15):
         raise _invalid(name, "a whole number from 0 on", text)
@@ -264,6 +256,11 @@ async def body_of(request: Request) -> bytes:
     if kind != "application/json":
         message = f"send the body as application/json, not as `{kind[:80] or 'nothing'}`"
         raise Fault(415, "unsupported_media_type", message, param="content-type")
+    return await bytes_of(request)
+
+
+async def bytes_of(request: Request) -> bytes:
+    """The body, whatever it is. Raises for one beyond the limit before all of it is read."""
     if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
         raise _too_large()
     pieces: list[bytes] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 from typing import cast
@@ -12,11 +13,12 @@ from uvicorn import Config, Server
 
 import mainspring
 from mainspring import backends
-from mainspring.app import Engine
+from mainspring.app import Engine, memory_for
 from mainspring.backends import Answering
 from mainspring.config import Settings
+from mainspring.decisions.settings import decisions_of
 from mainspring.errors import InvalidRequest
-from mainspring.oversight import policies_of
+from mainspring.oversight import plan_of, policies_of, scans_inputs
 from mainspring.policies.domains import Domains
 from mainspring.policies.paths import Paths
 from mainspring.ports import Store
@@ -29,6 +31,8 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import load
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.servers import servers_of
+from mainspring.tools.registry import Registry
+from mainspring.trace.otel import Exporter, is_wanted, provider_name
 from mainspring.workshop import Mode, Workshop
 
 WELCOME = (
@@ -108,27 +112,45 @@ def chosen(settings: Settings) -> Choice:
         sandbox=cast(Mode, settings.sandbox),
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
         guard=guard,
-        wraps=any(server.sandboxed for server in servers),
+        wraps=any(server.is_held for server in servers),
         path_flaw=None if paths is None else paths.flaw,
         url_flaw=None if domains is None else domains.flaw,
     )
+    registry = Registry(tools, context=workshop.context)
+    if settings.tool_definitions is not None:
+        registry.load_definitions(Path(settings.tool_definitions))
     engine = Engine(
         answering.provider,
-        tools=tools,
+        tools=registry,
         database=Path(settings.database),
         mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
         workshop=workshop,
         skills=[Path(folder) for folder in settings.skills],
+        agents=[Path(folder) for folder in settings.agents],
+        workflows=[Path(folder) for folder in settings.workflows],
         policies=policies,
+        budget=plan_of(settings.budget),
+        scans=scans_inputs(settings.governance),
         audit=settings.audit,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
+        exporter=_exporter(settings, answering.provider.name),
+        memory=memory_for(settings.database, settings.memory) if settings.memory.enabled else False,
     )
-    for problem in engine.skills.problems:
+    engine.agents.registry.refresh()  # what is wrong with a definition is logged now, not at the first request
+    for problem in (*engine.skills.problems, *engine.workflows.folders.problems):
         _note(f"mainspring: {problem}")
     engine.owns_provider = True
     engine.model = answering.model
     return Choice(engine, answering.told)
+
+
+def _exporter(settings: Settings, provider: str) -> Exporter | None:
+    if not is_wanted(settings.otel.endpoint):
+        return None
+    named = partial(provider_name, provider=provider)
+    told = settings.otel
+    return Exporter(named, endpoint=told.endpoint, content=told.content, version=mainspring.__version__)
 
 
 def _answering(settings: Settings) -> Answering:
@@ -157,11 +179,18 @@ def serve(settings: Settings) -> int:
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
+    decisions = decisions_of(settings.decisions)
     choice = chosen(settings)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     config = Config(
-        server(engine, dialect, keys=Keys(engine.store, configured=settings.api_key), is_local=is_loopback(settings.host)),
+        server(
+            engine,
+            dialect,
+            keys=Keys(engine.store, configured=settings.api_key),
+            is_local=is_loopback(settings.host),
+            decisions=decisions,
+        ),
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",

@@ -32,9 +32,9 @@ from mainspring.items import ApprovalResponse, Item, encode
 from mainspring.loop.history import History
 from mainspring.loop.run import Run, history_after
 from mainspring.server.faults import Fault, told
-from mainspring.server.keys import caller_of, check_again, ordered_by
-from mainspring.server.references import resolve
-from mainspring.server.requests import CreateResponse, order, parse
+from mainspring.server.keys import check_again
+from mainspring.server.orders import ordered
+from mainspring.server.requests import CreateResponse, parse
 from mainspring.server.responses import told_to
 from mainspring.server.streams import frames
 from mainspring.server.wire import Dialect, Wire, data_of
@@ -159,15 +159,7 @@ class _Connection:
         if body.background:
             raise InvalidRequest("background responses are not made over a WebSocket; use POST /v1/responses", param="background")
         engine = self._engine
-        await resolve(body, engine.store, caller_of(self._socket).tenant)
-        spec = order(
-            body,
-            new_id=engine.new_id,
-            default_model=engine.model,
-            server_tools=engine.definitions,
-            context_tokens=engine.context_tokens,
-        )
-        spec = ordered_by(self._socket, spec)
+        spec = await ordered(engine, self._socket, body)
         if spec.parent is None:
             return await engine.start(spec)
         kept = self._kept.get(spec.parent)

@@ -43,14 +43,17 @@ async def frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[l
 
 
 class EventStream(HttpResponse):
-    """A run as a stream of server-sent events. `on_disconnect` is called if the client leaves before the end."""
+    """A run as a stream of server-sent events. `on_disconnect` is called if the client leaves before the end;
+    `end` is sent last."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncIterator[list[bytes]], headers: dict[str, str], on_disconnect: Callable[[], None]) -> None:
+    def __init__(
+        self, source: AsyncIterator[list[bytes]], headers: dict[str, str], on_disconnect: Callable[[], None], end: bytes = DONE
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}, media_type=self.media_type)
         self._source = source
-        self._on_disconnect = on_disconnect
+        self._on_disconnect, self._end = on_disconnect, end
 
     def init_headers(self, headers: dict[str, str] | None = None) -> None:  # type: ignore[override]
         super().init_headers(headers)
@@ -67,7 +70,7 @@ class EventStream(HttpResponse):
                 async for batch in self._source:
                     async with lock:
                         await send({"type": "http.response.body", "body": b"".join(batch), "more_body": True})
-                end = DONE
+                end = self._end
             except MainspringError as error:
                 # The server stops, or another has taken the run over: the client may read on there, from its last event.
                 log.info("a stream was broken off: %s", error)

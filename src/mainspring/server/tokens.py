@@ -4,7 +4,6 @@ The answer is exact if the provider can count, and else the estimate of `loop.to
 """
 
 from msgspec import Struct
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -12,9 +11,8 @@ from mainspring.app import Engine
 from mainspring.loop.tokens import estimate
 from mainspring.ports import TokenCounter
 from mainspring.server.faults import json_response
-from mainspring.server.keys import caller_of
-from mainspring.server.references import resolve
-from mainspring.server.requests import order, parse
+from mainspring.server.orders import ordered
+from mainspring.server.requests import parse
 from mainspring.server.responses import body_of
 
 
@@ -30,15 +28,7 @@ class Tokens:
     async def count(self, request: Request) -> HttpResponse:
         engine = self._engine
         body = parse(await body_of(request))
-        await resolve(body, engine.store, caller_of(request).tenant)
-        spec = order(
-            body,
-            new_id=engine.new_id,
-            default_model=engine.model,
-            server_tools=engine.definitions,
-            context_tokens=engine.context_tokens,
-        )
-        asked = await engine.preview(replace(spec, tenant=caller_of(request).tenant))
+        asked = await engine.preview(await ordered(engine, request, body))
         provider = engine.provider
         if isinstance(provider, TokenCounter):
             counted = await provider.count_tokens(asked)
