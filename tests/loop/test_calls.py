@@ -35,6 +35,21 @@ def test_call_is_judged_run_and_fed_back() -> None:
     assert told(story.requests[1].items) == ["user: go", 'call_1: look {"at":"sky"}', "call_1 -> ok"]
 
 
+@pytest.mark.requirement("C65", "C79")
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Action: look\nAction Input: {"at": "sky"}',
+        '<tool_call><name>look</name><arguments>{"at": "sky"}</arguments></tool_call>',
+        '<|tool_call|>{"name": "look", "arguments": {"at": "sky"}}<|/tool_call|>',
+    ],
+)
+def test_text_that_looks_like_a_call_is_text(text: str) -> None:
+    story = Story(order())
+    story.play(says(text))
+    assert story.actions == [CallModel(), Finish("completed", Reason.FINAL_ANSWER)]
+
+
 @pytest.mark.requirement("A12")
 def test_all_calls_of_a_turn_are_run_at_once() -> None:
     story = Story(order())

@@ -72,7 +72,7 @@ async def read(*lines: bytes) -> list[ModelEvent]:
 # Tools and thinking, where there are any.
 
 
-@pytest.mark.requirement("C42", "C-T28")
+@pytest.mark.requirement("C42", "C-T28", "D73")
 async def test_tools_are_sent_and_calls_are_read() -> None:
     async with serving(DIALECT) as fake:
         fake.says(Spoken(calls=(SpokenCall("look", ('{"at": "wall"}',)), SpokenCall("look", ('{"at": "sun"}',)))))
@@ -85,7 +85,7 @@ async def test_tools_are_sent_and_calls_are_read() -> None:
     assert len({item.call_id for item in items(events) if isinstance(item, FunctionCall)} - {""}) == 2
 
 
-@pytest.mark.requirement("C-T23")
+@pytest.mark.requirement("C-T23", "D73")
 async def test_calls_are_told_with_objects_and_outputs_with_the_name_of_their_tool() -> None:
     history = (
         user("Look."),

@@ -54,6 +54,7 @@ async def test_failure_that_may_pass_is_tried_again(error: ProviderError) -> Non
         assert await said(Retrying(script, attempts=3)) == "noon"
 
 
+@pytest.mark.requirement("D73")
 @pytest.mark.parametrize("error", [Refused("no"), Unauthorized("who"), ContextOverflow("long"), ProviderError("odd")])
 async def test_failure_that_will_not_pass_is_raised_at_once(error: ProviderError) -> None:
     with Scripted(fail(error)) as script:
@@ -87,6 +88,7 @@ async def test_pause_is_a_random_part_of_its_bound(draws: list[float], base: flo
     assert clock.pauses == pytest.approx([draw * bound for draw, bound in zip(draws, bounds, strict=True)], abs=1e-5)
 
 
+@pytest.mark.requirement("D73")
 @pytest.mark.parametrize("error", [RateLimited("busy", retry_after=7.0), Unavailable("down", retry_after=7.0)])
 async def test_backend_that_says_when_to_come_back_is_not_asked_earlier(error: ProviderError) -> None:
     clock = Clock()

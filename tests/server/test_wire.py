@@ -17,7 +17,7 @@ from mainspring.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, 
 from mainspring.ids import counting
 from mainspring.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
 from mainspring.loop.response import response
-from mainspring.providers.scripted import raw, say
+from mainspring.providers.scripted import call, calls, raw, say
 from mainspring.server.streams import Wires, frames
 from mainspring.server.wire import DONE, Dialect, Wire, data_of, shown
 from mainspring.store.memory import MemoryStore
@@ -59,6 +59,26 @@ async def test_law_16_a_stream_made_again_from_the_log_is_the_same_to_the_byte(w
     stream, told, again = await streamed(world, dialect)
     assert b"".join(again) + DONE == stream
     assert linted(events_of(stream)) == told
+
+
+@pytest.mark.requirement("A14")
+async def test_a_stream_over_several_turns_opens_once_and_closes_once() -> None:
+    stream, _, _ = await streamed(World((calls(call("good", n=1)), calls(call("good", n=2)), say("Done.")), {}))
+    kinds = [event["type"] for event in events_of(stream)]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert all(kinds.count(kind) == 1 for kind in (*kinds[:2], kinds[-1]))
+    assert kinds.count("response.output_text.done") == 1
+
+
+@pytest.mark.requirement("S5")
+@pytest.mark.parametrize("extensions", [False, True])
+async def test_calls_and_outputs_are_in_the_answer_and_tools_at_work_only_for_those_who_asked(extensions: bool) -> None:
+    stream, told, _ = await streamed(World((calls(call("good", n=1)), say("Done.")), {}), Dialect(extensions=extensions))
+    output = told["output"]
+    assert isinstance(output, list)
+    assert (output[0]["type"], output[0]["output"]) == ("mcp_call", 'good {"n":1}')
+    assert ("mainspring:tool_progress" in [event["type"] for event in events_of(stream)]) is extensions
 
 
 @given(worlds, st.booleans())

@@ -72,6 +72,7 @@ async def test_shell_is_a_tool_that_declares_what_it_does(sandbox: LocalSandbox,
     assert "network" in Shell(Containers(sandbox, spec=SandboxSpec(network=True))).effects
 
 
+@pytest.mark.requirement("D72")
 @pytest.mark.parametrize(
     ("command", "told"),
     [
