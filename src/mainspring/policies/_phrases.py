@@ -7,6 +7,7 @@ more than linear time. A rule names words of which one must be there before it i
 
 import re
 from bisect import bisect_right
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -23,21 +24,20 @@ class Rule(Struct, frozen=True):
 
     name: str
     words: tuple[tuple[str, ...], ...]
-    expression: re.Pattern[str]
-    lead: re.Pattern[str] | None = None
+    expression: str
+    lead: str = ""
     near: int = 80
 
     def find(self, plain: str) -> str | None:
         """The part of the text that fits, None if none does."""
         if not all(any(word in plain for word in group) for group in self.words):
             return None
-        if self.lead is None:
-            found = self.expression.search(plain)
+        expression = _compiled(self.expression)
+        found = expression.search(plain)
+        if found is None or not self.lead:
             return None if found is None else found[0]
-        if self.expression.search(plain) is None:
-            return None
-        leads = [(match.end(), match.start()) for match in self.lead.finditer(plain)]
-        for match in self.expression.finditer(plain) if leads else ():
+        leads = [(match.end(), match.start()) for match in _compiled(self.lead).finditer(plain)]
+        for match in expression.finditer(plain) if leads else ():
             before = bisect_right(leads, (match.start(), len(plain))) - 1
             if before >= 0 and match.start() - leads[before][0] <= self.near:
                 return plain[leads[before][1] : match.end()]
@@ -47,10 +47,12 @@ class Rule(Struct, frozen=True):
 def _rule(name: str, words: str, expression: str, *, after: str = "", near: int = 80) -> Rule:
     """`words` are separated by blanks, groups of them by `&`."""
     groups = tuple([tuple(group.split()) for group in words.split("&")])
-    return Rule(name, groups, _compiled(expression), _compiled(after) if after else None, near)
+    return Rule(name, groups, expression, after, near)
 
 
+@cache
 def _compiled(expression: str) -> re.Pattern[str]:
+    """Compiled when it is first looked for: all of them at once would take longer than the whole start."""
     return re.compile(expression.replace(" ", r"[\W_]{0,8}").replace("~", r"(?:\W{1,8}\w{1,12})"))
 
 
