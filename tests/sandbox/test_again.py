@@ -39,7 +39,7 @@ async def attacked(sandbox: LocalSandbox, bait: Bait) -> set[Path]:
 async def test_two_hundred_attacks_in_a_row_leave_nothing_behind(mode: Mode) -> None:
     async with open_sandbox(mode, uid=26_000 + os.getpid() % 900, warm=2) as sandbox:
         await sandbox.warmed()
-        descriptors, mounted = len(os.listdir("/proc/self/fd")), mounts()
+        descriptors, mounted = len(os.listdir("/proc/self/fd")), mounts(sandbox)
         async with sandbox.acquire() as neighbour:
             await neighbour.put("theirs", b"belongs-to-the-host")
             with laid_out(sandbox._owner.uid, neighbour._slot.place.workspace / "theirs") as bait:
@@ -51,7 +51,7 @@ async def test_two_hundred_attacks_in_a_row_leave_nothing_behind(mode: Mode) -> 
         assert processes_of(sandbox) == ()
         assert {path.name for path in sandbox._data.iterdir()} <= {"etc"}
         assert not any(group.exists() for group in groups)
-        assert mounts() == mounted
+        assert mounts(sandbox) == mounted
         # The pool's own pipes are closed by now, so there are fewer than before.
         assert len(os.listdir("/proc/self/fd")) <= descriptors
         folder = sandbox._folder

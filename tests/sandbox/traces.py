@@ -21,13 +21,13 @@ class Traces(Struct, frozen=True):
     def of(cls, sandbox: LocalSandbox, lease: LocalLease) -> "Traces":
         slot = lease._slot
         paths = (slot._folder, *(slot.group.folders if slot.group else ()))
-        return cls(processes_of(sandbox), paths, mounts())
+        return cls(processes_of(sandbox), paths, mounts(sandbox))
 
     def left(self, sandbox: LocalSandbox) -> list[str]:
         """What is still there or has appeared."""
         found = [f"process {pid}: {command(pid)}" for pid in processes_of(sandbox) if pid not in self.processes]
         found += [f"path {path}" for path in self.paths if path.exists()]
-        return found + (["a mount"] if mounts() != self.mounts else [])
+        return found + (["a mount"] if mounts(sandbox) != self.mounts else [])
 
 
 def processes_of(sandbox: LocalSandbox) -> tuple[int, ...]:
@@ -67,6 +67,7 @@ def command(pid: int) -> str:
     return "?"
 
 
-def mounts() -> str:
-    """All but what other tests on this machine may mount meanwhile."""
-    return "\n".join(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "mainspring" in line)
+def mounts(sandbox: LocalSandbox) -> str:
+    """What is mounted in the sandbox's folder, or of it; others may mount what they like meanwhile."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return "\n".join(line for line in lines if sandbox._folder.name in line)
