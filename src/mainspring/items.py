@@ -4,6 +4,7 @@ One family serves the API, the stores and the providers. The set is open: an ite
 version does not know is kept as `Unknown`, and leaves exactly as it came. `encode` and `decode` are the only codec.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, cast
 
@@ -104,11 +105,13 @@ class Message(Item, Struct, frozen=True, tag_field="type", tag="message"):
         return "".join([part.text for part in self.content if isinstance(part, OutputText | InputText)])
 
 
-class ServerTool(Struct, frozen=True):
-    """A tool of an MCP server: the server's label, and what the server itself calls the tool."""
+class ServerTool(Struct, frozen=True, omit_defaults=True):
+    """A tool of an MCP server: the server's label, and what the server itself calls the tool. `at` tells servers apart that
+    requests bring under the same label."""
 
     label: str
     name: str
+    at: str = ""
 
 
 class FunctionCall(Item, Struct, frozen=True, tag_field="type", tag="function_call"):
@@ -319,9 +322,14 @@ def _known(kinds: dict[str, type[K]], value: object) -> K:
 
 
 def parsed_arguments(text: str) -> Json:
-    """The object that a call's arguments stand for; nothing at all means `{}`. Raises `ValueError` in words for the model."""
+    """The object that a call's arguments stand for; nothing at all means `{}`. Raises `ValueError` in words for the model.
+
+    A name that is there twice is an error: who reads the text may take the first for what counts, and the tool gets the last.
+    """
     try:
         value = msgspec.json.decode(text) if text.strip() else {}
+        if text.count(":") > _members(value):  # else every name that is written is there
+            json.loads(text, object_pairs_hook=_unique)
     except msgspec.DecodeError as error:
         raise ValueError(f"the arguments are not valid JSON: {error}") from None
     except RecursionError:
@@ -329,6 +337,20 @@ def parsed_arguments(text: str) -> Json:
     if not isinstance(value, dict):
         raise ValueError(f"the arguments must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def _members(value: object) -> int:
+    """How many names with values there are in all objects of a value."""
+    if isinstance(value, dict):
+        return len(value) + sum([_members(each) for each in value.values() if isinstance(each, dict | list)])
+    return sum([_members(each) for each in value if isinstance(each, dict | list)]) if isinstance(value, list) else 0
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the arguments have `{twice[:80]}` twice; send it once")
 
 
 def text_of(output: str | Sequence[Part]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest, SandboxError
+from mainspring.errors import InvalidRequest, NotFound, SandboxError
 from mainspring.ids import derived
 from mainspring.items import Json, ServerTool, ToolDefinition, Unknown
 from mainspring.items import Tool as Declared
@@ -183,10 +183,18 @@ def _container(tool: Declared) -> str | None:
             raise InvalidRequest(message, param="tools")
 
 
-def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunSpec:
+def _check_container(containers: "Containers | None", tenant: str, id: str) -> None:
+    try:
+        if containers is not None:
+            containers.about(tenant, id)
+    except NotFound as error:
+        raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
+
+
+def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None) -> RunSpec:
     """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
 
-    Raises `InvalidRequest` for one that is not offered here.
+    Raises `InvalidRequest` for one that is not offered here, `NotFound` for a container that is not one of the tenant's.
     """
     known = {tool.name: tool for tool in offered}
     tools: dict[str, Declared] = {}
@@ -198,7 +206,9 @@ def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str) -> RunS
         if name not in known:
             message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
             raise InvalidRequest(message, param="tools")
-        scope = _container(tool) or scope
+        if (container := _container(tool)) is not None:
+            _check_container(containers, spec.tenant, container)
+            scope = container
         tools[name] = known[name]
     if "code_interpreter" in tools:
         whose = ServerTool(derived("cntr", scope), "code_interpreter")

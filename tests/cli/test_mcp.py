@@ -56,6 +56,7 @@ def test_a_server_runs_in_the_sandbox_with_what_it_is_granted(shell: Shell) -> N
     ("arguments", "words"),
     [
         (("add", "clock"), "say where the server is"),
+        (("add", "web", "http://127.0.0.1/mcp"), "mainspring mcp add web --url http://127.0.0.1/mcp"),
         (("add", "not a label", "--url", "http://x/mcp"), "must be 1 to 64 letters"),
         (("add", "clock", "--url", "ftp://x"), "no HTTP URL"),
         (("add", "clock", "--url", "http://x/mcp", "--header", "nonsense"), "must be NAME:VALUE"),
@@ -82,3 +83,13 @@ def test_a_server_that_does_not_answer_is_an_error_with_its_name(shell: Shell) -
     result = shell.run("mcp", "test")
     assert result.code == 1
     assert "gone: " in result.err
+
+
+def test_a_program_that_is_not_there_is_named_when_it_is_added(shell: Shell) -> None:
+    added = shell.run("mcp", "add", "x", "--", "nosuchprogram")
+    assert (added.code, "there is no program `nosuchprogram` here" in added.err) == (0, True)
+
+
+def test_each_example_has_a_line_of_its_own(shell: Shell) -> None:
+    lines = [line.strip() for line in shell.run("mcp", "add", "--help").out.splitlines()]
+    assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == ["time", "files", "docs"]

@@ -45,6 +45,18 @@ async def test_an_approval_is_kept_while_its_server_is_away_and_used_when_it_is_
         assert web.calls == 1
 
 
+async def test_an_approval_is_for_the_server_it_was_asked_about() -> None:
+    async with engine_with(call("write"), say("Written.")) as engine, served("good") as web, served("good") as other:
+        first = await engine.run("Write.", tools=[tool(web.url)])
+        [asked] = [item for item in first.output if isinstance(item, ApprovalRequest)]
+        yes = (ApprovalResponse(asked.id, True),)
+        with pytest.raises(InvalidRequest, match="takes or does something else now"):
+            await engine.run(yes, previous=first.spec.id, tools=[tool(other.url)])
+        assert (web.calls, other.calls) == (0, 0)
+        second = await engine.run(yes, previous=first.spec.id, tools=[tool(web.url)])
+        assert (second.text, web.calls, other.calls) == ("Written.", 1, 0)
+
+
 async def test_why_the_server_is_away_is_told() -> None:
     async with engine_with(call("write")) as engine, served("good") as web:
         first = await engine.run("Write.", tools=[tool(web.url)])

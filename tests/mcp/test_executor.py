@@ -12,6 +12,7 @@ from tests.mcp.conftest import Zoo, until
 from tests.mcp.web import served
 
 from mainspring import Engine
+from mainspring.events import ToolProgress
 from mainspring.items import FunctionCallOutput, ToolDefinition
 from mainspring.loop.run import Run
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -81,6 +82,20 @@ async def test_whatever_one_server_does_the_others_serve_and_the_run_ends(animal
     assert (run.status, run.text) == ("completed", "Done.")
     served = [output for output in outputs(run) if output.output == '{"text": "b"}' and not output.is_error]
     assert len(served) >= 2
+
+
+async def test_a_server_that_tells_of_its_progress_without_end_is_not_heard_to_the_end(zoo: Zoo, tools_of: Open) -> None:
+    tools = tools_of(zoo.spec("talker"))
+    made = await tools.toolset()
+    async with Engine(Scripted(call("read"), turn(say="Done.")), executors=[tools]) as engine:
+        spec = engine.spec("go", tools=made.definitions)
+        tools.bind(spec.id, made)
+        handle = await engine.start(spec)
+        told = [record.event.text async for record in handle.events() if isinstance(record.event, ToolProgress)]
+    assert handle.run.text == "Done."
+    assert len(told) <= 1_000
+    assert sum(map(len, told)) < 600_000
+    assert told[-1] == "[it tells more than is shown]"
 
 
 async def test_a_failing_server_has_no_tools_and_says_why(zoo: Zoo, tools_of: Open) -> None:

@@ -163,13 +163,13 @@ async def test_what_only_root_can_reach_is_shown_to_whom_it_is_granted(
 
 
 async def test_nothing_a_server_started_outlives_it(sandbox: LocalSandbox, wrap: Wrap) -> None:
-    mark, before = token_hex(8), mounts()
+    mark, before = token_hex(8), mounts(sandbox)
     connection = Connection(server(sandbox, str(SPY)), wrap=wrap)
     await connection.call("attempt", {"what": "leave", "with": mark})
     await until(lambda: bool(marked(mark)))
     await connection.close()
     await until(lambda: not marked(mark))
-    assert mounts() == before
+    assert mounts(sandbox) == before
     await until(lambda: not any(path.name != "etc" for path in sandbox._data.iterdir()))
 
 

@@ -6,12 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.items import InputFile, InputImage, InputText, Json, ToolDefinition
+from mainspring.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Json,
+    ToolDefinition,
+    Unknown,
+    encode,
+)
+from mainspring.server.calls import server_call
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.exchange import Answer, Listing, Rejected, RemoteTool
 from mainspring.tools.mcp.servers import ServerSpec, ToolFilter
 from mainspring.tools.mcp.toolset import Offer, Toolset, offer_of, toolset
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABAQAAAAA3bvkkAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+PDF = "data:application/pdf;base64,cGRm"
 SCHEMA: Json = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
@@ -146,25 +159,73 @@ def test_every_kind_of_content_is_carried() -> None:
     blob = {"uri": "file:///a/plan.pdf", "mimeType": "application/pdf", "blob": "cGRm"}
     content: list[Json] = [
         {"type": "text", "text": "see"},
-        {"type": "image", "data": "aW1n", "mimeType": "image/png"},
+        {"type": "image", "data": PNG, "mimeType": "image/jpeg"},
         {"type": "audio", "data": "d2F2", "mimeType": "audio/x-wav"},
         {"type": "resource", "resource": {"uri": "memo://1", "text": "a memo"}},
         {"type": "resource", "resource": blob},
-        {"type": "resource", "resource": {"uri": "x://y", "mimeType": "image/gif", "blob": "Z2lm"}},
+        {"type": "resource", "resource": {"uri": "x://y", "mimeType": "image/png", "blob": PNG}},
         {"type": "resource_link", "uri": "https://a.example/b", "name": "b", "description": "The b."},
         {"type": "hologram", "light": 1},
     ]
     assert output_of(Answer(tuple(content), {"n": 1})) == (
         InputText("see"),
-        InputImage("data:image/png;base64,aW1n"),
+        InputImage(f"data:image/png;base64,{PNG}"),
         InputFile(filename="audio.wav", file_data="data:audio/x-wav;base64,d2F2"),
         InputText("memo://1:\na memo"),
         InputFile(filename="plan.pdf", file_data="data:application/pdf;base64,cGRm"),
-        InputImage("data:image/gif;base64,Z2lm"),
+        InputImage(f"data:image/png;base64,{PNG}"),
         InputText("https://a.example/b (b, The b.)"),
         InputText('{"type":"hologram","light":1}'),
         InputText('{"n":1}'),
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "mime", "told"),
+    [
+        ("not base64", "image/png", "[the server sent image (image/png) that is not base64]"),
+        ("iVBORw0=", "image/png", "[the server sent 5 bytes as image/png that are no image a model can look at]"),
+        (PNG[:40], "image/png", "[the server sent 30 bytes as image/png that are no image a model can look at]"),
+        ("aW1n", "image/svg+xml", "[the server sent 3 bytes as image/svg+xml that are no image a model can look at]"),
+        ("aW1n", "image/png\r\nx: y", "[the server sent 3 bytes as image/png x: y that are no image a model can look at]"),
+    ],
+)
+def test_an_image_that_is_none_is_told_and_not_passed_on(data: str, mime: str, told: str) -> None:
+    assert output_of(Answer(({"type": "image", "data": data, "mimeType": mime},))) == told
+
+
+def test_the_client_is_told_what_else_the_model_was_given() -> None:
+    output = (InputText("see"), InputImage(f"data:image/png;base64,{PNG}"), InputFile(filename="a.pdf", file_data=PDF))
+    item = server_call(FunctionCall("call_1", "look", "{}", id="fc_1"), FunctionCallOutput("call_1", output))
+    assert isinstance(item, Unknown)
+    assert item.data["output"] == "see\n[image: image/png, 69 bytes]\n[a.pdf: application/pdf, 3 bytes]"
+
+
+def test_the_kind_of_a_file_is_one_that_can_be_written_down() -> None:
+    sent = {"type": "audio", "data": "d2F2", "mimeType": "audio/wav\r\nx: y"}
+    assert output_of(Answer((sent,))) == (InputFile(filename="audio.bin", file_data="data:application/octet-stream;base64,d2F2"),)
+
+
+def test_a_server_that_tells_too_much_is_cut_short() -> None:
+    wide: Json = {"type": "object", "properties": {"text": {"type": "string", "description": "x" * 60_000}}}
+    listed = (RemoteTool("long", "x" * 15_000_000, SCHEMA), *[RemoteTool(f"wide{number}", "", wide) for number in range(20)])
+    offer = offer_of(server(), Listing(listed))
+    assert len(offer.tools[0].description) == 8_000
+    assert len(encode(offer.tools)) < 600_000
+    assert offer.rejected[-1] == Rejected("wide19", "what the server tells of its tools has more than 512000 bytes")
+    assert len(offer.tools) + len(offer.rejected) == 21
+
+
+def test_the_operators_tools_keep_the_names_that_a_stranger_would_take() -> None:
+    own = Offer(ServerSpec("a", url="https://a.example/mcp", trusted=True), (remote("read"), remote("write")))
+    stranger = Offer(server("b"), (remote("read"), remote("a__read"), remote("list")))
+    assert owners(toolset([stranger, own])) == {
+        "read": ("a", "read"),
+        "write": ("a", "write"),
+        "b__read": ("b", "read"),
+        "b__a__read": ("b", "a__read"),
+        "list": ("b", "list"),
+    }
 
 
 def test_structured_content_that_a_text_repeats_is_told_once() -> None:

@@ -99,6 +99,12 @@ def called(request: dict[str, Any], inbox: Iterator[str]) -> None:
                 told = {"progressToken": token, "progress": step, "total": 2}
                 send({"method": "notifications/progress", "params": told})
             answer(request, "done")
+        case "talker":
+            token = request["params"]["_meta"]["progressToken"]
+            for step in range(3_000):
+                told = {"progressToken": token, "progress": step, "message": "x" * 2_000}
+                send({"method": "notifications/progress", "params": told})
+            answer(request, "done")
         case "env":
             answer(request, json.dumps(dict(os.environ)))
         case _:

@@ -303,3 +303,14 @@ async def test_a_session_that_is_left_while_a_cell_runs_ends_the_cell(runner: Lo
         result = await asyncio.wait_for(cell, 30)
     assert result.exit == Exit(137, 9, "signal")
     assert result.is_state_lost
+
+
+async def test_a_cell_that_answers_in_place_of_the_worker_does_not_shift_later_answers(runner: LocalSandbox) -> None:
+    forged = "import os, struct\nm = struct.pack('>iii', 2, 0, 0) + b'forged'\nos.write(3, struct.pack('>I', len(m)) + m)\n'real'"
+    async with runner.acquire() as lease, lease.session() as session:
+        await session.run_cell("n = 1")
+        assert (await session.run_cell(forged)).value in ("forged", "'real'")
+        results = [await session.run_cell(f"{number}") for number in range(3)]
+        # The answer that was left over ends its interpreter, and is taken for no other.
+        assert [result.value for result in results] in (["0", "1", "2"], [None, "1", "2"])
+        assert results[0].value is not None or results[0].is_state_lost

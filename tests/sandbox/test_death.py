@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec import Struct
 from tests.sandbox.traces import ancestors, everything, owner, processes_of
 
 from mainspring.errors import SandboxError
@@ -49,6 +51,45 @@ def test_an_engine_that_is_killed_leaves_no_process_file_or_group(mode: str) -> 
     assert [path for path in [told["folder"], *told["groups"]] if Path(path).exists()] == []
 
 
+class Killed(Struct, frozen=True):
+    """What an engine was that was killed with its warden: where it kept things, and what it had started."""
+
+    left: tuple[Path, ...]
+    started: tuple[int, ...]
+
+    def remains(self) -> list[Path]:
+        return [path for path in self.left if path.exists()]
+
+
+def killed(mode: Mode, uid: int, place: Path) -> Killed:
+    place.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "TMPDIR": str(place)}
+    command = [sys.executable, str(ENGINE), mode, str(uid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as engine:
+        assert engine.stdout is not None
+        told = json.loads(engine.stdout.readline())
+        started = tuple([pid for pid in everything() if told["warden"] in ancestors(pid)])
+        os.kill(engine.pid, signal.SIGSTOP)
+        os.kill(told["warden"], signal.SIGKILL)
+        engine.kill()
+    assert has_ended(told["warden"])
+    assert Path(told["folder"]).exists()
+    return Killed((Path(told["folder"]), *map(Path, told["groups"])), started)
+
+
+@pytest.mark.parametrize("mode", ["bwrap", "landlock"])
+async def test_what_an_engine_and_its_warden_left_when_both_were_killed_goes_with_the_next_start(mode: Mode) -> None:
+    uid = 26_000 + os.getpid() % 900
+    # A place of its own: other tests start sandboxes too, which would clear up.
+    with TemporaryDirectory() as name:
+        dead = await asyncio.to_thread(killed, mode, uid, Path(name))
+        async with open_sandbox(mode, folder=Path(name), uid=uid + 1, warm=0) as sandbox:
+            assert dead.remains() == []
+            assert all(await asyncio.gather(*(asyncio.to_thread(has_ended, pid) for pid in dead.started)))
+            async with open_sandbox(mode, folder=Path(name), uid=uid + 2, warm=0):
+                assert sandbox._folder.exists(), "what is in use stays"
+
+
 @pytest.mark.parametrize("mode", ["bwrap", "landlock"])
 async def test_a_warden_that_is_killed_takes_its_programs_along_and_is_told_of(mode: Mode) -> None:
     async with open_sandbox(mode, uid=27_000 + os.getpid() % 900, warm=0) as sandbox, sandbox.acquire() as lease:
@@ -65,5 +106,9 @@ async def test_a_warden_that_is_killed_takes_its_programs_along_and_is_told_of(m
         assert not (await sandbox.health()).is_ok
         with pytest.raises(SandboxError, match="warden process was ended"):
             await anext(lease.run("print(1)"))
+        async with sandbox.acquire() as another:
+            assert (await another.execute("print(1)")).stdout == "1\n", "another warden was started"
+        assert (await sandbox.health()).is_ok
+        assert (await lease.execute("print(1)")).stdout == "1\n"
         folder = sandbox._folder
     assert not folder.exists()

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,32 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture
 def outside(workspace: Path) -> Path:
     return workspace.parent / "outside"
+
+
+def test_what_lies_deep_is_counted_and_nothing_is_put_there(workspace: Path) -> None:
+    with chdir(workspace):
+        for _ in range(1_000):
+            os.mkdir("folder")
+            os.chdir("folder")
+        Path("file").write_bytes(b"x" * 100_000)
+    used = files.usage(workspace, 2_000)
+    assert (used.entries, used.is_whole) == (1_001, True)
+    assert used.size >= 100_000
+    assert files.listing(workspace, 2_000).is_complete is False
+    assert files.usage(workspace, 500).entries == 501
+    with pytest.raises(InvalidRequest, match="in at most 64 folders"):
+        files.write(workspace, "d/" * 66 + "f", b"x", NOBODY, MOST)
+    assert os.listdir(workspace) == ["folder"]
+    files.remove_tree(workspace)
+
+
+def test_folders_too_many_and_too_long_to_be_looked_into_are_told(workspace: Path) -> None:
+    with chdir(workspace):
+        for _ in range(1_000):
+            os.mkdir("f" * 250)
+            os.chdir("f" * 250)
+    assert files.usage(workspace, 2_000).is_whole is False
+    files.remove_tree(workspace)
 
 
 @pytest.mark.parametrize("target", ["absolute", "relative"])

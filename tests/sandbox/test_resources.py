@@ -1,14 +1,19 @@
 """Using too much: each attack ends as an ordinary error of its own run, and leaves nothing behind."""
 
+import os
+
 import pytest
 from tests.sandbox.traces import Traces, processes_of
 
+from mainspring.errors import InvalidRequest
 from mainspring.tools.sandbox.cgroup import NoGroups
+from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.port import MEGABYTE, Exit, Limits, Result, SandboxSpec
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
 
-SMALL = Limits(memory=128 * MEGABYTE, processes=24, seconds=20, output=100_000, file=MEGABYTE, disk=8 * MEGABYTE, entries=500)
+ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root may ask what a process has mapped")
+SMALL = Limits(memory=128 * MEGABYTE, processes=24, seconds=20, output=100_000, file=MEGABYTE, disk=8 * MEGABYTE, entries=1_500)
 
 FORK_BOMB = """
 import os, time
@@ -39,6 +44,33 @@ SHARED_MEMORY = "import mmap\nm = mmap.mmap(-1, 2 << 30)\nfor at in range(0, 2 <
 GIGABYTE_OF_OUTPUT = "import os\nwhile True: os.write(1, b'x' * 65536)"
 THOUSANDS_OF_FILES = "import time\nfor n in range(3000): open(str(n), 'w').close()\ntime.sleep(600)"
 MUCH_IN_MANY_FILES = "import time\nfor n in range(100): open(str(n), 'w').write('x' * 1_000_000)\ntime.sleep(600)"
+MUCH_OUT_OF_SIGHT = """
+import os, time
+for _ in range(70): os.mkdir('d'); os.chdir('d')
+for n in range(30): open(str(n), 'w').write('x' * 1_000_000)
+time.sleep(600)
+"""
+WITHOUT_NAMES = """
+import os
+held = []
+for n in range(30):
+    file = open(str(n), 'wb', buffering=0)
+    file.write(b'x' * 1_000_000)
+    os.unlink(str(n))
+    held.append(file)
+"""
+MAPPED = """
+import mmap, os
+held = []
+for n in range(30):
+    with open(str(n), 'wb+', buffering=0) as file:
+        file.write(b'x' * 1_000_000)
+        held.append(mmap.mmap(file.fileno(), 4096, mmap.MAP_SHARED))
+    held[-1][0] = 1
+    os.unlink(str(n))
+file = None
+"""
+TENS_OF_THOUSANDS = "import os\nfor n in range(11_000): os.mknod(str(n))"
 ONE_LARGE_FILE = "with open('large', 'wb') as f:\n    while True: f.write(b'x' * 65536); f.flush()"
 SURVIVOR = """
 import os, signal, sys, time
@@ -119,11 +151,37 @@ async def test_output_of_exactly_the_limit_is_no_error(sandbox: LocalSandbox) ->
     assert (len(result.stdout), result.exit) == (SMALL.output, Exit(0))
 
 
-@pytest.mark.parametrize("code", [THOUSANDS_OF_FILES, MUCH_IN_MANY_FILES], ids=["thousands", "large"])
+@pytest.mark.parametrize(
+    "code",
+    [THOUSANDS_OF_FILES, MUCH_IN_MANY_FILES, MUCH_OUT_OF_SIGHT, WITHOUT_NAMES + "import time\ntime.sleep(600)"],
+    ids=["thousands", "large", "deep", "without names"],
+)
 async def test_too_many_or_too_large_files_end_the_run(sandbox: LocalSandbox, code: str) -> None:
     result = await attacked(sandbox, code)
     assert result.exit == Exit(None, reason="disk_limit")
     assert len(result.files) <= SMALL.entries
+
+
+@pytest.mark.parametrize("code", [WITHOUT_NAMES, pytest.param(MAPPED, marks=ROOT_ONLY)], ids=["open", "mapped"])
+async def test_a_cell_that_holds_on_to_files_without_names_does_not_rest_with_them(sandbox: LocalSandbox, code: str) -> None:
+    async with sandbox.acquire(SandboxSpec(limits=SMALL)) as lease, lease.session() as session:
+        await session.run_cell("n = 1")
+        result = await session.run_cell(code)
+        assert (result.exit, result.is_state_lost) == (Exit(None, reason="disk_limit"), True)
+        assert (await session.run_cell("'n' in globals()")).value == "False"
+
+
+async def filled(lease: LocalLease) -> None:
+    for number in range(100):
+        await lease.execute(f"import os\nos.mkdir('{number}'); os.chdir('{number}')\n{TENS_OF_THOUSANDS}")
+
+
+async def test_nothing_is_started_in_a_workspace_that_one_run_after_the_other_has_filled(sandbox: LocalSandbox) -> None:
+    async with sandbox.acquire(SandboxSpec(limits=SMALL)) as lease:
+        with pytest.raises(InvalidRequest, match="nothing runs in this workspace any more"):
+            await filled(lease)
+        with pytest.raises(InvalidRequest, match="does not fit"):
+            await lease.put("more", b"x")
 
 
 async def test_a_file_grows_no_further_than_its_limit(sandbox: LocalSandbox) -> None:

@@ -12,9 +12,11 @@ import anyio
 import pytest
 from tests.sandbox.conftest import opened
 
+from mainspring.tools.sandbox.cgroup import NoGroups
 from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.grants import Program, grants_of
 from mainspring.tools.sandbox.local import LocalSandbox
+from mainspring.tools.sandbox.probe import Mode
 from mainspring.tools.sandbox.wrap import unwrapped, wrapped
 
 LOOK = """
@@ -123,3 +125,16 @@ def test_a_script_in_a_home_does_not_show_the_home(monkeypatch: pytest.MonkeyPat
         (home / "server.py").touch()
         (home / "package.json").touch()
         assert paths("/usr/bin/python3", str(home / "server.py")) == {str(home / "server.py")}
+
+
+LIMITS = "import json, resource\nprint(json.dumps([resource.getrlimit(getattr(resource, f'RLIMIT_{n}'))[1] for n in NAMES]))"
+
+
+@pytest.mark.parametrize("mode", ["bwrap", "landlock"])
+async def test_each_process_is_held_to_limits_where_no_group_counts_them_together(mode: Mode) -> None:
+    async for sandbox in opened(mode, groups=NoGroups()):
+        code = f"NAMES = ('CORE', 'FSIZE', 'NPROC', 'DATA')\n{LIMITS}"
+        async with wrapped(sandbox, Program(argv=(sandbox._backend.python.executable, "-c", code))) as line:
+            core, file, processes, data = json.loads(await anyio.to_thread.run_sync(ran, tuple(line)))
+        assert (core, file, data) == (0, 1 << 30, 2 << 30)
+        assert 512 <= processes < 10_000

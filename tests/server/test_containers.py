@@ -1,7 +1,9 @@
 """Containers over HTTP, as the official client knows them: made, listed, removed, and files in and out of them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -59,6 +61,90 @@ async def test_a_container_is_made_listed_shown_and_removed() -> None:
         with pytest.raises(openai.NotFoundError, match=f"no container `{first.id}`"):
             await containers.retrieve(first.id)
         assert [found.id async for found in await containers.list()] == [second.id]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("./dot.txt", "dot.txt"), ("a//b.txt", "a/b.txt"), ("a/./c.txt", "a/c.txt"), ("d/" * 64 + "f", "d/" * 64 + "f")],
+)
+async def test_a_file_is_told_under_the_name_that_it_has(name: str, path: str) -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="names")
+        sent = await openai_client.containers.files.create(container.id, file=(name, b"x"))
+        found = [file async for file in await openai_client.containers.files.list(container.id)]
+        assert [(file.id, file.path, file.source, file.bytes) for file in found] == [(sent.id, path, "user", 1)]
+        assert sent.path == path
+
+
+@pytest.mark.parametrize("name", ["dir/", "d/" * 66 + "f", "f" * 300])
+async def test_what_names_no_file_is_refused_and_nothing_is_written(name: str) -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="names")
+        with pytest.raises(openai.BadRequestError):
+            await openai_client.containers.files.create(container.id, file=(name, b"x"))
+        assert [file.path async for file in await openai_client.containers.files.list(container.id)] == []
+
+
+async def test_uploads_in_parallel_do_not_fill_more_than_the_disk() -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
+        assert engine.workshop.containers is not None
+        engine.workshop.containers.spec = SandboxSpec(limits=Limits(disk=4 * MEGABYTE))
+        container = await openai_client.containers.create(name="full")
+        files = openai_client.containers.files
+        sent = await asyncio.gather(
+            *[files.create(container.id, file=(f"d/e/{number}", bytes(MEGABYTE))) for number in range(12)], return_exceptions=True
+        )
+        assert len([one for one in sent if isinstance(one, openai.BadRequestError)]) == 12 - 3
+        assert len([file async for file in await files.list(container.id)]) == 3
+
+
+async def test_the_model_is_told_of_the_files_that_were_put_in() -> None:
+    cell = call("code_interpreter", code="1")
+    turns = [cell, say("Seen.", expect="[files put in by the user: data.csv (3 bytes)]\n1"), cell, say("Seen.", expect="1")]
+    more = [cell, say("Seen.", expect="[files put in by the user: more.csv (4 bytes)]\n1")]
+    async with serving(*turns, *more) as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="telling")
+        files = openai_client.containers.files
+        await files.create(container.id, file=("data.csv", b"1,2"))
+        gone = await files.create(container.id, file=("gone.csv", b"1,2"))
+        await files.delete(gone.id, container_id=container.id)
+        for number in range(3):
+            if number == 2:
+                await files.create(container.id, file=("more.csv", b"1,2,"))
+            answer = await openai_client.responses.create(
+                model="m", input="Look.", tools=[{"type": "code_interpreter", "container": container.id}]
+            )
+            assert answer.output_text == "Seen."
+
+
+async def test_a_container_that_is_not_there_is_refused() -> None:
+    async with serving(say("Never.")) as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="mine")
+        await openai_client.containers.delete(container.id)
+        for name in (container.id, "cntr_madeup"):
+            with pytest.raises(openai.NotFoundError, match=f"there is no container `{name}`") as raised:
+                await openai_client.responses.create(
+                    model="m", input="Go.", tools=[{"type": "code_interpreter", "container": name}]
+                )
+            assert raised.value.param == "tools"
+
+
+async def test_a_key_that_may_run_nothing_puts_nothing_into_containers(tmp_path: Path) -> None:
+    engine = Engine(Scripted(), database=tmp_path / "runs.db", workshop=Workshop(("shell",)))
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys)) as url:
+        weak = await keys.create(scopes=("responses",))
+        strong = await keys.create(scopes=("responses", "tools:execute:shell"))
+        async with client(url, strong) as able, client(url, weak) as unable:
+            container = await able.containers.create(name="mine")
+            for attempt in (
+                unable.containers.create(name="theirs"),
+                unable.containers.files.create(container.id, file=("f", b"x")),
+                unable.containers.delete(container.id),
+            ):
+                with pytest.raises(openai.PermissionDeniedError, match="may use no tool that works in a container"):
+                    await attempt
+            await able.containers.files.create(container.id, file=("f", b"x"))
 
 
 async def test_files_go_in_are_worked_on_and_come_out() -> None:
@@ -217,6 +303,10 @@ async def test_a_file_by_its_id_alone_is_refused() -> None:
             await openai_client.containers.files.create(container.id, file_id="file_1")
 
 
+def named(charset: str, name: str) -> bytes:
+    return f"Content-Disposition: form-data; name=\"file\"; filename*={charset}''{name}\r\n\r\nx".encode()
+
+
 def form(*parts: bytes, boundary: str = "B", end: bytes = b"--") -> bytes:
     return b"".join([f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts]) + f"--{boundary}".encode() + end
 
@@ -248,6 +338,9 @@ def test_a_name_in_any_script_is_understood() -> None:
         ),
         ("multipart/form-data; boundary=B", form(b'Content-Disposition: form-data; name="f"\r\n\r\nx'), "no part called"),
         ("multipart/form-data; boundary=B", form(b"nonsense"), "no part called"),
+        ("multipart/form-data; boundary=B", form(named("unicode_escape", "a")), "a character set other than utf-8"),
+        ("multipart/form-data; boundary=B", form(named("idna", "a")), "a character set other than utf-8"),
+        ("multipart/form-data; boundary=B", form(named("utf-8", "%FF")), "is not in the character set"),
     ],
 )
 def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -> None:

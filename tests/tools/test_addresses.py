@@ -193,3 +193,9 @@ def test_what_is_no_http_url_has_no_endpoint(url: str) -> None:
 def test_an_endpoint_has_the_port_of_its_scheme() -> None:
     assert endpoint("https://public.example/a") == ("public.example", 443)
     assert endpoint("http://public.example:81/a") == ("public.example", 81)
+
+
+@pytest.mark.parametrize("host", ["example.com..", "a..b", f"{'a' * 64}.example"])
+async def test_a_host_that_cannot_be_a_name_is_refused_and_nothing_breaks(host: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be resolved"):
+        await AddressGuard().check(f"http://{host}/")

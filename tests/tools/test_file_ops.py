@@ -83,6 +83,7 @@ async def test_a_range_of_lines_is_read_and_says_how_to_go_on(work: Path) -> Non
     assert text == "\nSome words.\n[lines 2 to 3 of 4; go on with start_line=4]"
     assert await output(work, "read", "readme.md", start_line=4) == "More words.\n[lines 4 to 4 of 4]"
     assert await error(work, "read", "readme.md", start_line=5) == "`readme.md` has 4 lines; there is no line 5"
+    assert "end_line=2 is before start_line=3" in await error(work, "read", "readme.md", start_line=3, end_line=2)
 
 
 async def test_a_long_file_comes_in_pages_that_lose_nothing(work: Path) -> None:

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from mainspring.app import Engine
+from mainspring.composition import composed
+from mainspring.config import Settings
 from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
 from mainspring.items import Effect, FunctionCallOutput, InputText, Json, ToolDefinition
 from mainspring.loop.run import Run
@@ -424,3 +426,17 @@ def test_importing_the_registry_is_light() -> None:
     heavy = ("aiohttp", "yaml", "jsonschema_rs", "mainspring.tools.builtin.web_fetch")
     code = f"import sys, mainspring.tools.registry; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.requirement("C17")
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_settings_say_whether_tools_of_installed_packages_are_offered(is_asked: bool) -> None:
+    engine = composed(Settings(discover=is_asked), Scripted(), "scripted", database=None)
+    assert ("ready_clock" in [tool.name for tool in engine.definitions]) is is_asked
+
+
+@pytest.mark.parametrize("folder", [None, "no/such/folder"])
+def test_file_ops_without_its_folder_is_refused_at_the_start(folder: str | None) -> None:
+    with pytest.raises(InvalidRequest, match=r"set `working_dir` in mainspring\.toml"):
+        composed(Settings(builtins=("file_ops",), working_dir=folder), Scripted(), "scripted", database=None)

@@ -227,3 +227,8 @@ async def test_without_a_sandbox_the_tool_is_offered_and_every_call_refused_with
     assert outputs == [(refusal, True)] * 2
     assert refusal in prompt(script.requests[-1])
     assert not (await absent.health()).is_ok
+
+
+async def test_a_nul_in_the_command_is_told_in_words(containers: Containers) -> None:
+    result = await Shell(containers).execute({"command": "echo a\0b"}, ToolContext(run_id="resp_1"))
+    assert (result.success, "cannot hold the character NUL" in result.error) == (False, True)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +13,25 @@ import typer
 if TYPE_CHECKING:
     from mainspring.tools.mcp.servers import ServerSpec
 
+ADD = """
+Adds a server to the settings.
+
+Examples:
+
+    mainspring mcp add time --network -- uvx mcp-server-time
+
+    mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
+
+    mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
+"""
+
 app = typer.Typer(name="mcp", help="Adds, lists and tries the MCP servers whose tools every request may use.")
 
 Config = Annotated[Path, typer.Option(metavar="FILE", help="The settings. Default: mainspring.toml.", show_default=False)]
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="What the server is called.")]
 
 
-@app.command()
+@app.command(help=ADD)
 def add(
     label: Label,
     command: Annotated[
@@ -35,14 +48,6 @@ def add(
     no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run the program without the sandbox.")] = False,
     config: Config = Path("mainspring.toml"),
 ) -> int:
-    """Adds a server to the settings.
-
-    Examples:
-
-        mainspring mcp add time --network -- uvx mcp-server-time
-        mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
-        mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
-    """
     from mainspring.cli.plain import say
     from mainspring.config import load
     from mainspring.errors import InvalidRequest
@@ -51,6 +56,8 @@ def add(
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
     table: dict[str, object] = {"url": url} if url else {}
+    if command and command[0].startswith(("http://", "https://")):
+        raise InvalidRequest(f"`{command[0]}` is an address and no program; write: mainspring mcp add {label} --url {command[0]}")
     if command:
         table |= {"command": command[0], "args": command[1:]}
     table |= {"headers": _pairs(header or (), ":")} if header else {}
@@ -68,6 +75,8 @@ def add(
     # Headers and variables hold keys, so a file that is new is for its owner alone.
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
         file.write(_written(label, table))
+    if command and shutil.which(command[0]) is None:
+        say(f"there is no program `{command[0]}` here; install it before the server starts, or correct {config}")
     say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
     return 0
 

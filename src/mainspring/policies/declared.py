@@ -8,7 +8,7 @@ import shlex
 from functools import lru_cache
 from typing import Final, get_args
 
-from mainspring.items import Effect, Json, Purpose, ToolDefinition
+from mainspring.items import Effect, Json, Purpose, ServerTool, ToolDefinition
 from mainspring.items import parsed_arguments as parsed
 from mainspring.loop.run import Call, Run
 
@@ -22,6 +22,14 @@ def served(call: Call, run: Run) -> ToolDefinition | None:
     """The tool of this call if it is performed here; None if it is the client's own to perform, or nobody's."""
     tool = run.spec.tool(call.item.name)
     return None if tool is None or tool.kind == "function" else tool
+
+
+def other_names(tool: ToolDefinition) -> tuple[str, ...]:
+    """What a tool of an MCP server is called besides what the model calls it, which depends on the names of other tools: what is
+    said against the tool by any of its names holds."""
+    if tool.kind != "mcp" or not isinstance(whose := tool.server, ServerTool):
+        return ()
+    return whose.name, f"{whose.label}__{whose.name}", f"{whose.label}.{whose.name}"
 
 
 def effects_of(tool: ToolDefinition, arguments: Json) -> frozenset[Effect]:

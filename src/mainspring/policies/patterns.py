@@ -6,12 +6,15 @@ A pattern is `tool:operation` or `tool`; `*` and `?` stand for any text and any 
 specific rules: an exact tool before a wildcard, with an operation before without, the longer before the shorter, and the stricter
 of two that are alike. A call that no pattern fits is no concern of the rules: other policies decide, or a rule for `*` does.
 
+A tool of an MCP server goes by several names: what the model calls it, what its server does, and `server__tool`. A rule for any
+of them can deny it or ask; only one for the name that the model has for it can allow.
+
 An overlay can only narrow. Its rules are asked beside those it is laid over, and the strictest answer stands.
 """
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
@@ -19,7 +22,7 @@ from msgspec import Struct
 
 from mainspring.errors import InvalidRequest
 from mainspring.loop.run import Call, Run
-from mainspring.policies.declared import operation_of, parsed_arguments
+from mainspring.policies.declared import operation_of, other_names, parsed_arguments
 from mainspring.ports import Allow, Ask, Deny, Verdict
 
 Choice = Literal["allow", "ask", "deny"]
@@ -48,10 +51,21 @@ class Rules(Struct, frozen=True):
         rules = [Rule(pattern, choice) for pattern, choice in choices.items()]
         return cls((tuple(sorted(rules, key=_precedence)),))
 
-    def rule(self, tool: str, operation: str | None = "") -> Rule | None:
-        """The rule that decides about this call, None if none does. Of an operation that is not known, the strictest does."""
+    def rule(self, tool: str, operation: str | None = "", others: Sequence[str] = ()) -> Rule | None:
+        """The rule that decides about this call, None if none does. Of an operation that is not known, the strictest does.
+
+        `others` are more names of the tool, by which it can be denied or asked about, and not allowed.
+        """
         found = [rule for layer in self.layers if (rule := _first(layer, tool, operation)) is not None]
+        for layer in self.layers:
+            named = [rule for other in others if (rule := _first(layer, other, operation)) is not None]
+            # One that fits the tool's first name as well has given way there to a more specific one, or was found.
+            found += [rule for rule in named if rule.choice != "allow" and not _fits(rule, tool, operation)]
         return _strictest(found)
+
+    def is_idle(self, tools: Iterable[str]) -> bool:
+        """Whether no rule is for any of these tools, whatever they are asked to do."""
+        return all(not _alike(rule.pattern.partition(":")[0], tool) for layer in self.layers for rule in layer for tool in tools)
 
 
 def narrowed(base: Rules, overlay: Rules) -> Rules:
@@ -76,7 +90,7 @@ class ToolRules:
             operation = operation_of(tool, parsed_arguments(call.item.arguments))
         except ValueError:
             operation = None
-        rule = self._rules.rule(tool.name, operation)
+        rule = self._rules.rule(tool.name, operation, other_names(tool))
         if rule is None or rule.choice == "allow":
             return Allow()
         if rule.choice == "ask":

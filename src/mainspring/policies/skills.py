@@ -1,14 +1,15 @@
 """Do the skills that are active in the run leave this tool?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mainspring.loop.run import Call, Run
-from mainspring.policies.declared import operation_of, parsed_arguments
+from mainspring.policies.declared import operation_of, other_names, parsed_arguments
 from mainspring.ports import Allow, Deny, Verdict
 
 
 class SkillScope:
-    """Denies what an active skill refuses. `refusal` is told the run, the tool and its operation, and says why, or None.
+    """Denies what an active skill refuses. `refusal` is told the run, the tool's names, the model's first, and the operation, and
+    says why, or None.
 
     The operation is empty for a tool that has none, and None if the call does not tell. It holds for the client's tools as well.
     """
@@ -16,7 +17,7 @@ class SkillScope:
     name = "skill_scope"
     never_waits = True
 
-    def __init__(self, refusal: Callable[[Run, str, str | None], str | None]) -> None:
+    def __init__(self, refusal: Callable[[Run, Sequence[str], str | None], str | None]) -> None:
         self._refusal = refusal
 
     async def judge(self, call: Call, run: Run) -> Verdict:
@@ -27,5 +28,5 @@ class SkillScope:
             operation = operation_of(tool, parsed_arguments(call.item.arguments))
         except ValueError:
             operation = None
-        why = self._refusal(run, tool.name, operation)
+        why = self._refusal(run, (tool.name, *other_names(tool)), operation)
         return Allow() if why is None else Deny(f"`{tool.name}` is not for this task: {why}.")

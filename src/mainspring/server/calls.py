@@ -13,7 +13,18 @@ import msgspec
 from msgspec import UNSET
 
 from mainspring.ids import derived
-from mainspring.items import FunctionCall, FunctionCallOutput, InputImage, Item, Json, ServerTool, Unknown, text_of
+from mainspring.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    Item,
+    Json,
+    Part,
+    ServerTool,
+    Unknown,
+    text_of,
+)
 from mainspring.loop.response import Response
 from mainspring.server.forms import arguments_of, spelled
 from mainspring.workshop import hosts
@@ -78,13 +89,30 @@ def _mcp_call(call: FunctionCall, output: FunctionCallOutput | None, status: str
         "server_label": whose.label,
         "name": whose.name,
         "arguments": call.arguments,
-        "output": None if output is None or failed else text_of(output.output),
+        "output": None if output is None or failed else _told(output.output),
     }
     if call.approval is not UNSET:
         item["approval_request_id"] = call.approval
     if failed and output is not None:
         item["error"] = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text_of(output.output)}]}
     return Unknown(item)
+
+
+def _told(output: str | Sequence[Part]) -> str:
+    """The output as text, which is all that this item can hold; what else the model was given is named."""
+    if isinstance(output, str):
+        return output
+    return "\n".join([text for text in (text_of(output), *map(_named, output)) if text])
+
+
+def _named(part: Part) -> str:
+    match part:
+        case InputImage(image_url=str(url)) | InputFile(file_data=str(url)):
+            name = part.filename if isinstance(part, InputFile) and isinstance(part.filename, str) else "image"
+            kind, _, data = url.removeprefix("data:").partition(";base64,")
+            return f"[{name}: {kind}, {len(data) * 3 // 4} bytes]"
+        case _:
+            return ""
 
 
 def merged(told: Response) -> tuple[Item, ...]:

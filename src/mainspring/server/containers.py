@@ -19,14 +19,19 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app import Engine
 from mainspring.errors import InvalidRequest, NotFound
 from mainspring.items import Json
+from mainspring.policies.scopes import EXECUTE
 from mainspring.server.faults import Fault, json_response
 from mainspring.server.keys import caller_of
 from mainspring.server.requests import read
 from mainspring.server.responses import Deleted, Page, body_of, bytes_of, page_of
 from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
 from mainspring.tools.sandbox.port import Entry
+from mainspring.workshop import JAILED
 
 LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
+
+# Those of RFC 8187 and its forerunners. Python knows others, which unpack or execute what they are given.
+_CHARSETS: Final = ("utf-8", "iso-8859-1", "us-ascii")
 
 _BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
 
@@ -82,6 +87,7 @@ class ContainerRoutes:
         self._engine = engine
 
     async def create(self, request: Request) -> HttpResponse:
+        _check_scope(request)
         body = read(await body_of(request) or b"{}", CreateContainer)
         for name in ("file_ids", "memory_limit", "network_policy", "skills"):
             if getattr(body, name):
@@ -101,11 +107,13 @@ class ContainerRoutes:
         return json_response(_shown(self._containers.about(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
+        _check_scope(request)
         tenant, id = _key(request)
         await self._containers.remove(tenant, id)
         return json_response(Deleted(id, "container.deleted"))
 
     async def add_file(self, request: Request) -> HttpResponse:
+        _check_scope(request)
         tenant, id = _key(request)
         self._containers.about(tenant, id)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
@@ -114,10 +122,8 @@ class ContainerRoutes:
                 "there are no files to refer to by `file_id`; send the content as a form with a `file`", param="file"
             )
         sent = sent_file(request.headers["content-type"], await bytes_of(request))
-        await self._containers.put(tenant, id, sent.name, sent.data)
-        entries = (await self._containers.list(tenant, id)).entries
-        given = self._containers.given(tenant, id)
-        return json_response(next(_file(id, entry, given) for entry in entries if entry.path == sent.name))
+        entry = await self._containers.put(tenant, id, sent.name, sent.data)
+        return json_response(_file(id, entry, (entry.path,)))
 
     async def list_files(self, request: Request) -> HttpResponse:
         tenant, id = _key(request)
@@ -136,6 +142,7 @@ class ContainerRoutes:
         return HttpResponse(data, headers=headers, media_type="application/octet-stream")
 
     async def delete_file(self, request: Request) -> HttpResponse:
+        _check_scope(request)
         await self._containers.remove_file(*_key(request), (await self._entry(request)).path)
         return json_response(Deleted(str(request.path_params["file_id"]), "container.file.deleted"))
 
@@ -188,12 +195,28 @@ def _parameter(header: str, value: str, name: str) -> str:
     message = Message()
     message[header] = value.replace("\n", " ").replace("\r", " ")
     found = message.get_param(name, "", header)
+    if not isinstance(found, tuple):
+        return collapse_rfc2231_value(found)
     # A name in another script comes as three: its character set, its language, and its bytes, each taken for a character.
-    return collapse_rfc2231_value(found)
+    charset, _, text = found
+    if (charset or "us-ascii").lower() not in _CHARSETS:
+        raise _malformed(f"its `{name}` is written in a character set other than {', '.join(_CHARSETS)}")
+    try:
+        return text.encode("latin-1").decode(charset or "us-ascii")
+    except ValueError:
+        raise _malformed(f"its `{name}` is not in the character set that it names") from None
 
 
 def _malformed(why: str) -> Fault:
     return Fault(400, "invalid_form", f"the form cannot be read: {why}; send multipart/form-data with a `file`", param="body")
+
+
+def _check_scope(request: Request) -> None:
+    """Raises `Fault` for a key that may not run anything in a container: then it has nothing to put there."""
+    scopes, needed = caller_of(request).tools, (EXECUTE, *[f"{EXECUTE}:{name}" for name in JAILED])
+    if scopes is not None and not set(needed) & set(scopes):
+        told = f"this API key may use no tool that works in a container; a key with the scope `{EXECUTE}` is needed here"
+        raise Fault(403, "insufficient_scope", told)
 
 
 def _key(request: Request) -> tuple[str, str]:

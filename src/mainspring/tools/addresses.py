@@ -103,5 +103,8 @@ def _normal(host: str) -> str:
 
 
 async def _system_lookup(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or too long
+        raise OSError(f"it is no name of a host: {error}") from None
     return list(dict.fromkeys([str(address[0]) for *_, address in found]))

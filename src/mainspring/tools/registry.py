@@ -82,6 +82,10 @@ class Registry:
         """Raises `NotFound`."""
         return self._found(name).entry.status
 
+    def reason(self, name: str) -> str:
+        """Why the tool has its status, empty if nobody said. Raises `NotFound`."""
+        return self._found(name).entry.reason or ""
+
     def describe(self, name: str) -> Json:
         """The tool as `generate_tool_description` gives it; made once. Raises `NotFound`."""
         return self._found(name).description

@@ -1,26 +1,23 @@
 """The tool `code_interpreter`: Python that keeps its variables and files from call to call, and shows the images it makes."""
 
-import os
 from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import suppress
 
 from mainspring.errors import CallerError, SandboxError
 from mainspring.items import InputImage, InputText, Json, Part
-from mainspring.tools.builtin.containers import Container, Containers, container_of
+from mainspring.tools.builtin.containers import Container, Containers, container_of, named
 from mainspring.tools.builtin.shell import WAIT_SECONDS, effects_in, is_stopped
 from mainspring.tools.contract import ToolContext, ToolResult
+from mainspring.tools.images import image_kind
 from mainspring.tools.sandbox.port import Entry, Lease, Result
 
 SECONDS = 60.0
 MOST_IMAGES = 4
 MOST_IMAGE_BYTES = 2 << 20
-MOST_NAMED = 50
 
 LOST = "[a new interpreter was started: the variables of earlier calls are gone, the files are still there]"
 
-# What models can look at, by how it begins. A backend refuses a whole request for an image that is none.
-_IMAGES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _IMAGE_NAMES = (".png", ".jpg", ".jpeg", ".gif")
 
 
@@ -49,7 +46,7 @@ class CodeInterpreter:
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         try:
             async with self._containers.use(context.tenant, container_of(context)) as container:
-                news = LOST if container.is_state_lost else container.news()
+                news = "\n".join([part for part in (LOST if container.is_state_lost else "", container.news()) if part])
                 result = await container.run_cell(str(params["code"]), self._seconds)
                 return await _answer(container, news, result)
         except (CallerError, SandboxError) as error:
@@ -58,7 +55,8 @@ class CodeInterpreter:
 
 async def _answer(container: Container, news: str, result: Result) -> ToolResult:
     images = await _images(container.lease, result.files)
-    told = [news, result.text, _named([entry for entry in result.files if entry.path not in images])]
+    others = [entry for entry in result.files if entry.path not in images]
+    told = [news, result.text, f"[files written: {named(others)}]" if others else ""]
     text = "\n".join([part for part in told if part]) or "[no output]"
     output: str | tuple[Part, ...] = (InputText(text), *images.values()) if images else text
     return ToolResult(not is_stopped(result.exit), output, text if is_stopped(result.exit) else "")
@@ -72,16 +70,7 @@ async def _images(lease: Lease, files: Iterable[Entry]) -> dict[str, InputImage]
             # The code may still run in the background: what was listed may be gone by now, or have grown.
             with suppress(CallerError):
                 data = await lease.get(entry.path)
-                kind = next((kind for start, kind in _IMAGES if data.startswith(start)), None)
+                kind = image_kind(data)
                 if kind is not None and len(data) <= MOST_IMAGE_BYTES:
                     found[entry.path] = InputImage(f"data:{kind};base64,{b64encode(data).decode()}")
     return found
-
-
-def _named(files: list[Entry]) -> str:
-    if not files:
-        return ""
-    # A name need not be text; what is shown must be.
-    names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
-    more = [f"{len(files) - MOST_NAMED} more"] if len(files) > MOST_NAMED else []
-    return f"[files written: {', '.join([*names, *more])}]"

@@ -9,8 +9,9 @@ of whoever has most; what is in use is nobody's to take.
 """
 
 import asyncio
+import os
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from time import monotonic, time
 from types import TracebackType
@@ -21,15 +22,24 @@ from msgspec import Struct
 from mainspring.errors import NotFound, SandboxError, SandboxFull
 from mainspring.ids import derived
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.sandbox.port import DEFAULT, Lease, Listing, Result, Sandbox, SandboxSpec, Session
+from mainspring.tools.sandbox.port import DEFAULT, Entry, Lease, Listing, Result, Sandbox, SandboxSpec, Session
 
 MOST = 32
 MOST_EACH = 24
 IDLE_SECONDS = 20 * 60.0
+MOST_NAMED = 50
 
 NEW = "[new container: it has no files or variables of earlier calls]"
 
 Key = tuple[str, str]
+
+
+def named(files: Sequence[Entry]) -> str:
+    """The files with their sizes, the first of them if there are many."""
+    # A name need not be text; what is shown must be.
+    names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
+    more = [f"{len(files) - MOST_NAMED} more"] if len(files) > MOST_NAMED else []
+    return ", ".join([*names, *more])
 
 
 def container_of(context: ToolContext) -> str:
@@ -54,15 +64,19 @@ class Container:
         self.lease = lease
         self.given: set[str] = set()
         """The files that were put in from outside."""
+        self.unseen: dict[str, Entry] = {}
+        """Those that no call has been told of."""
         self.is_state_lost = False
         """The interpreter of earlier cells has ended, so the next cell begins with nothing."""
         self._session = session
         self._is_new = True
 
     def news(self) -> str:
-        """What the first call in it should tell its model; empty for later ones."""
+        """What a call in it should tell its model: that it is new, if this is the first one, and which files were put in."""
         is_new, self._is_new = self._is_new, False
-        return NEW if is_new else ""
+        files, self.unseen = list(self.unseen.values()), {}
+        given = [f"[files put in by the user: {named(files)}]"] if files else []
+        return "\n".join([*([NEW] if is_new and not self.given else []), *given])
 
     async def run_cell(self, code: str, seconds: float) -> Result:
         self.is_state_lost = True  # And stays so if this is cancelled.
@@ -139,11 +153,13 @@ class Containers:
     def _about(self, id: str, place: "_Place") -> About:
         return About(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
 
-    async def put(self, tenant: str, id: str, path: str, data: bytes) -> None:
+    async def put(self, tenant: str, id: str, path: str, data: bytes) -> Entry:
         """Writes a file, whatever runs in the container. Raises as `Lease.put` does, and `NotFound` if there is none."""
         with self._found(tenant, id) as container:
-            await container.lease.put(path, data)
-            container.given.add(path)
+            entry = await container.lease.put(path, data)
+            container.given.add(entry.path)
+            container.unseen[entry.path] = entry
+            return entry
 
     async def get(self, tenant: str, id: str, path: str) -> bytes:
         """Raises as `Lease.get` does, and `NotFound` if there is no such container."""
@@ -154,6 +170,7 @@ class Containers:
         """Raises as `Lease.remove` does, and `NotFound` if there is no such container."""
         with self._found(tenant, id) as container:
             await container.lease.remove(path)
+            container.unseen.pop(path, None)
 
     async def list(self, tenant: str, id: str) -> Listing:
         """Raises `NotFound` if there is no such container."""

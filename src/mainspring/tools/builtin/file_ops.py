@@ -123,7 +123,10 @@ class FileOps:
         with _explained(place):
             match asked.operation:
                 case "read":
-                    return _page(place, _content(place), asked.start_line or 1, asked.end_line or None)
+                    start, end = asked.start_line or 1, asked.end_line or None
+                    if end is not None and end < start:
+                        raise InvalidRequest(f"end_line={end} is before start_line={start}; give a later one, or none")
+                    return _page(place, _content(place), start, end)
                 case "list":
                     return _listing(place, asked.depth, self._flaw)
                 case "write" if isinstance(asked.content, str):

@@ -83,6 +83,8 @@ def answer(news: str, result: Result) -> ToolResult:
 
 
 def _line(asked: Arguments) -> str:
+    if "\0" in asked.command + asked.working_dir:
+        raise InvalidRequest("a command line cannot hold the character NUL; write it as an escape, such as printf '\\0'")
     folder = PurePosixPath(asked.working_dir)
     if folder.is_absolute() or ".." in folder.parts:
         raise InvalidRequest(f"`{asked.working_dir:.200}` is no folder of the workspace; give one relative to it, without `..`")

@@ -1,13 +1,18 @@
 """What a tool of an MCP server answers, as parts of a tool output."""
 
 import mimetypes
+import re
+from base64 import b64decode
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mainspring.items import InputFile, InputImage, InputText, Json, Part
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.images import image_kind
+from mainspring.tools.mcp.exchange import Answer, shortened
+
+_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 
 
 def output_of(answer: Answer) -> str | tuple[Part, ...]:
@@ -41,9 +46,18 @@ def _part(block: Json) -> Part:
 
 
 def _data(data: str, mime: str, name: str) -> Part:
-    url = f"data:{mime};base64,{data}"
+    """What the data are, if they are that: a provider would refuse the whole request for an image that is none."""
+    told = shortened(mime, 100)
+    try:
+        content = b64decode(data, validate=True)
+    except ValueError:
+        return InputText(f"[the server sent {name} ({told}) that is not base64]")
     if mime.startswith("image/"):
-        return InputImage(url)
+        if (kind := image_kind(content)) is None:
+            return InputText(f"[the server sent {len(content)} bytes as {told} that are no image a model can look at]")
+        return InputImage(f"data:{kind};base64,{data}")
+    mime = mime if _KIND.fullmatch(mime) else "application/octet-stream"
+    url = f"data:{mime};base64,{data}"
     return InputFile(filename=name if "." in name else name + (mimetypes.guess_extension(mime) or ""), file_data=url)
 
 

@@ -162,4 +162,5 @@ class McpTools:
 
 def _is_meant(route: Route, tool: ToolDefinition) -> bool:
     """Whether the run knows the tool as this server's. Another may have one of that name, and other people's things behind it."""
-    return not isinstance(tool.server, ServerTool) or tool.server.label == route.spec.label
+    meant = tool.server
+    return not isinstance(meant, ServerTool) or (meant.label, meant.at) == (route.spec.label, route.spec.at)

@@ -57,7 +57,7 @@ def _check_labels(servers: Sequence[ServerSpec]) -> None:
 
 
 def _definition(route: Route) -> ToolDefinition:
-    server = ServerTool(route.spec.label, route.tool.name)
+    server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
     return replace(route.definition, server=server, asks=route.needs_approval)
 
 

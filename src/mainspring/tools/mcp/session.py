@@ -92,7 +92,7 @@ class Session:
 
     async def call(self, name: str, arguments: Json, told: Progress) -> Answer:
         async def note(progress: float, total: float | None, message: str | None) -> None:
-            told(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
+            told(shortened(message or "") or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
         with self._translated(f"the call of `{name}`"):
             return _answer(await self._client.call_tool(name, arguments, progress_callback=note))

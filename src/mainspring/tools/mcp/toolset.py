@@ -1,7 +1,8 @@
 """The tools of several MCP servers as one set that a model can be given.
 
 A model's name for a tool is the server's own where that is free, else `server__tool`, and always one that every provider takes.
-Names are never taken apart again: the set knows which tool each belongs to.
+The operator's servers choose first: a stranger's tool has none of the names that one of theirs goes by. Names are never taken
+apart again: the set knows which tool each belongs to.
 """
 
 import re
@@ -10,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.errors import InvalidRequest
 from mainspring.items import Effect, Json, ToolDefinition, encode
-from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool
+from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool, shortened
 from mainspring.tools.mcp.servers import ServerSpec
 from mainspring.tools.schema import Validator
 
@@ -22,6 +24,7 @@ LONGEST_NAME = 64
 MOST_TOOLS = 128
 LONGEST_DESCRIPTION = 8_000
 MOST_SCHEMA_BYTES = 64_000
+MOST_BYTES = 512_000
 _HASH_CHARS = 8
 
 
@@ -64,30 +67,35 @@ def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
     """The tools that the server's description allows, each looked at by itself: one that cannot be used costs no other."""
     sound: dict[str, RemoteTool] = {}
     unsound = list(listing.rejected)
-    for tool in listing.tools:
-        if not spec.offers(tool.name, tool.is_read_only):
+    size = 0
+    for listed in listing.tools:
+        if not spec.offers(listed.name, listed.is_read_only):
             continue
+        tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
         if len(sound) >= MOST_TOOLS:
-            unsound.append(Rejected(tool.name, f"the server has more than {MOST_TOOLS} tools"))
-        elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool)) is None:
+            unsound.append(Rejected(shortened(tool.name), f"the server has more than {MOST_TOOLS} tools"))
+        elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool, size)) is None:
             sound[tool.name] = tool
+            size += len(encode(tool))
         else:
-            unsound.append(Rejected(tool.name, reason))
+            unsound.append(Rejected(shortened(tool.name), reason))
     return Offer(spec, tuple(sound.values()), tuple(unsound))
 
 
 def toolset(offers: Sequence[Offer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
     """All tools of all offers, each with a name of its own that is not one of `taken`."""
-    every = [(offer.spec, tool) for offer in offers for tool in offer.tools]
-    shorts = Counter([_clean(tool.name) for _, tool in every])
     routes: dict[str, Route] = {}
     qualified: dict[str, Route] = {}
-    for spec, tool in every:
-        short, long = _clean(tool.name), f"{_clean(spec.label)}__{_clean(tool.name)}"
-        preferred = short if shorts[short] == 1 and short not in taken else long
-        name = next(name for name in _names(preferred, spec, tool) if name not in routes and name not in taken)
-        routes[name] = route = _route(spec, tool, name)
-        qualified.setdefault(_fitted(long, spec, tool), route)
+    for is_trusted in (True, False):
+        every = [(offer.spec, tool) for offer in offers if offer.spec.trusted == is_trusted for tool in offer.tools]
+        shorts = Counter([_clean(tool.name) for _, tool in every])
+        used = {*taken, *qualified, *[_clean(route.tool.name) for route in routes.values()]}
+        for spec, tool in every:
+            short, long = _clean(tool.name), f"{_clean(spec.label)}__{_clean(tool.name)}"
+            preferred = short if shorts[short] == 1 and short not in used else long
+            name = next(name for name in _names(preferred, spec, tool) if name not in routes and name not in used)
+            routes[name] = route = _route(spec, tool, name)
+            qualified.setdefault(_fitted(long, spec, tool), route)
     return Toolset(tuple(offers), routes, qualified, principal)
 
 
@@ -111,9 +119,12 @@ def _clean(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
-def _flaw(tool: RemoteTool) -> str | None:
+def _flaw(tool: RemoteTool, others: int) -> str | None:
+    """Why the tool cannot be used, beside others of that many bytes."""
     if len(encode(tool.schema)) > MOST_SCHEMA_BYTES:
         return f"its schema has more than {MOST_SCHEMA_BYTES} bytes"
+    if others + len(encode(tool)) > MOST_BYTES:
+        return f"what the server tells of its tools has more than {MOST_BYTES} bytes"
     try:
         Validator(ToolDefinition(tool.name, parameters=tool.schema))
     except InvalidRequest as error:
@@ -124,7 +135,7 @@ def _flaw(tool: RemoteTool) -> str | None:
 def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> Route:
     definition = ToolDefinition(
         name,
-        tool.description[:LONGEST_DESCRIPTION],
+        tool.description,
         _parameters(tool.schema),
         # Servers write schemas that strict modes refuse.
         strict=False,

@@ -11,7 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -24,6 +24,10 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 DEEPEST = 64
+"""How many folders a file may be in to be put in or taken out."""
+# A path that the kernel takes has 4096 bytes at most, so below a longer one the walk begins anew from an open folder.
+FAR = 3_000
+MOST_BASES = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,8 +44,11 @@ class Owner(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
+    """`is_whole` is false if something could not be looked into."""
+
     size: int
     entries: int
+    is_whole: bool = True
 
 
 def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
@@ -67,11 +74,13 @@ def read(workspace: Path, path: str, most: int) -> bytes:
     return data
 
 
-def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> None:
+def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> Entry:
     """Writes a file and makes the folders on the way to it. Raises `InvalidRequest`."""
     if len(data) > most:
         raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {most} a file may have")
     name = _plain(path)
+    if path.endswith("/") or name.count("/") > DEEPEST:
+        raise InvalidRequest(f"`{path:.200}` cannot be written: name a file, in at most {DEEPEST} folders")
     with _root(workspace) as root, _explained(path):
         _make_folders(root, PurePosixPath(name).parent, owner)
         # Not truncated on opening: first it must turn out to be a regular file.
@@ -82,6 +91,7 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> N
             os.ftruncate(descriptor, 0)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
+            return Entry(name, len(data), os.fstat(descriptor).st_mtime_ns)
 
 
 def remove(workspace: Path, path: str) -> None:
@@ -92,27 +102,31 @@ def remove(workspace: Path, path: str) -> None:
 
 
 def listing(workspace: Path, most: int) -> Listing:
-    """The regular files, at most so many, by path. Links and special files are left out."""
+    """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
     entries: list[Entry] = []
+    hidden: list[str] = []
     with _root(workspace) as root:
-        for count, (path, found) in enumerate(_walk(root)):
-            if count >= most:
-                return Listing(tuple(sorted(entries, key=_path_of)), is_complete=False)
-            if stat.S_ISREG(found.st_mode):
+        for count, (path, found) in enumerate(_walk(root, hidden)):
+            if count >= most or path.count("/") > DEEPEST:
+                hidden.append(path)
+            elif stat.S_ISREG(found.st_mode):
                 entries.append(Entry(path, found.st_size, found.st_mtime_ns))
-    return Listing(tuple(sorted(entries, key=_path_of)), is_complete=True)
+            if count >= most:
+                break
+    return Listing(tuple(sorted(entries, key=_path_of)), is_complete=not hidden)
 
 
 def usage(folder: Path, most: int) -> Usage:
     """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
     size = entries = 0
+    hidden: list[str] = []
     with _root(folder) as root:
-        for _, found in _walk(root):
+        for _, found in _walk(root, hidden):
             size += found.st_blocks * 512
             entries += 1
             if entries > most:
                 break
-    return Usage(size, entries)
+    return Usage(size, entries, not hidden)
 
 
 def remove_tree(folder: Path) -> None:
@@ -147,28 +161,54 @@ def _empty(folder: int, top: int, taken: int) -> list[str]:
     return moved
 
 
-def _walk(root: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below, links not followed. What vanishes, is locked or lies too deep is passed over."""
-    pending = [""]
-    while pending:
-        folder = pending.pop()
-        try:
-            descriptor = open_beneath(root, folder or ".", FOLDER)
-        except OSError:
-            continue
-        try:
-            with os.scandir(descriptor) as found:
-                for entry in found:
-                    try:
-                        about = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=False)
-                    except OSError:
-                        continue
-                    path = f"{folder}{entry.name}"
-                    yield path, about
-                    if stat.S_ISDIR(about.st_mode) and path.count("/") < DEEPEST:
-                        pending.append(f"{path}/")
-        finally:
+def _walk(root: int, hidden: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below, links not followed. What vanishes is passed over; what cannot be looked into joins `hidden`."""
+    bases: list[int] = []
+    pending = [(root, "", "")]
+    try:
+        while pending:
+            base, near, folder = pending.pop()
+            try:
+                descriptor = _entered(base, near or ".")
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    hidden.append(folder)
+                continue
+            is_base = len(os.fsencode(near)) > FAR
+            if is_base:
+                bases.append(descriptor)
+                base, near = descriptor, ""
+            try:
+                if len(bases) > MOST_BASES:
+                    hidden.append(folder)
+                    continue
+                for name, about in _entries(descriptor):
+                    yield f"{folder}{name}", about
+                    if stat.S_ISDIR(about.st_mode):
+                        pending.append((base, f"{near}{name}/", f"{folder}{name}/"))
+            finally:
+                if not is_base:
+                    os.close(descriptor)
+    finally:
+        for descriptor in bases:
             os.close(descriptor)
+
+
+def _entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as found:
+        for entry in found:
+            with suppress(OSError):  # It has vanished.
+                yield entry.name, os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+
+
+def _entered(base: int, folder: str) -> int:
+    """The folder, opened; one that its owner has locked is unlocked, if we are the owner."""
+    try:
+        return open_beneath(base, folder, FOLDER)
+    except PermissionError:
+        with _opened(base, folder, os.O_PATH | os.O_DIRECTORY) as found:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)
+        return open_beneath(base, folder, FOLDER)
 
 
 def _make_folders(root: int, folder: PurePosixPath, owner: Owner) -> None:
@@ -187,9 +227,18 @@ def _make_folders(root: int, folder: PurePosixPath, owner: Owner) -> None:
 
 def _plain(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
-        raise InvalidRequest(f"`{path}` is no path within the workspace; give one relative to it, without `..`")
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in path or not _is_encodable(path):
+        shown = path.encode(errors="replace").decode()
+        raise InvalidRequest(f"`{shown:.200}` is no path within the workspace; give one relative to it, without `..`")
     return "/".join(parts)
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _path_of(entry: Entry) -> str:

@@ -22,7 +22,7 @@ from mainspring.tools.sandbox.processes import Launch, Process, Processes
 PIECE = 1 << 16
 LONGEST_ANSWER = 1 << 20
 START_SECONDS = 20.0
-NUMBERS = struct.Struct(">ii")
+NUMBERS = struct.Struct(">iii")
 
 
 class Answer(Struct):
@@ -56,6 +56,7 @@ class Jail:
         self._stdin, self._stdout, self._stderr, self._control = lines.stdin, lines.stdout, lines.stderr, lines.control
         self._heard = bytearray()
         self._unsent: dict[int, memoryview] = {}
+        self._asked = 0
         self._silent: set[int] = set()
         self._is_open = True
         self._is_ready = self._is_running = self._is_unwanted = False
@@ -101,6 +102,7 @@ class Jail:
         # The worker's Python may be another version than ours, hence an old format that all of them read.
         data = marshal.dumps(msgspec.to_builtins(order), 2)
         self._unsent = {self._control.fileno(): memoryview(struct.pack(">I", len(data)) + data), self._stdin: memoryview(stdin)}
+        self._asked += 1
         self._is_running = True
         try:
             async with aclosing(self._followed(deadline, most, spoiled)) as output:
@@ -189,7 +191,7 @@ class Jail:
             return None
         message = bytes(self._heard[4 : 4 + length])
         del self._heard[: 4 + length]
-        return _parsed(message)
+        return _parsed(message, self._asked)
 
     def _drained(self, most: int) -> list[Chunk]:
         """What is in the pipes, up to so many bytes."""
@@ -238,10 +240,13 @@ class Jail:
         self._stdin = -1
 
 
-def _parsed(message: bytes) -> Answer:
+def _parsed(message: bytes, asked: int) -> Answer:
+    """An answer to another request is nonsense, too: code has spoken in place of the worker, whose own answer would come late."""
     if len(message) < NUMBERS.size:
         return Answer()
-    code, signal = NUMBERS.unpack_from(message)
+    number, code, signal = NUMBERS.unpack_from(message)
+    if number != asked:
+        return Answer()
     return Answer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
 
 

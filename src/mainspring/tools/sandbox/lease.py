@@ -12,13 +12,16 @@ from msgspec.structs import replace
 from mainspring.errors import InvalidRequest
 from mainspring.tools.sandbox import files as workspace_files
 from mainspring.tools.sandbox.backend import languages, process_limits
+from mainspring.tools.sandbox.held import held_bytes
 from mainspring.tools.sandbox.jail import Ended, Jail, Order
-from mainspring.tools.sandbox.port import Chunk, Entry, Exit, Language, Listing, Reason, Result
+from mainspring.tools.sandbox.port import MEGABYTE, Chunk, Entry, Exit, Language, Listing, Reason, Result
 from mainspring.tools.sandbox.slot import Slot
 
 # A command line's longest word is 128 KB on Linux.
 LONGEST_CODE = 120_000
 LOOK_EVERY = 0.5
+# What can be written before it is seen. In a workspace that holds more, nothing is started any more.
+SURPLUS_BYTES, SURPLUS_ENTRIES = 256 * MEGABYTE, 10_000
 
 
 class LocalLease:
@@ -40,6 +43,7 @@ class LocalLease:
         order = _order(self._slot, program, language)
         for path, data in (files or {}).items():
             await self.put(path, data)
+        await asyncio.to_thread(_check_room, self._slot)
         with self._slot.awake():
             jail = await self._slot.jail()
             try:
@@ -73,8 +77,8 @@ class LocalLease:
         finally:
             session.end()
 
-    async def put(self, path: str, data: bytes) -> None:
-        await asyncio.to_thread(_put, self._slot, path, data)
+    async def put(self, path: str, data: bytes) -> Entry:
+        return await asyncio.to_thread(_put, self._slot, path, data)
 
     async def remove(self, path: str) -> None:
         await asyncio.to_thread(workspace_files.remove, self._slot.place.workspace, path)
@@ -99,16 +103,19 @@ class LocalSession:
         self._looking: asyncio.Task[None] | None = None
 
     async def run_cell(self, code: str, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - likewise
+        await asyncio.to_thread(_check_room, self._slot)
         before = await self._lease.list()
         self._look_away()
         is_over = False
         with self._slot.awake():
             try:
-                if self._jail is None:
-                    self._jail = await self._slot.jail()
+                jail = self._jail = self._jail or await self._slot.jail()
                 order = Order(limits=_limits(self._slot, "python"), cell=code)
-                result = await gather(supervised(self._slot, self._jail, order, b"", timeout))
-                is_over = result.exit.reason == "exited" and self._jail.is_alive
+                result = await gather(supervised(self._slot, jail, order, b"", timeout))
+                if jail.is_alive and await asyncio.to_thread(_is_over, self._slot, jail):
+                    # It would keep what it holds while it rests.
+                    result = replace(result, exit=Exit(None, reason="disk_limit"))
+                is_over = result.exit.reason == "exited" and jail.is_alive
             finally:
                 if not is_over:
                     self.end()
@@ -144,11 +151,9 @@ class _Watch(Struct):
         return self.reason
 
     async def look(self) -> None:
-        limits = self.slot.limits
         while self.reason is None:
             await asyncio.sleep(LOOK_EVERY)
-            used = [await asyncio.to_thread(workspace_files.usage, folder, limits.entries) for folder in self.slot.folders]
-            if sum(one.size for one in used) > limits.disk or sum(one.entries for one in used) > limits.entries:
+            if await asyncio.to_thread(_is_over, self.slot, self.jail):
                 self.reason = "disk_limit"
                 self.jail.wake()
 
@@ -189,12 +194,45 @@ async def gather(output: AsyncGenerator[Chunk | Ended, None] | AsyncGenerator[Ch
     return Result(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
 
 
-def _put(slot: Slot, path: str, data: bytes) -> None:
+def _put(slot: Slot, path: str, data: bytes) -> Entry:
     workspace, limits = slot.place.workspace, slot.limits
-    used = workspace_files.usage(workspace, limits.entries)
-    if used.size + len(data) > limits.disk or used.entries >= limits.entries:
-        raise InvalidRequest(f"`{path}` does not fit: {used.entries} files with {used.size} bytes are there; remove some first")
-    workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
+    with slot.writing:
+        used = workspace_files.usage(workspace, limits.entries)
+        # A path may bring folders with it.
+        if used.size + len(data) > limits.disk or used.entries + path.count("/") >= limits.entries or not used.is_whole:
+            raise InvalidRequest(
+                f"`{path:.200}` does not fit: {used.entries} files with {used.size} bytes are there; remove some first"
+            )
+        return workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
+
+
+def _used(slot: Slot, most: int) -> workspace_files.Usage:
+    used = [workspace_files.usage(folder, most) for folder in slot.folders]
+    return workspace_files.Usage(
+        sum([one.size for one in used]), sum([one.entries for one in used]), all(one.is_whole for one in used)
+    )
+
+
+def _is_over(slot: Slot, jail: Jail) -> bool:
+    """Whether more is in use than may be, files without a name included."""
+    limits, used = slot.limits, _used(slot, slot.limits.entries)
+    if used.size > limits.disk or used.entries > limits.entries or not used.is_whole:
+        return True
+    pid = jail.process.pid
+    return pid is not None and used.size + held_bytes(pid, slot.place.workspace.stat().st_dev) > limits.disk
+
+
+def _check_room(slot: Slot) -> None:
+    """Raises `InvalidRequest` if earlier runs have left so much that the next would take room that is not its own."""
+    limits = slot.limits
+    try:
+        used = _used(slot, limits.entries + SURPLUS_ENTRIES)
+    except FileNotFoundError:
+        return  # It has been released, which is told when a worker is asked for.
+    if used.size <= limits.disk + SURPLUS_BYTES and used.entries <= limits.entries + SURPLUS_ENTRIES and used.is_whole:
+        return
+    what = f"{used.entries} files with {used.size} bytes" if used.is_whole else "folders nested too deep to be looked into"
+    raise InvalidRequest(f"nothing runs in this workspace any more, it has {what}; remove files from outside, or begin a new one")
 
 
 def changed(before: Listing, after: Listing) -> tuple[Entry, ...]:
@@ -221,11 +259,12 @@ def _limits(slot: Slot, language: Language) -> dict[str, int]:
     has_totals = slot.group is not None
     others: int | None = 0
     if not slot.backend.is_namespaced:
-        others = None if has_totals else _processes_of(slot.backend.owner.uid)
+        others = None if has_totals else processes_of(slot.backend.owner.uid)
     return process_limits(slot.limits, language, has_totals=has_totals, others=others)
 
 
-def _processes_of(uid: int | None) -> int:
+def processes_of(uid: int | None) -> int:
+    """How many processes and threads a user has; None is ourselves."""
     wanted = os.getuid() if uid is None else uid
     count = 0
     for entry in Path("/proc").iterdir():

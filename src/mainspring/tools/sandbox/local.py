@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from logging import getLogger
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from types import TracebackType
 from typing import Literal, Self
 
 from mainspring.errors import SandboxError
+from mainspring.tools.sandbox import leftovers
 from mainspring.tools.sandbox import slot as slots
 from mainspring.tools.sandbox.backend import Backend, languages
 from mainspring.tools.sandbox.bwrap import Bwrap
@@ -64,15 +65,18 @@ class LocalSandbox:
         self._pool = Pool(warm, self._warm_slot)
         self._leases: set[Slot] = set()
         self._removals: set[asyncio.Task[None]] = set()
+        self._reviving = asyncio.Lock()
+        self._is_closing = False
 
     async def __aenter__(self) -> Self:
         """Starts the warden. Raises `SandboxError` with what to do."""
+        await asyncio.to_thread(leftovers.clear, Path(gettempdir()) if self._parent is None else self._parent)
         if self._groups is None:
             self._groups = await asyncio.to_thread(find_groups)
         self._make_folders()
         try:
-            views = self._wanted_views()
-            views.settle(await self._processes.open(self._folder, views.pairs))
+            self._views = views = self._wanted_views()
+            views.settle(await self._processes.open(self._folder, views.pairs, self._lock))
             self._backend = await asyncio.to_thread(self._make_backend, views)
         except BaseException:
             await self._close()
@@ -82,6 +86,7 @@ class LocalSandbox:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Ends every lease; returns when nothing is left."""
+        self._is_closing = True
         await self._pool.close()
         for slot in list(self._leases):
             self._begin_removal(slot)
@@ -97,6 +102,13 @@ class LocalSandbox:
             yield LocalLease(slot, self._remove)
         finally:
             self._begin_removal(slot)
+
+    async def revive(self) -> None:
+        """Starts another warden if the last one was ended from outside. Raises `SandboxError` if that does not work."""
+        async with self._reviving:
+            if not self._processes.is_open and not self._is_closing:
+                log.warning("the warden process of the sandbox was ended; another one is started")
+                await self._processes.open(self._folder, self._views.pairs, self._lock)
 
     async def warmed(self) -> None:
         """Returns when the pool is as full as it gets."""
@@ -119,6 +131,7 @@ class LocalSandbox:
         )
 
     async def _slot(self, spec: SandboxSpec) -> Slot:
+        await self.revive()
         taken = None if spec.network or spec.workspace is not None else self._pool.take()
         if taken is None:
             return await self._made(spec)
@@ -174,9 +187,11 @@ class LocalSandbox:
         await self._processes.close()
         if self._folder.exists():  # The warden did not live to remove it.
             await asyncio.to_thread(remove_tree, self._folder)
+        os.close(self._lock)
 
     def _make_folders(self) -> None:
-        self._folder = Path(mkdtemp(prefix="mainspring-", dir=self._parent))
+        self._folder = Path(mkdtemp(prefix=leftovers.PREFIX, dir=self._parent))
+        self._lock = leftovers.locked(self._folder)
         self._data = self._folder / "data"
         self._folder.chmod(0o711)
         self._data.mkdir(mode=0o711)

@@ -142,9 +142,9 @@ class Lease(Protocol):
 
     def session(self) -> AbstractAsyncContextManager[Session]: ...
 
-    async def put(self, path: str, data: bytes) -> None:
-        """Writes a file, making its folders. Raises `InvalidRequest` if the path leads out, over a link, or to no plain file, and
-        if there is no room for it."""
+    async def put(self, path: str, data: bytes) -> Entry:
+        """Writes a file, making its folders, and says what `list` will. Raises `InvalidRequest` if the path leads out, over a
+        link, or to no plain file, and if there is no room for it."""
         ...
 
     async def get(self, path: str) -> bytes:

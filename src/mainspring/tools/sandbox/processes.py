@@ -29,7 +29,8 @@ class Confine(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """What is to be started. With `tree`, all it starts is ended with it by a keeper, for want of a namespace."""
+    """What is to be started. `limits` hold for each of its processes. With `tree`, all it starts is ended with it by a keeper,
+    for want of a namespace."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -37,6 +38,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     uid: int | None = None
     gid: int | None = None
     joins: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
     tree: bool = False
     confine: Confine | None = None
 
@@ -47,6 +49,8 @@ class Process:
     def __init__(self, owner: "Processes", number: int) -> None:
         self._owner = owner
         self._number = number
+        self.pid: int | None = None
+        """Known soon after the start. While `ended` is not done it is nobody else's."""
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     def pause(self, is_paused: bool) -> None:
@@ -62,6 +66,7 @@ class Process:
 
 class _Told(Struct):
     id: int = -1
+    pid: int | None = None
     status: int = 0
     is_shown: bool | None = None
 
@@ -86,15 +91,16 @@ class Processes:
     def is_open(self) -> bool:
         return self._socket is not None
 
-    async def open(self, folder: Path, views: Sequence[tuple[str, str]]) -> bool:
-        """Starts the warden, which will remove `folder` in the end. Says whether the views could be made."""
+    async def open(self, folder: Path, views: Sequence[tuple[str, str]], lock: int) -> bool:
+        """Starts the warden, which will remove `folder` in the end, and has a copy of `lock` until then. Says whether the views
+        could be made."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = (sys.executable, "-I", "-S", str(WARDEN), str(theirs.fileno()))
             self._warden = await asyncio.create_subprocess_exec(
                 *command,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), lock),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
                 env=library_path(),
@@ -119,7 +125,7 @@ class Processes:
         if self._socket is None:
             for file in files:
                 os.close(file)
-            raise SandboxError("the sandbox is closed, or its warden process was ended; restart the server")
+            raise SandboxError("the sandbox is closed, or its warden process was ended; try again")
         process = Process(self, next(self._numbers))
         self._running[process._number] = process
         self.send({"do": "start", "id": process._number, **msgspec.to_builtins(launch)}, tuple(files))
@@ -170,6 +176,9 @@ class Processes:
         told = msgspec.json.decode(packet, type=_Told)
         if told.is_shown is not None and self._opened is not None:
             self._opened.set_result(told.is_shown)
+        elif told.pid is not None:
+            if told.id in self._running:
+                self._running[told.id].pid = told.pid
         elif process := self._running.pop(told.id, None):
             process.ended.set_result(told.status)
 

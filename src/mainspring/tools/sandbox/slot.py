@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 
 from mainspring.errors import SandboxError
 from mainspring.tools.sandbox import cgroup
 from mainspring.tools.sandbox.backend import Backend, Place
 from mainspring.tools.sandbox.files import Owner, remove_tree
 from mainspring.tools.sandbox.jail import Jail
+from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.places import is_reachable
 from mainspring.tools.sandbox.port import Limits, SandboxSpec
 from mainspring.tools.sandbox.processes import Processes
@@ -33,6 +35,8 @@ class Slot:
         self.place = Place(spec.workspace or folder / "workspace", folder / "home", folder / "tmp")
         self.warm: Jail | None = None
         self.removal: asyncio.Task[None] | None = None
+        self.writing = Lock()
+        """Held by whoever writes from outside: what two count one by one must fit together."""
         self._folder = folder
         self._processes = processes
         self._jails: list[Jail] = []
@@ -144,6 +148,7 @@ def make(backend: Backend, processes: Processes, groups: cgroup.Groups, data: Pa
             group = groups.make()
             if group is not None:
                 undo.callback(cgroup.remove, group)
+                name_groups(folder, group.folders)
                 group.limit(spec.limits)
             slot = Slot(backend, processes, spec, folder, group)
             for owned in slot.folders:

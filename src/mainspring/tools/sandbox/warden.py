@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -178,6 +179,7 @@ class Warden:
         for file in files if stopped is None else [*files, stopped]:
             os.close(file)
         self.watch(Child(order["id"], pid, stop, [os.path.dirname(join) for join in order["joins"]]))
+        self.tell({"id": order["id"], "pid": pid})
 
     def watch(self, child: Child) -> None:
         self.children[child.handle] = child
@@ -281,6 +283,8 @@ def prepare(order: Order) -> None:
         # Should the keeper itself be killed, the program ends at least. A change of user would have undone it.
         checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    for name, value in order["limits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
     os.chdir(order["folder"])
     if rules is not None:
         checked(libc.syscall(RESTRICT_SELF, rules, 0), "landlock_restrict_self")
@@ -393,6 +397,7 @@ def remove_folder(folder: str) -> None:
         for name in os.listdir(f"{folder}/views"):
             os.rmdir(f"{folder}/views/{name}")
         os.rmdir(f"{folder}/views")
+        os.unlink(f"{folder}/lock")
         os.rmdir(folder)
 
 

@@ -2,7 +2,7 @@
 
 It says that it is ready, reads one request, takes on the limits it is given, runs the code or the command, and says how that
 ended; whoever started it then ends it. Asked for cells, it goes on reading, and what they define stays. Messages follow four
-bytes of length. Nothing it says is trusted, since the code it runs could say the same: an answer is two numbers and a text.
+bytes of length. Nothing it says is trusted, since the code it runs could say the same: an answer is three numbers and a text.
 
 Only modules written in C are imported before they are needed. The usual ones (`json`, `subprocess`, `traceback`, `typing`) would
 take longer than the start of the interpreter.
@@ -33,7 +33,9 @@ def main() -> None:
     me = os.getpid()
     module = fresh_main()
     say(0)
+    number = 0
     while request := heard():
+        number += 1
         limit(request["limits"])
         signal, value = 0, ""
         if "argv" in request:
@@ -46,7 +48,7 @@ def main() -> None:
             os._exit(code)
         if "cell" in request:
             end_others()
-        say(code, signal, value)
+        say(code, signal, value, number)
 
 
 def fresh_main() -> "ModuleType":
@@ -159,8 +161,9 @@ def flush() -> None:
             continue  # The code closed or replaced it.
 
 
-def say(code: int, signal: int = 0, value: str = "") -> None:
-    data = struct.pack(">ii", code, signal) + value.encode(errors="replace")
+def say(code: int, signal: int = 0, value: str = "", number: int = 0) -> None:
+    """Answers the request of this number, counted from 1; 0 is that it is ready."""
+    data = struct.pack(">iii", number, code, signal) + value.encode(errors="replace")
     data = struct.pack(">I", len(data)) + data
     while data:
         data = data[os.write(CONTROL, data) :]

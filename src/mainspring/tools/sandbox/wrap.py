@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,9 +17,12 @@ from msgspec.structs import replace
 from mainspring.errors import SandboxError
 from mainspring.tools.sandbox.backend import Place, environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
+from mainspring.tools.sandbox.cgroup import Group
 from mainspring.tools.sandbox.files import remove_tree
 from mainspring.tools.sandbox.grants import Grant, Program, grants_of
 from mainspring.tools.sandbox.landlock import Landlock
+from mainspring.tools.sandbox.lease import processes_of
+from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import is_reachable
 from mainspring.tools.sandbox.port import MEGABYTE, Limits
@@ -29,7 +33,7 @@ log = getLogger(__name__)
 
 ENTER = Path(__file__).with_name("enter.py")
 # A server stays, and may have much to do; still it must not take the whole machine.
-LIMITS = Limits(memory=2048 * MEGABYTE, processes=512)
+LIMITS = Limits(memory=2048 * MEGABYTE, processes=512, file=1024 * MEGABYTE)
 
 
 class Entrance(Struct, frozen=True):
@@ -62,6 +66,7 @@ async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequ
     with it, and what it was granted. Its environment is the one it is started with, but for what says where those are. Raises
     `SandboxError` if the sandbox cannot hold it so; `unsafe` holds nothing.
     """
+    await sandbox.revive()
     backend = sandbox._backend
     if not isinstance(backend, Bwrap | Landlock):
         yield unwrapped(program)
@@ -73,12 +78,14 @@ async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequ
     try:
         folder.mkdir(mode=0o711)
         if group is not None:
+            name_groups(folder, group.folders)
             sandbox._processes.remember(group.folders)
             group.limit(LIMITS)
         held = _in_namespace if isinstance(backend, Bwrap) else _confined
         entrance = held(sandbox, program, grants, folder)
         assert entrance.launch is not None
-        yield replace(entrance, launch=replace(entrance.launch, joins=group.joins if group is not None else ())).line
+        launch = replace(entrance.launch, joins=group.joins if group is not None else (), limits=_limits(sandbox, group))
+        yield replace(entrance, launch=launch).line
     finally:
         if group is not None:
             try:
@@ -89,6 +96,22 @@ async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequ
                 sandbox._processes.forget(group.folders)
         if folder.exists():
             await asyncio.to_thread(remove_tree, folder)
+
+
+def _limits(sandbox: LocalSandbox, group: Group | None) -> dict[str, int]:
+    """What each process is held to, which is more where no group counts them together. The launcher is the outer user's."""
+    held = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": _within("RLIMIT_FSIZE", LIMITS.file)}
+    if group is not None:
+        return held
+    others = processes_of(sandbox._backend.owner.uid)
+    held["RLIMIT_NPROC"] = _within("RLIMIT_NPROC", LIMITS.processes + others)
+    return {**held, "RLIMIT_DATA": _within("RLIMIT_DATA", LIMITS.memory)}
+
+
+def _within(name: str, most: int) -> int:
+    """No more than we have ourselves, for that cannot be given."""
+    hard = resource.getrlimit(getattr(resource, name))[1]
+    return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
 def _in_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> Entrance:

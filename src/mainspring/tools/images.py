@@ -1,0 +1,18 @@
+"""Which images a model can look at. A backend refuses a whole request for one that is none, so nobody's word is taken for it."""
+
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+# A PNG without any pixel has this many bytes; in the other formats even less says nothing.
+_SMALLEST = {"image/png": 57, "image/jpeg": 100, "image/gif": 26, "image/webp": 20}
+
+
+def image_kind(data: bytes) -> str | None:
+    """The media type of an image by what it begins with; None for anything that is no image, or only the beginning of one."""
+    kind = next((kind for start, kind in _STARTS if data.startswith(start)), None)
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        kind = "image/webp"
+    return kind if kind is not None and len(data) >= _SMALLEST[kind] else None

@@ -1,0 +1,99 @@
+"""What a sandbox leaves if both the engine and its warden were killed, cleared up by the next one to start.
+
+Both hold a lock on a file in the sandbox's folder for as long as they live. Whoever gets the lock has found a folder that is
+nobody's. The folder of each lease names its control groups, since what is frozen in them does not even end.
+"""
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from logging import getLogger
+from pathlib import Path
+
+from mainspring.tools.sandbox.files import remove_tree
+
+log = getLogger(__name__)
+
+PREFIX = "mainspring-"
+LOCK = "lock"
+GROUPS = "groups"
+PATIENCE = 200
+PAUSE = 0.01
+
+
+def locked(folder: Path) -> int:
+    """A descriptor; the folder is in use until every copy of it is closed."""
+    made = folder / f"{LOCK}.new"
+    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    # Only now is it there for others to try.
+    made.rename(folder / LOCK)
+    return file
+
+
+def name_groups(folder: Path, groups: Sequence[Path]) -> None:
+    """Notes which control groups belong to the lease in this folder."""
+    (folder / GROUPS).write_text("\n".join(map(str, groups)))
+
+
+def clear(parent: Path) -> None:
+    """Ends and removes all that is nobody's any more. What cannot be removed is logged."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        # Others may make a folder of that name too, to have us follow what it says.
+        try:
+            if folder.lstat().st_uid != os.getuid() or not (file := _taken(folder)):
+                continue
+        except OSError:
+            continue
+        try:
+            _remove(folder)
+            log.warning("removed %s, which a sandbox that was killed had left", folder)
+        except OSError as error:
+            log.warning("a sandbox that was killed has left %s, which cannot be removed: %s", folder, error)
+        finally:
+            os.close(file)
+
+
+def _taken(folder: Path) -> int | None:
+    """The lock, if nobody else has it."""
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _remove(folder: Path) -> None:
+    for named in (folder / "data").glob(f"*/{GROUPS}"):
+        _end([Path(group) for group in named.read_text().splitlines()])
+    remove_tree(folder / "data")
+    # Never emptied: what is still mounted there is no copy but the thing itself.
+    for view in (folder / "views").iterdir():
+        view.rmdir()
+    (folder / "views").rmdir()
+    (folder / LOCK).unlink()
+    folder.rmdir()
+
+
+def _end(groups: Sequence[Path]) -> None:
+    """Kills what is in the control groups, lets it go on, which is how what is frozen ends, and removes them."""
+    for _ in range(PATIENCE):
+        for group in groups:
+            with suppress(OSError):
+                for pid in (group / "cgroup.procs").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+            for name, state in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                if (group / name).exists():
+                    with suppress(OSError):
+                        (group / name).write_text(state)
+            with suppress(OSError):
+                group.rmdir()
+        if not any(group.exists() for group in groups):
+            return
+        time.sleep(PAUSE)
+    log.warning("control groups of a sandbox that was killed are still in use: %s", ", ".join(map(str, groups)))
