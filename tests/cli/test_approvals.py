@@ -239,3 +239,53 @@ async def test_a_run_at_the_command_line_is_governed_too(shell: Shell) -> None:
     done = shell.run("run", "Add.", "--model", model, "--tool", "mytools", *THERE)
     assert (done.code, tally(shell)) == (0, [])
     assert shell.run("approvals", "list", *THERE).out.count("pending") == 1
+
+
+def begun_and_killed(shell: Shell) -> None:
+    """A run that was to add, and whose process was killed while its model was thinking."""
+    model = shell.script({"stall": True})
+    with shell.started("run", "Add.", "--model", model, "--tool", "mytools", *THERE, "--json") as it:
+        it.wait_for("turn_started")
+        it.process.kill()
+
+
+RULES = '[governance]\nrules = { add = "deny" }\n[governance.paths]\nallowed = ["."]\n'
+
+
+@pytest.mark.parametrize("here", ["", '[governance]\nrules = { add = "allow" }\n'])
+async def test_a_run_is_resumed_only_under_the_settings_it_began_under(shell: Shell, here: str) -> None:
+    settings = shell.folder / "mainspring.toml"
+    settings.write_text(RULES)
+    begun_and_killed(shell)
+    settings.rename(shell.folder / "first.toml")
+    settings.write_text(here)
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}, {"say": "Denied, then."})
+    options = (*THERE, "--model", model, "--tool", "mytools")
+    refused = shell.run("resume", "--all", *options)
+    assert (refused.code, tally(shell)) == (2, [])
+    assert "began under other settings" in refused.err
+    assert "--config FILE" in refused.err
+    done = shell.run("resume", "--all", *options, "--config", "first.toml")
+    assert (done.code, tally(shell)) == (0, [])
+    assert "Denied, then." in done.out
+
+
+async def test_a_run_that_began_under_no_settings_is_resumed_under_those_of_now(shell: Shell) -> None:
+    begun_and_killed(shell)
+    (shell.folder / "mainspring.toml").write_text(RULES)
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}, {"say": "Denied, then."})
+    done = shell.run("resume", "--all", *THERE, "--model", model, "--tool", "mytools")
+    assert (done.code, tally(shell)) == (0, [])
+
+
+async def test_an_answer_is_refused_under_other_settings_though_a_rule_of_that_name_is_in_force(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text('[governance]\nrules = { add = "ask", wipe = "deny" }\n')
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]})
+    shell.run("run", "Add.", "--model", model, "--tool", "mytools", *THERE)
+    [id] = [line.split()[0] for line in shell.run("approvals", "list", *THERE).out.splitlines()[1:]]
+    (shell.folder / "other.toml").write_text('[governance]\nrules = { add = "ask" }\n')
+    refused = answered(shell, "approve", id, "--config", "other.toml")
+    assert (refused.code, tally(shell)) == (2, [])
+    assert "began under other settings" in refused.err
+    assert answered(shell, "approve", id).code == 0
+    assert tally(shell) == ["1 + 2"]

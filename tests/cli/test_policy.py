@@ -71,6 +71,7 @@ def test_a_table_that_fits_passes_and_nothing_is_performed(settled: Shell) -> No
         ("{tool: shell, arguments: {command: rm x}, expect: allow}", "deny by commands"),
         ("{tool: shell, arguments: {command: rm x}, expect: deny, rule: paths}", "deny by commands"),
         ("{tool: shell, arguments: {command: ls}, expect: ask}", "allow by gate"),
+        ("{tool: shell, arguments: {comand: rm x}, expect: deny}", "deny by valid_arguments"),
     ],
 )
 def test_a_verdict_that_differs_fails_and_says_which_rule_decided(settled: Shell, line: str, judged: str) -> None:
@@ -80,6 +81,19 @@ def test_a_verdict_that_differs_fails_and_says_which_rule_decided(settled: Shell
     [wrong] = [row for row in done.out.splitlines() if "WRONG" in row]
     assert wrong.startswith("2 ")
     assert judged in wrong
+
+
+def test_a_slip_in_the_arguments_can_be_what_is_expected(settled: Shell) -> None:
+    table(settled, "calls:\n- {tool: shell, arguments: {comand: ls}, expect: deny, rule: valid_arguments}\n")
+    assert settled.run("policy", "test", "calls.yaml").code == 0
+
+
+def test_what_may_be_a_slip_in_the_settings_is_told(settled: Shell) -> None:
+    (settled.folder / "slips.toml").write_text('[governance]\nrules = { "file-ops:write" = "deny" }\n')
+    assert (
+        "mind: governance.rules: `file-ops:write` fits none of the tools"
+        in settled.run("policy", "show", "--config", "slips.toml").err
+    )
 
 
 def test_programs_get_lines_of_json(settled: Shell) -> None:
@@ -100,6 +114,12 @@ def test_programs_get_lines_of_json(settled: Shell) -> None:
         ),
         ("calls: [{tool: hammer, expect: deny}]", "nobody knows what the tool `hammer` does; say its `effects`"),
         ("calls: [", "calls.yaml cannot be read"),
+        ("calls: []", "length >= 1"),
+        ("calls: [{tool: shell, expect: deny, expect: allow}]", "`expect` is there twice; say it once"),
+        (
+            "calls: [{tool: file_ops, operation: write, arguments: {operation: read, path: x}, expect: deny}]",
+            "`operation` is `write`, and `arguments` say `read`; say it once",
+        ),
     ],
 )
 def test_a_mistake_in_the_table_is_told(settled: Shell, text: str, words: str) -> None:
@@ -116,6 +136,6 @@ def test_without_settings_every_call_of_a_known_tool_passes(shell: Shell) -> Non
 def test_the_policies_in_force_are_shown_in_their_order(settled: Shell) -> None:
     shown = settled.run("policy", "show").out.splitlines()
     assert [line.split()[0] for line in shown[1:]] == [
-        "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "tool_rules", "rate",
-        "autonomy_level", "commands", "budget", "approval", "hand_off",
+        "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "agent", "tool_rules",
+        "rate", "autonomy_level", "commands", "budget", "approval", "hand_off",
     ]  # fmt: skip

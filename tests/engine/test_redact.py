@@ -1,10 +1,12 @@
 """Texts that are not searched, because they cannot hold a secret, hold none."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.engine import redact
-from mainspring.engine.redact import REDACTED, without_secrets
+from mainspring.engine.redact import REDACTED, arguments_without_secrets, without_secrets
 
 PIECES = (
     "sk-abcdefghij0123456789", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "ghp_0123456789abcdefghij0", "AKIA0123456789ABCDEF",
@@ -14,6 +16,7 @@ PIECES = (
     "glpat-0123456789abcdefghij", "github_pat_0123456789abcdefghij", "AIza" + "f" * 35, "https://ada:pw@example.com",
     "Authorization: Bearer abcdef", "ya29." + "e" * 24, "npm_" + "b" * 36, "COO\u212aIE: id=12345",
     "pa\u017f\u017fword: 'abc1234'",
+    "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -s -u admin:zorkmid99 host", "mysql -u root -pzorkmid99",
     "MY_TOKEN=abcd", "DB_PWD=abcd", "api_key = 'abc'", "credential\u017f: 'abcdef1'", "secret \"x1\"", "pwd=abc123",
     "Acce\u017fs-To\u212aen: 'abc'", "cred\u0130ntial", "k\u0131ey=abc1234", "max_tokens=5", " ", "\n", "Caf\u00e9", "\ud800",
 )  # fmt: skip
@@ -24,7 +27,7 @@ def searched(text: str) -> str:
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = redact._SECRETS.sub(REDACTED, text)
-    for pattern in (redact._URLS, redact._HEADERS, redact._VARIABLES, redact._NAMED):
+    for pattern in (redact._URLS, redact._HEADERS, redact._VARIABLES, redact._OPTIONS, redact._FIELDS, redact._NAMED):
         text = pattern.sub(redact._kept, text)
     return text
 
@@ -38,3 +41,39 @@ def test_each_kind_of_secret_is_found_alone() -> None:
     for piece in PIECES:
         assert without_secrets(piece) == searched(piece), piece
     assert sum(REDACTED in without_secrets(piece) for piece in PIECES) > 20
+
+
+def test_passwords_of_commands_and_fields_are_found_and_what_only_looks_alike_stays() -> None:
+    for text in (
+        "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -u admin:zorkmid99 https://x.example",
+        "curl --user 'admin:zorkmid99' x", "mysql -pzorkmid99 shop", "mysqldump -u root -pzorkmid99 shop > out.sql",
+    ):  # fmt: skip
+        assert "zorkmid99" not in without_secrets(text), text
+        assert REDACTED in without_secrets(text)
+    for text in (
+        "docker run -u 1000:1000 image", "mysql -p shop", "mysql --port 3306 -h db", "COMPASS=north BYPASS=true",
+        '{"status": "pass", "passed": 12}', "curl -s http://x.example:8080/users", "pass: 12 of 13 tests",
+    ):  # fmt: skip
+        assert without_secrets(text) == text
+
+
+def test_arguments_are_redacted_by_what_their_fields_are_called_and_stay_json() -> None:
+    for made, expected in (
+        ({"body": '{"password":"zorkmid"}'}, {"body": '{"password":"[redacted]"}'}),
+        ({"token": "zorkmid", "max_tokens": 5, "tokens": 7}, {"token": REDACTED, "max_tokens": 5, "tokens": 7}),
+        ({"pass": "zorkmid", "pin": 1234}, {"pass": REDACTED, "pin": REDACTED}),
+        ({"headers": {"Cookie": "sid=zorkmid", "Accept": "x"}}, {"headers": {"Cookie": REDACTED, "Accept": "x"}}),
+        ({"passwords": ["zorkmid", "two"]}, {"passwords": [REDACTED, REDACTED]}),
+        ({"password": 'a"b zorkmid'}, {"password": REDACTED}),
+        ({"apiKey": "zorkmid", "key": "name"}, {"apiKey": REDACTED, "key": "name"}),
+        ({"secret": {"a": [{"b": "zorkmid"}]}}, {"secret": {"a": [{"b": REDACTED}]}}),
+        ({"command": "curl -u ada:zorkmid x"}, {"command": "curl -u ada:[redacted] x"}),
+        ({"x": '["a", {"y": "{\\"pwd\\": \\"zorkmid\\"}"}]'}, {"x": '["a",{"y":"{\\"pwd\\":\\"[redacted]\\"}"}]'}),
+    ):
+        text = json.dumps(made)
+        assert json.loads(arguments_without_secrets(text)) == expected, text
+
+
+def test_arguments_without_secrets_stay_as_they_are_written() -> None:
+    for text in ('{ "a" : 1 }', "", "[1, 2", '{"passed": true, "compass": "n", "author": "x", "tokenizer": "y", "pinned": "z"}'):
+        assert arguments_without_secrets(text) == text

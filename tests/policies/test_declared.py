@@ -10,7 +10,7 @@ from mainspring.app import standard_policies
 from mainspring.engine.engine import Engine
 from mainspring.items import Json, ToolDefinition
 from mainspring.policies.commands import CommandRules, Commands
-from mainspring.policies.declared import EVERYTHING, effects_of, operation_of, texts_of
+from mainspring.policies.declared import EVERYTHING, effects_of, operation_of, parsed_arguments, texts_of
 from mainspring.policies.domains import Domains
 from mainspring.policies.governance import governance
 from mainspring.policies.level import Level
@@ -121,3 +121,16 @@ def test_texts_of_a_purpose(value: object, paths: Sequence[str], commands: Seque
 def test_what_is_no_text_cannot_be_judged(value: object) -> None:
     with pytest.raises(ValueError, match="`p` must be text"):
         texts_of(ToolDefinition("it", purposes={"p": "path"}), {"p": value}, "path")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"amount":1,"amount":9999}', '{"a":{"b":1,"b":2}}', '{"a":[{"b":1,"b":1}]}', '{"a":1,"\\u0061":2}']
+)
+def test_a_name_that_is_there_twice_is_an_error(text: str) -> None:
+    """Who approves a call may read the first, and the tool would be given the last."""
+    with pytest.raises(ValueError, match=r"the arguments have `(a|b|amount)` twice; send it once"):
+        parsed_arguments(text)
+
+
+def test_names_may_come_again_in_other_objects() -> None:
+    assert parsed_arguments('{"a":{"a":[{"a":1},{"a":2}]}}') == {"a": {"a": [{"a": 1}, {"a": 2}]}}

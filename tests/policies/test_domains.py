@@ -177,3 +177,10 @@ async def test_host_that_nobody_can_look_up_in_time_is_refused() -> None:
         await anyio.sleep_forever()
 
     assert await Domains(hang, seconds=0.01).flaw("https://docs.example/") == "`docs.example` could not be looked up in 0.01 s"
+
+
+@pytest.mark.parametrize("url", ["http://example.com../", "http://a..example.com/"])
+async def test_a_host_that_cannot_be_a_name_is_told_so(url: str) -> None:
+    why = await domains().flaw(url)
+    assert why is not None
+    assert "has a host that is no name" in why

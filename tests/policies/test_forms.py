@@ -174,7 +174,8 @@ async def test_nothing_runs_without_an_allow_and_an_approval_lifts_a_question_on
             said: list[Any] = [ApprovalResponse(item.id, approve=True) for item in asked]
             if run.status != "requires_action":
                 break
-            run = await engine.run(said, previous=run.spec.id, **world.order)
+            scopes = None if world.scopes is None else (*world.scopes, "approvals")
+            run = await engine.run(said, previous=run.spec.id, **{**world.order, "caller": Caller("boss", scopes)})
             logs.append(await log_of(await engine.attach(run.spec.id)))
     for log in logs:
         started = {record.event.call_id for record in log if isinstance(record.event, ToolStarted)}

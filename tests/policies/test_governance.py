@@ -8,10 +8,12 @@ from tests.policies.world import Hands, every_policy, folder, order, tried
 
 from mainspring.app import standard_policies
 from mainspring.engine.engine import Engine
+from mainspring.errors import InvalidRequest
 from mainspring.items import ApprovalRequest, ApprovalResponse
 from mainspring.policies.governance import governance
 from mainspring.policies.rate import Rate
 from mainspring.providers.scripted import Scripted, call, say
+from mainspring.spec import Caller
 from mainspring.store.memory import MemoryStore
 
 
@@ -60,6 +62,9 @@ async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, app
             assert (paused.status, paused.reason, hands.done) == ("requires_action", "approval_needed", [])
             [waits] = [item for item in paused.output if isinstance(item, ApprovalRequest)]
             answer = replace(order(1, parent="resp_1"), id="resp_2", input=(ApprovalResponse(waits.id, approve),))
+            with pytest.raises(InvalidRequest, match="lacks the scope `approvals`"):
+                await engine.start(answer)
+            answer = replace(answer, caller=Caller("boss", ("approvals", "tools:execute")))
             run = await (await engine.start(answer)).wait()
     assert (run.text, len(hands.done)) == ("Done.", approve)
 

@@ -119,7 +119,7 @@ def every_policy(root: Path, level: Level = "supervised") -> tuple[CallPolicy, .
     return governance(
         rules=Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"}),
         status=lambda name: name if name in ("blocked", "deprecated") else "active",
-        skills=SkillScope(lambda run, name, operation: "no skill allows it" if name == "unskilled" else None),
+        skills=SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),
         rate=Rate(),
         level=lambda run: level,
         commands=Commands(PROGRAMS, READER),

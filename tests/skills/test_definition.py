@@ -9,6 +9,7 @@ from tests.skills.shelf import put
 
 from mainspring.errors import InvalidRequest
 from mainspring.skills.definition import MOST_BYTES, Skill, parse_skill, read_skill
+from mainspring.skills.scope import resolve_tool_context
 
 PLACE = Path("/skills/invoices")
 WHOLE = """---
@@ -88,7 +89,8 @@ def test_skill_that_says_nothing_of_tools_allows_all_and_an_empty_list_none() ->
         ("name: invoices\ndescription: x\nallowed-tools: a\nallowed_tools: b\n", 5, "there twice"),
         ("name: invoices\ndescription: x\nallowed-tools:\n", 4, "write `[]` for none"),
         ("name: invoices\ndescription: x\nallowed-tools: {a: b}\n", 4, "names no tools"),
-        ("name: invoices\ndescription: x\nallowed-tools: Bash(git add:*)\n", 4, "`Bash(git` in `allowed_tools` is no tool"),
+        ("name: invoices\ndescription: x\nallowed-tools: Bash(git add:*\n", 4, "`Bash(git` in `allowed_tools` is no tool"),
+        ("name: invoices\ndescription: x\ndisallowed-tools: Bash(git)\n", 4, "`Bash(git)` in `disallowed_tools` is no tool"),
         ("name: invoices\ndescription: x\nallowed-tools: [[a]]\n", 4, "is no tool"),
         ("name: invoices\ndescription: Use when: always\n", 3, "not YAML"),
         ("name: invoices\n\tdescription: x\n", 3, "not YAML"),
@@ -114,7 +116,7 @@ def test_yaml_tags_build_nothing() -> None:
 
 
 def test_all_faults_are_told_at_once() -> None:
-    assert faults("name: A\ncolour: red\nallowed-tools: a(b)\n").count(f"{PLACE}/SKILL.md:") == 4
+    assert faults("name: A\ncolour: red\nallowed-tools: a(b\n").count(f"{PLACE}/SKILL.md:") == 4
 
 
 @pytest.mark.parametrize(
@@ -146,3 +148,11 @@ def outcome(data: bytes) -> str:
         return parse_skill(data, PLACE).name
     except InvalidRequest as error:
         return error.message
+
+
+def test_tools_of_other_programs_narrow_to_nothing_they_name_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    front = "---\nname: invoices\ndescription: x\nallowed-tools: Bash(git add:*) Bash(git:*), Read shell\n---\n"
+    found = parsed(front)
+    assert found.allowed_tools == ("Bash(git add:*)", "Bash(git:*)", "Read", "shell")
+    assert resolve_tool_context([found], ["shell", "file_ops", "Bash"]).names == ("shell",)
+    assert "SKILL.md:4: `Bash(git add:*)` in `allowed_tools` is no tool here, and allows none" in caplog.text

@@ -11,14 +11,17 @@ from mainspring.app import Engine
 from mainspring.cli.follow import follow, launch
 from mainspring.cli.plain import say
 from mainspring.cli.reading import found, in_database, reader
-from mainspring.cli.run import check_tools, view_for
+from mainspring.cli.run import check_governed, check_tools, view_for
+from mainspring.composition import composed
 from mainspring.config import Settings, load
 from mainspring.engine.pending import Approval, Approvals
 from mainspring.errors import InvalidRequest
 from mainspring.items import ServerTool, ToolDefinition
 from mainspring.loop.run import Run
 from mainspring.oversight import policies_of
+from mainspring.providers.scripted import Scripted
 from mainspring.server.serve import chosen
+from mainspring.spec import STEP_MODEL
 from mainspring.tools.addresses import AddressGuard
 
 # Those that only the settings put in force.
@@ -77,13 +80,21 @@ def answer(said: Answer, place: Place, *, as_json: bool) -> int:
         approval, run = await left()
         settings = place.settings(run.spec.model)
         _check_rule(approval, settings)
-        engine = chosen(settings).engine
+        engine = _engine(settings, run)
         labels = {server.label for server in engine.mcp.servers}
         _check_servers(run, labels, said.id)
         check_tools(engine, _without_servers(run))
+        check_governed(engine, run)
         return await answered(engine, labels)
 
     return launch(continued())
+
+
+def _engine(settings: Settings, run: Run) -> Engine:
+    if run.spec.model != STEP_MODEL:
+        return chosen(settings).engine
+    # A step of a workflow goes on without a model.
+    return composed(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
 
 
 def _check_rule(approval: Approval, settings: Settings) -> None:

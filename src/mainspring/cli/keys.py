@@ -29,8 +29,8 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="An area, such as `responses`, `approvals` or `admin`; `tools:execute`, or `tools:execute:NAME`. Repeatable. "
-            "Default: all.",
+            help="An area, such as `responses`, `approvals` or `decisions`; `tools:execute`, or `tools:execute:NAME`. "
+            "Repeatable. Default: all.",
         ),
     ] = None,
     expires: Annotated[

@@ -46,9 +46,13 @@ def try_out(
 def show(config: Config = None) -> int:
     """Lists the policies in force, in the order they are asked; the first that does not allow a call decides."""
     from mainspring.cli.lines import write_table
+    from mainspring.cli.plain import say
     from mainspring.cli.trial import Trial
     from mainspring.config import load
 
-    told = [(policy.name, (type(policy).__doc__ or "").split("\n\n")[0]) for policy in Trial(load({}, file=config)).policies()]
+    trial = Trial(load({}, file=config))
+    told = [(policy.name, (type(policy).__doc__ or "").split("\n\n")[0]) for policy in trial.policies()]
     write_table([("policy", "what it does"), *[(name, " ".join(does.split())) for name, does in told]])
+    for doubt in trial.doubts():
+        say(f"mind: {doubt}")
     return 0

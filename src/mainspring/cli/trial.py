@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.app import standard_policies
@@ -18,8 +18,9 @@ from mainspring.events import CallJudged, Recorded, RunStarted
 from mainspring.items import Effect, FunctionCall, Json, Purpose, ToolDefinition, ToolKind, encode, user
 from mainspring.loop.history import History
 from mainspring.loop.run import Call, open_run
-from mainspring.oversight import plan_of, policies_of
+from mainspring.oversight import doubts, plan_of, policies_of
 from mainspring.policies.autonomy.plan import Admission
+from mainspring.policies.charter import Chartered
 from mainspring.policies.status import ToolStatus
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.spec import Caller, RunSpec, spec_for
@@ -51,6 +52,12 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant: str = ""
     metadata: dict[str, str] = {}
 
+    def __post_init__(self) -> None:
+        if self.operation is not None and self.arguments.get("operation", self.operation) != self.operation:
+            raise ValueError(
+                f"`operation` is `{self.operation}`, and `arguments` say `{self.arguments['operation']}`; say it once"
+            )
+
     @property
     def given(self) -> Json:
         return self.arguments if self.operation is None else {"operation": self.operation, **self.arguments}
@@ -59,29 +66,43 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
     """What a file holds."""
 
-    calls: tuple[Case, ...]
+    calls: Annotated[tuple[Case, ...], Meta(min_length=1)]
 
 
 class Finding(Struct, frozen=True):
-    """A case and what the gate says to it."""
+    """A case and what the gate says to it. A slip in the arguments is no denial, unless `rule` asks for it: it proves nothing of
+    the settings."""
 
     case: Case
     judged: CallJudged
 
     @property
     def fits(self) -> bool:
-        return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy)
+        is_slip = self.case.rule is None and self.judged.policy in ("valid_arguments", "known_tool")
+        return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy) and not is_slip
 
 
 def read_table(file: Path) -> Table:
     """Raises `InvalidRequest` that names the place of what is wrong."""
     try:
-        return msgspec.convert(yaml.safe_load(file.read_text()), Table)
+        return msgspec.convert(yaml.load(file.read_text(), Loader=_Unique), Table)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidRequest(f"{file} cannot be read: {error}") from None
     except msgspec.ValidationError as error:
         known = ", ".join(Case.__struct_fields__)
         raise InvalidRequest(f"{file}: {str(error).replace('`$.', '`')}; a call may hold {known}") from None
+
+
+class _Unique(yaml.SafeLoader):
+    """Reads YAML in which no key is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                mark = node.value[place][0].start_mark
+                raise yaml.MarkedYAMLError(problem=f"`{name}` is there twice; say it once", problem_mark=mark)
+        return super().construct_mapping(node, deep)
 
 
 class Trial:
@@ -98,6 +119,12 @@ class Trial:
             self._registry.load_definitions(Path(settings.tool_definitions))
         self._known = {tool.name: tool for tool in self._registry.definitions}
         self._root = "" if root is None else str(Path(root).resolve())
+
+    def doubts(self) -> list[str]:
+        """What in the settings may be a slip."""
+        settings = self._settings
+        tools = () if settings.mcp or settings.agents else self._registry.definitions
+        return doubts(settings.governance, plan_of(settings.budget), tools, settings.model or "")
 
     def policies(self) -> tuple[CallPolicy, ...]:
         """All that are in force, in their order."""
@@ -117,7 +144,8 @@ class Trial:
     def _policies(self, admission: Admission) -> tuple[CallPolicy, ...]:
         guard = AddressGuard(self._settings.allow_hosts)
         asked = policies_of(self._settings.governance, guard)
-        return standard_policies([_Nobody()], (ToolStatus(self._registry.status), *asked, admission.policy))
+        known = ToolStatus(self._registry.status, self._registry.reason)
+        return standard_policies([_Nobody()], (known, Chartered(), *asked, admission.policy))
 
     def _order(self, case: Case) -> RunSpec:
         options: Json = {"tools": (self._tool(case),), "caller": case.caller, "tenant": case.tenant, "metadata": case.metadata}

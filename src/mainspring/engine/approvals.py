@@ -1,23 +1,29 @@
 """Approvals: a call waits for a person, who says yes or no once and in time.
 
 Theory of operation. A run that stops for a person leaves a document for each call it asks about: which run asks, since when, and
-until when. An answer is a document too. It is put only where none is, so an answer counts once, by whatever door it comes; and it
-is put before the run that acts on it begins. `take` is the one place where that happens, and where an answer that comes too late
-is refused. What was asked is not in these documents: it is in the log of the run that asks, and goes with it.
+until when, about which tool, and digests of its arguments and of what the tool declares. An answer is a document too. It is put
+only where none is, so an answer counts once, by whatever door it comes; and it is put before the run that acts on it begins.
+`take` is the one place where that happens, and where an answer is refused that comes too late, from somebody who may not give
+it, or to another call than the one that was asked about. The arguments are not in these documents: they are in the log of the run
+that asks, and go with it.
 """
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest
+from mainspring.engine.audit import digest_of
+from mainspring.errors import InvalidRequest, NotFound
 from mainspring.events import Reason
-from mainspring.items import ApprovalResponse, FunctionCall, Item, Json, Unknown, decode, encode
-from mainspring.loop.history import approval_id
-from mainspring.loop.run import Run
+from mainspring.items import ApprovalResponse, FunctionCall, Item, Json, ServerTool, ToolDefinition, Unknown, decode, encode
+from mainspring.loop.history import approval_id, list_label
+from mainspring.loop.run import Call, Run
 from mainspring.ports import Document, Store
-from mainspring.spec import RunSpec
+from mainspring.spec import Charter, RunSpec
 
 ASKED: Final = "approval_request"
 GIVEN: Final = "approval"
@@ -25,17 +31,35 @@ GIVEN: Final = "approval"
 EXPIRED: Final = "approval_expired"
 SPENT: Final = "approval_already_given"
 TOOL_MISSING: Final = "approved_tool_missing"
+TOOL_CHANGED: Final = "approved_tool_changed"
+CALL_CHANGED: Final = "approved_call_changed"
+NOT_ALLOWED: Final = "approval_not_allowed"
+
+APPROVE: Final = "approvals"
+"""The scope of those who may answer what the operator's rules ask."""
 
 State = Literal["pending", "approved", "refused", "expired"]
 
 
 class Asked(Struct, frozen=True):
-    """That a run asks, and the budget that it is under. After `until` nobody can approve any more; None is never."""
+    """That a run asks, and the budget and charters that it is under. After `until` nobody can approve any more; None is never.
+
+    `tool`, `digest` (of the arguments) and `declared` (of what the tool declares) are what a yes is bound to, `conversation` is
+    where the call waits, if in one. `is_own` says that the client has asked for the question itself, with the MCP server that it
+    brought.
+    """
 
     run: str
     at: float
     until: float | None = None
     budget: Json | None = None
+    charters: tuple[Charter, ...] = ()
+    tool: str = ""
+    digest: str = ""
+    declared: str = ""
+    conversation: str = ""
+    is_stored: bool = True
+    is_own: bool = False
 
 
 class Given(Struct, frozen=True):
@@ -53,9 +77,41 @@ def asked(run: Run) -> tuple[Document, ...]:
     """What a run leaves when it ends: a document for each call that waits for a person."""
     if run.reason is not Reason.APPROVAL_NEEDED:
         return ()
-    seconds = run.spec.limits.approval_seconds
-    body = encode(Asked(run.spec.id, run.clock, None if seconds is None else run.clock + seconds, run.spec.budget))
-    return tuple([Document(ASKED, approval_id(call.item), body, run.spec.tenant) for call in run.calls if call.verdict == "ask"])
+    return tuple([_question(run, call) for call in run.calls if call.verdict == "ask"])
+
+
+def _question(run: Run, call: Call) -> Document:
+    spec, seconds, tool = run.spec, run.spec.limits.approval_seconds, run.spec.tool(call.item.name)
+    body = Asked(
+        spec.id,
+        run.clock,
+        None if seconds is None else run.clock + seconds,
+        spec.budget,
+        spec.charters,
+        call.item.name,
+        digest_of(call.item.arguments),
+        "" if tool is None else declared_by(tool),
+        "" if spec.conversation is None else spec.conversation.id,
+        spec.store,
+        call.policy == "approval" and tool is not None and _is_brought(tool, spec),
+    )
+    return Document(ASKED, approval_id(call.item), encode(body), spec.tenant)
+
+
+def declared_by(tool: ToolDefinition) -> str:
+    """A digest of what a tool takes and does: who approves a call of it approves no other."""
+    told = (tool.kind, tool.parameters, tool.effects, tool.operations, tool.purposes, _server(tool))
+    return sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
+
+
+def _server(tool: ToolDefinition) -> ServerTool | None:
+    return tool.server if tool.kind == "mcp" and isinstance(tool.server, ServerTool) else None
+
+
+def _is_brought(tool: ToolDefinition, spec: RunSpec) -> bool:
+    """Whether the tool is of an MCP server that the request named: those are the ones that its client is told of."""
+    server = _server(tool)
+    return server is not None and server.label in [list_label(item) for item in spec.listed]
 
 
 def state_of(question: Asked, answer: Given | None, now: float) -> State:
@@ -66,26 +122,62 @@ def state_of(question: Asked, answer: Given | None, now: float) -> State:
 
 
 async def asked_by(store: Store, items: Iterable[Item], tenant: str) -> Asked | None:
-    """The question that these items answer, None if they answer none. All of a run's are alike but for the call."""
+    """The question that these items answer, None if they answer none. All of a run's are alike but for the call; of those of
+    several runs it is the first, under the charters of all."""
+    found: list[Asked] = []
     for item in items:
         if isinstance(item, ApprovalResponse):
-            found = await store.get(ASKED, item.approval_request_id, tenant=tenant)
-            if found is not None:
-                return decode(found.body, Asked)
-    return None
+            document = await store.get(ASKED, item.approval_request_id, tenant=tenant)
+            found += [] if document is None else [decode(document.body, Asked)]
+    if not found:
+        return None
+    return replace(found[0], charters=tuple(dict.fromkeys([each for question in found for each in question.charters])))
 
 
-async def take(store: Store, spec: RunSpec, answers: Sequence[ApprovalResponse], now: float) -> None:
-    """Uses these answers up for a run that is about to begin. Raises `InvalidRequest`, and then the run must not."""
-    for said in answers:
-        await _check(store, spec, said, now)
+async def take(
+    store: Store, spec: RunSpec, waiting: Sequence[FunctionCall], answers: Sequence[ApprovalResponse], now: float
+) -> None:
+    """Uses these answers to `waiting` calls up for a run that is about to begin. Raises `InvalidRequest`, and then the run must
+    not."""
+    await check(store, spec, waiting, answers, now)
     used = [given_by(said, spec.id, spec.tenant, now, by=spec.caller.subject) for said in answers]
     if await store.put(used, if_absent=True):
         return
     for document in used:
-        if not await _is_for(store, document, spec.id):
+        if not await _is_kept(store, document.id, spec):
             raise spent(document.id)
     await store.put(used)
+
+
+async def withdraw(store: Store, run: Run, reason: str, now: float) -> None:
+    """Refuses what an ended run still asks, so that no run can go on with a yes. What an answer has been used for stays."""
+    for question in asked(run):
+        refused = Document(GIVEN, question.id, encode(Given("", approve=False, at=now, reason=reason)), run.spec.tenant)
+        if await store.put([refused], if_absent=True):
+            continue
+        kept = await store.get(GIVEN, question.id, tenant=run.spec.tenant)
+        if kept is not None and not decode(kept.body, Given).used:
+            await store.put([refused])
+
+
+async def check(
+    store: Store, spec: RunSpec, waiting: Sequence[FunctionCall], answers: Sequence[ApprovalResponse], now: float
+) -> None:
+    """Raises `InvalidRequest` unless each answer is to a waiting call as it was asked about, is in time, and may be given."""
+    calls = {approval_id(call): call for call in waiting}
+    for said in answers:
+        question = await _asked(store, spec, said.approval_request_id)
+        call = calls.get(said.approval_request_id)
+        if question is None or call is None:
+            raise InvalidRequest(f"No approval request {said.approval_request_id} is waiting here.", param="input")
+        if said.approve and question.until is not None and now >= question.until:
+            raise expired(said.approval_request_id)
+        if (call.name, digest_of(call.arguments)) != (question.tool, question.digest):
+            raise _changed(call, said)
+        if said.approve:
+            _check_tool(spec, call, question)
+        if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec)):
+            raise _not_allowed(said)
 
 
 def given_by(
@@ -95,17 +187,43 @@ def given_by(
     return Document(GIVEN, said.approval_request_id, encode(Given(run, said.approve, now, by, reason, used)), tenant)
 
 
-def check_tool(spec: RunSpec, call: FunctionCall, answers: Sequence[ApprovalResponse]) -> None:
-    """Raises `InvalidRequest` if the call is approved and the run to come lacks its tool: the approval would be wasted."""
-    is_approved = any(said.approve and said.approval_request_id == approval_id(call) for said in answers)
-    if is_approved and spec.tool(call.name) is None:
+def _check_tool(spec: RunSpec, call: FunctionCall, question: Asked) -> None:
+    """Raises `InvalidRequest` if the run to come lacks the tool, or has another one by its name: the approval would be wasted."""
+    tool, kept = spec.tool(call.name), "The approval is not used up"
+    if tool is None:
         told = [item.data.get("error") for item in spec.listed if isinstance(item, Unknown)]
         why = "".join([f"; an MCP server failed: {error}" for error in told if error])
         message = (
-            f"`{call.name}` was approved, and is none of the tools that this request has{why}. The approval is not used up: send "
-            "it again with the tool, or refuse the call"
+            f"`{call.name}` was approved, and is none of the tools that this request has{why}. {kept}: send it again with the "
+            "tool, or refuse the call"
         )
         raise InvalidRequest(message, param="tools", code=TOOL_MISSING)
+    if declared_by(tool) != question.declared:
+        message = (
+            f"`{call.name}` takes or does something else now than when it was asked about. {kept}: bring the tool back, or "
+            "refuse the call and have it made again"
+        )
+        raise InvalidRequest(message, param="tools", code=TOOL_CHANGED)
+
+
+def _may_answer(spec: RunSpec) -> bool:
+    return spec.caller.scopes is None or not {"*", APPROVE}.isdisjoint(spec.caller.scopes)
+
+
+def _changed(call: FunctionCall, said: ApprovalResponse) -> InvalidRequest:
+    message = (
+        f"The call of `{call.name}` that waits here is not the one that `{said.approval_request_id}` asks about: its tool or its "
+        "arguments have been changed since. Have the call made again to be asked anew."
+    )
+    return InvalidRequest(message, param="input", code=CALL_CHANGED)
+
+
+def _not_allowed(said: ApprovalResponse) -> InvalidRequest:
+    message = (
+        f"`{said.approval_request_id}` is asked by a rule of this server, and this API key lacks the scope `{APPROVE}`; have it "
+        f"answered with a key that has it: POST /v1/approvals/{said.approval_request_id}"
+    )
+    return InvalidRequest(message, param="input", code=NOT_ALLOWED)
 
 
 def spent(id: str) -> InvalidRequest:
@@ -119,19 +237,25 @@ def expired(id: str) -> InvalidRequest:
     return InvalidRequest(message, param="input", code=EXPIRED)
 
 
-async def _check(store: Store, spec: RunSpec, said: ApprovalResponse, now: float) -> None:
-    found = await store.get(ASKED, said.approval_request_id, tenant=spec.tenant)
+async def _asked(store: Store, spec: RunSpec, id: str) -> Asked | None:
+    """The question, if it is the tenant's, was asked where the run goes on, and the run that asks has not been deleted."""
+    found = await store.get(ASKED, id, tenant=spec.tenant)
     question = None if found is None else decode(found.body, Asked)
-    if question is None or spec.parent not in (None, question.run):
-        raise InvalidRequest(f"No approval request {said.approval_request_id} is waiting here.", param="input")
-    if said.approve and question.until is not None and now >= question.until:
-        raise expired(said.approval_request_id)
+    place = "" if spec.conversation is None else spec.conversation.id
+    if question is None or spec.parent not in (None, question.run) or place != question.conversation:
+        return None
+    if question.is_stored:
+        try:
+            await store.load(question.run)
+        except NotFound:
+            return None
+    return question
 
 
-async def _is_for(store: Store, document: Document, run: str) -> bool:
+async def _is_kept(store: Store, id: str, spec: RunSpec) -> bool:
     """Whether the answer that is there was kept for this run, which has not begun."""
-    found = await store.get(GIVEN, document.id, tenant=document.tenant)
+    found = await store.get(GIVEN, id, tenant=spec.tenant)
     if found is None:
         return False
     answer = decode(found.body, Given)
-    return answer.run == run and not answer.used
+    return answer.run == spec.id and not answer.used

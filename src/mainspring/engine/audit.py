@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from mainspring.engine.redact import presentable
+from mainspring.engine.redact import arguments_without_secrets, presentable, shortened
 from mainspring.errors import StoreError
 from mainspring.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
 from mainspring.items import ApprovalResponse, FunctionCall, decode, encode
@@ -84,7 +84,7 @@ class Auditor:
         event = record.event
         if isinstance(event, CallJudged):
             call = self._calls.get(event.call_id)
-            excerpt = "" if call is None else _excerpt(call.arguments, ARGUMENT_CHARS)
+            excerpt = "" if call is None else shortened(arguments_without_secrets(call.arguments), ARGUMENT_CHARS)
             why = _excerpt(event.reason, REASON_CHARS)
             return [self._entry(record, "judged", event.verdict, event.call_id, event.policy, why, excerpt)]
         if isinstance(event, ToolStarted):

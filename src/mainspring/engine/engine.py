@@ -17,7 +17,8 @@ from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from mainspring.engine.approvals import check_tool, take
+from mainspring.engine.approvals import check as check_answers
+from mainspring.engine.approvals import take
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
@@ -37,7 +38,7 @@ from mainspring.errors import (
     Superseded,
 )
 from mainspring.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
-from mainspring.items import ApprovalResponse
+from mainspring.items import ApprovalResponse, ToolDefinition
 from mainspring.loop.actions import Finish
 from mainspring.loop.decide import closing, recovery
 from mainspring.loop.history import History, history_of, lost_history, opening
@@ -51,6 +52,8 @@ log = getLogger(__name__)
 
 REMEMBERED = 256
 SINK_SECONDS = 5.0
+# In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it.
+OWNED = "\x1f"
 
 
 class Handle:
@@ -132,7 +135,8 @@ class Engine:
     """Runs specs with one provider, some executors, and policies in order. Use as `async with`.
 
     `sinks` are told every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what runs
-    do. Provider and store belong to whoever made them: the engine closes neither.
+    do. One that `owns` takes up the runs of `OWNED` tenants when their driver is gone, any other those of all the others.
+    Provider and store belong to whoever made them: the engine closes neither.
     """
 
     def __init__(
@@ -145,16 +149,21 @@ class Engine:
         checks: Sequence[AnswerCheck] = (),
         sinks: Sequence[Sink] = (),
         audit: bool = False,
+        owns: bool = False,
         clock: Clock = time.time,
     ) -> None:
         self.provider = provider
         self.store = store
+        self.definitions: tuple[ToolDefinition, ...] = ()
+        """The tools that runs have without bringing them, as they are now."""
         self.seal = Seal(store)
         self._guard = Guard()
         self._gate = Gate(policies, self._guard, checks)
+        self._executors = tuple(executors)
         self._toolbox = Toolbox(executors, self._guard)
         self._sinks = tuple(sinks)
         self._audit = audit
+        self._owns = owns
         self._clock = clock
         self._live: dict[str, Handle] = {}
         self._starting: set[str] = set()
@@ -251,9 +260,17 @@ class Engine:
         """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
         if any(isinstance(item, ApprovalResponse) for item in spec.input):
             opened = opening(history, spec.input)
-            for call in opened.waiting:
-                check_tool(spec, call, opened.approvals)
-            await take(self.store, spec, opened.approvals, self._clock())
+            await take(self.store, spec, opened.waiting, opened.approvals, self._clock())
+
+    async def check_answer(self, spec: RunSpec, said: ApprovalResponse) -> None:
+        """Raises `InvalidRequest` if a run by this order could not act on this answer, whatever the others are."""
+        spec = replace(spec, input=(said,))
+        entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
+        history = await self._history(spec) if entered is None else entered.history
+        await check_answers(self.store, spec, history.waiting, [said], self._clock())
+
+    def can_perform(self, tool: ToolDefinition) -> bool:
+        return any(executor.can_execute(tool) for executor in self._executors)
 
     async def preview(self, spec: RunSpec) -> ModelRequest:
         """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
@@ -293,8 +310,11 @@ class Engine:
         return handles
 
     async def is_driven(self, run_id: str) -> bool:
-        """Whether another engine that lives drives this run."""
+        """Whether another engine that lives drives this run, or it is for an engine of the other kind to take up."""
         log = await self.store.events(run_id)
+        assert isinstance(log[0].event, RunStarted)
+        if (OWNED in log[0].event.spec.tenant) is not self._owns:
+            return True
         drivers = [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)]
         return await self._presence.is_driven(drivers[-1])
 

@@ -17,8 +17,8 @@ from mainspring.engine.approvals import ASKED, GIVEN, Asked, Given, State, expir
 from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
-from mainspring.engine.redact import without_secrets
-from mainspring.errors import InvalidRequest, NotFound
+from mainspring.engine.redact import arguments_without_secrets, without_secrets
+from mainspring.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.events import CallJudged, RunStarted
 from mainspring.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
 from mainspring.ports import Document
@@ -130,8 +130,9 @@ class Approvals:
         if approve and approval.state == "expired":
             raise expired(id)
         paused = await self._paused(approval.response_id)
-        order = self._continuation(paused, by, background)
-        fresh = await self._keep(ApprovalResponse(id, approve, reason), order)
+        order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason)
+        await self._check(order, paused, said, approval)
+        fresh = await self._keep(said, order)
         answers = await self._answers(paused, order)
         if len(answers) < len(paused.requests):
             if not fresh:
@@ -143,6 +144,17 @@ class Approvals:
             # The run that goes on has an id that follows from this one's: somebody was quicker.
             raise spent(id) if error.param == "id" else error from None
         return Answered(await self.get(id, tenant=tenant), handle)
+
+    async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse, approval: Approval) -> None:
+        """Raises `InvalidRequest` before the answer is kept if the run that goes on could not act on it."""
+        if approval.continued_by is not None:
+            raise spent(said.approval_request_id)
+        joining = [tool for tool in paused.spec.tools if _server(tool) is not None]
+        try:
+            # Who asks for this has been let in here, whatever the scopes are that the run goes on with.
+            await self._engine.check_answer(replace(order, tools=(*order.tools, *joining), caller=Caller()), said)
+        except PreviousNotFound:
+            raise _not_found(said.approval_request_id) from None
 
     async def _documents(self, tenant: str, number: int | None, newest_first: bool) -> AsyncIterator[Document]:
         while documents := await self._store.documents(
@@ -180,14 +192,14 @@ class Approvals:
             response_id=question.run,
             tool=request.name,
             server_label=request.server_label,
-            arguments=without_secrets(request.arguments),
+            arguments=arguments_without_secrets(request.arguments),
             digest=digest_of(request.arguments),
             policy=verdict.policy,
             question=without_secrets(verdict.reason),
             asked_at=question.at,
             expires_at=question.until,
             state=state,
-            continued_by=answer.run if answer is not None and answer.used else None,
+            continued_by=(answer.run or None) if answer is not None and answer.used else None,
         )
 
     async def _paused(self, run_id: str) -> _Paused:
@@ -220,8 +232,8 @@ class Approvals:
         return replace(
             spec,
             id=continuing_id(spec.id),
-            # The tools of MCP servers join again, as the servers have them now.
-            tools=tuple([tool for tool in spec.tools if _server(tool) is None]),
+            # The tools of MCP servers join again, as the servers have them now; our own are there as they are now.
+            tools=tuple([now for tool in spec.tools if _server(tool) is None and (now := self._present(tool)) is not None]),
             # A call was required, and made.
             tool_choice=replace(choice, mode="auto", name=None) if choice.mode == "required" else choice,
             parent=spec.id if conversation is None else None,
@@ -230,6 +242,15 @@ class Approvals:
             caller=Caller(by or spec.caller.subject, spec.caller.scopes),
             listed=(),
         )
+
+    def _present(self, tool: Tool) -> Tool | None:
+        """The tool as this engine has it now, None if it has it no more. What the client brought is as the client brought it."""
+        if not isinstance(tool, ToolDefinition) or tool.kind == "function":
+            return tool
+        known = next((known for known in self._engine.definitions if known.name == tool.name), None)
+        if known is None:
+            return tool if self._engine.can_perform(tool) else None
+        return replace(known, form=tool.form, server=tool.server, asks=tool.asks or known.asks)
 
     async def _keep(self, said: ApprovalResponse, order: RunSpec) -> bool:
         """Keeps the answer for the run that goes on, and says whether it is a new one. Raises if there is another."""

@@ -5,7 +5,9 @@ texts hold none of the words that every match of a pattern has in it, and are no
 """
 
 import re
+from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from mainspring.items import InputText, OutputText, Part
@@ -40,7 +42,18 @@ _NAMED = re.compile(
         (?:"[^"\r\n]{{1,300}}"|'[^'\r\n]{{1,300}}'|(?=[^\s"',;&)\]}}]{{0,60}}\d)[^\s"',;&)\]}}]{{6,300}})""",
     re.VERBOSE | re.IGNORECASE,
 )
-_VARIABLES = re.compile(r"(?P<keep>(?<!\w)[A-Z][A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PWD|KEY)=)[^\s\"';&]{4,300}")
+_VARIABLES = re.compile(r"(?P<keep>(?<!\w)[A-Z][A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|_PASS|PWD|KEY)=)[^\s\"';&]{4,300}")
+
+
+# A field called `pass`, and what programs take on their command line; `docker run -u 1000:1000` is none of these.
+_FIELDS = re.compile(
+    r"""(?P<keep>["'](?:\w{1,60}[_-])?pass["']\s{0,3}:\s{0,3})(?:"[^"\r\n]{1,300}"|'[^'\r\n]{1,300}')""", re.IGNORECASE
+)
+_OPTIONS = re.compile(
+    r"""(?P<keep>(?<!\w)curl\s[^\r\n]{0,300}?(?<=\s)(?:-u\s{0,3}|--(?:proxy-)?user[\s=])["']?[^\s:"']{1,100}:
+        |(?<!\w)(?:mysql(?:dump|admin)?|mariadb)\s[^\r\n]{0,300}?(?<=\s)-p["']?)[^\s"']{1,300}""",
+    re.VERBOSE,
+)
 
 
 # What a match of each pattern cannot do without; of the last two, in small letters.
@@ -48,7 +61,8 @@ _MARKS = (
     "PRIVATE KEY-----", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
     "AKIA", "ASIA", "AIza", "ya29.", "xox", "hooks.slack.com/services/", "hf_", "npm_", "pypi-", "dop_v1_", "SG.",
 )  # fmt: skip
-_ASSIGNED = ("TOKEN=", "SECRET=", "PASSWORD=", "PWD=", "KEY=")
+_ASSIGNED = ("TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PASS=", "PWD=", "KEY=")
+_COMMANDS = ("curl ", "mysql", "mariadb")
 _IN_HEADERS = ("authorization", "cookie")
 _IN_NAMES = ("pass", "pwd", "secret", "key", "token", "credential")
 # The letters beyond ASCII that a pattern takes for one of a to z when it ignores case.
@@ -68,9 +82,69 @@ def without_secrets(text: str) -> str:
         text = _HEADERS.sub(_kept, text)
     if _has(text, _ASSIGNED):
         text = _VARIABLES.sub(_kept, text)
+    if _has(text, _COMMANDS):
+        text = _OPTIONS.sub(_kept, text)
+    if "pass" in small:
+        text = _FIELDS.sub(_kept, text)
     if _has(small, _IN_NAMES):
         text = _NAMED.sub(_kept, text)
     return text
+
+
+# What a field is called whose value is a secret, with `apiKey` read as `api_key`. A number may be a PIN; of tokens it is a count.
+_FIELD = re.compile(
+    r"""(?:.*_)?(?:pass(?:word|wd|phrase|code|words)?|pwd|pins?|secrets?|tokens?|credentials?|cookies?|authorization|auth
+        |(?:api|access|account|private|secret|signing|encryption|auth)_?keys?)(?:_(?:value|text|hash))?""",
+    re.VERBOSE,
+)
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_DEEPEST: Final = 20
+
+
+def arguments_without_secrets(arguments: str) -> str:
+    """The arguments of a call as they may be shown: JSON as before, secrets replaced by what the fields are called as well, in
+    JSON that is inside of a text too. What is no JSON is redacted like any text."""
+    try:
+        value = msgspec.json.decode(arguments)
+        shown = _redacted(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return without_secrets(arguments)
+    return arguments if shown == value else msgspec.json.encode(shown).decode()
+
+
+def _redacted(value: object, *, is_secret: bool = False, depth: int = 0) -> object:
+    match value:
+        case dict():
+            return {
+                name: _redacted(each, is_secret=is_secret or _is_field(name, each), depth=depth) for name, each in value.items()
+            }
+        case list():
+            return [_redacted(each, is_secret=is_secret, depth=depth) for each in value]
+        case str():
+            return _redacted_text(value, is_secret, depth)
+        case int() | float() if is_secret and not isinstance(value, bool):
+            return REDACTED
+        case _:
+            return value
+
+
+def _redacted_text(text: str, is_secret: bool, depth: int) -> str:
+    if is_secret:
+        return REDACTED if text else text
+    if text.lstrip()[:1] in ("{", "[") and depth < _DEEPEST:
+        try:
+            inner = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return without_secrets(text)
+        shown = _redacted(inner, depth=depth + 1)
+        return text if shown == inner else msgspec.json.encode(shown).decode()
+    return without_secrets(text)
+
+
+def _is_field(name: str, value: object) -> bool:
+    plain = _WORDS.sub("_", name).lower().strip("_")
+    is_count = isinstance(value, int | float) and "token" in plain
+    return not is_count and _FIELD.fullmatch(plain) is not None
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:

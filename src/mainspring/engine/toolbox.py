@@ -12,13 +12,16 @@ from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, resul
 from mainspring.engine.journal import Journal
 from mainspring.engine.redact import presentable, shortened, without_secrets
 from mainspring.errors import DelegateToClient
-from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
+from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)
 
 PROGRESS_CHARS = 2_000
+# Each is kept for good, so a call that never stops telling is not heard to the end.
+MOST_PROGRESS = 1_000
+MOST_PROGRESS_CHARS = 500_000
 
 
 class Running(Struct):
@@ -28,6 +31,22 @@ class Running(Struct):
     task: "asyncio.Task[Outcome[ToolResult]]"
     began: float
     seconds: float | None
+
+
+class _Told(Struct):
+    """How much a call has told of its progress."""
+
+    notes: int = 0
+    chars: int = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self.notes >= MOST_PROGRESS or self.chars >= MOST_PROGRESS_CHARS
+
+    def counted(self, text: str) -> str:
+        """The text, or if it is the last one, that it is."""
+        self.notes, self.chars = self.notes + 1, self.chars + len(text)
+        return "[it tells more than is shown]" if self.is_enough else text
 
 
 class Toolbox:
@@ -74,9 +93,12 @@ class Toolbox:
             if any(open_call.item is call for open_call in journal.run.open_calls) and journal.failure is None:
                 journal.record(ToolProgress(call.call_id, text))
 
+        told = _Told()
+
         def progress(text: str) -> None:
-            shown = without_secrets(shortened(str(text), PROGRESS_CHARS))
-            loop.call_soon_threadsafe(note, shown)
+            if not told.is_enough:
+                shown = told.counted(without_secrets(shortened(str(text), PROGRESS_CHARS)))
+                loop.call_soon_threadsafe(note, shown)
 
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
@@ -93,7 +115,7 @@ class Toolbox:
         result = await executor.execute(asked, context)
         if not _is_result(result, call):
             return _failed(call, f"returned {type(result).__name__} instead of a result")
-        return ToolResult(call.call_id, presentable(result.output, max_chars), result.is_error)
+        return ToolResult(call.call_id, presentable(result.output, max_chars), result.is_error, result.used)
 
 
 def _end(ended: Running) -> Event:
@@ -110,7 +132,7 @@ def _end(ended: Running) -> Event:
         log.debug("tool %s failed", call.name, exc_info=True)
         text = described(error)
         result = ToolResult(call.call_id, presentable(f"The tool `{call.name}` failed: {text}", 4_000), is_error=True)
-    return ToolEnded(call.call_id, result.output, result.is_error, seconds)
+    return ToolEnded(call.call_id, result.output, result.is_error, seconds, result.used)
 
 
 def _next_timeout(running: "dict[asyncio.Task[Outcome[ToolResult]], Running]") -> float | None:
@@ -124,6 +146,8 @@ def _is_late(call: Running) -> bool:
 
 def _is_result(result: object, call: FunctionCall) -> bool:
     if not isinstance(result, ToolResult) or result.call_id != call.call_id or not isinstance(result.is_error, bool):
+        return False
+    if result.used is not None and flaw(result.used, Used) is not None:
         return False
     output: object = result.output
     return isinstance(output, str) or (isinstance(output, tuple) and flaw(output, tuple[Part, ...]) is None)

@@ -3,10 +3,13 @@
 The host of a URL must be spelled so that every program reads it alike, must fit the operator's lists, and every address it has
 must be a public one. The address check is asked for here, so that a call is refused before it begins, and is the connection's to
 make again: a tool that follows a redirect asks `flaw` about each new URL, and connects to the address that was checked.
+
+Of a command, a URL that is written out in it is judged by its host alone: whom a program speaks to is for the sandbox.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,6 +19,7 @@ from anyio import fail_after
 from mainspring.errors import InvalidRequest
 from mainspring.loop.run import Call, Run
 from mainspring.policies.declared import parsed_arguments, served, texts_of
+from mainspring.policies.shell import Line, Reader
 from mainspring.ports import Allow, Deny, Verdict
 
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
@@ -42,23 +46,25 @@ class Domains:
         denied: Iterable[str] = (),
         *,
         seconds: float = LOOKUP_SECONDS,
+        reader: Reader | None = None,
     ) -> None:
-        self._check, self._seconds = check, seconds
+        self._check, self._seconds, self._reader = check, seconds, reader or Reader()
         self._allowed = tuple([_normal(domain) for domain in allowed])
         self._denied = tuple([_normal(domain) for domain in denied])
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         tool = served(call, run)
-        if tool is None or "url" not in tool.purposes.values():
+        if tool is None or {"url", "command"}.isdisjoint(tool.purposes.values()):
             return Allow()
         try:
-            texts = texts_of(tool, parsed_arguments(call.item.arguments), "url")
+            arguments = parsed_arguments(call.item.arguments)
+            texts, commands = texts_of(tool, arguments, "url"), texts_of(tool, arguments, "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
-        for url in texts:
-            if (why := await self.flaw(url)) is not None:
-                return Deny(f"The rule `domains` denies this call: {why}.")
-        return Allow()
+        flaws = [await self.flaw(url) for url in texts]
+        flaws += [await self._mention_flaw(url) for text in commands for url in urls_in(await self._reader.read(text))]
+        why = next((why for why in flaws if why is not None), None)
+        return Allow() if why is None else Deny(f"The rule `domains` denies this call: {why}.")
 
     async def flaw(self, url: str) -> str | None:
         """Why this URL may not be fetched, in words for the model; None if it may."""
@@ -66,10 +72,8 @@ class Domains:
             host = host_of(url)
         except ValueError as error:
             return f"`{url[:200]}` {error}"
-        if (domain := _fitting(host, self._denied)) is not None:
-            return f"`{domain}` is denied"
-        if self._allowed and _fitting(host, self._allowed) is None:
-            return f"`{host}` is not among the allowed domains: {', '.join(self._allowed)}"
+        if (why := self._listing_flaw(host)) is not None:
+            return why
         try:
             with fail_after(self._seconds):
                 await self._check(url)
@@ -79,7 +83,28 @@ class Domains:
             return f"`{host}` could not be looked up in {self._seconds:g} s"
         return None
 
+    async def _mention_flaw(self, url: str) -> str | None:
+        """Why a URL may not stand in a command. Only an address is checked as one: a name is not looked up to be mentioned."""
+        try:
+            host = host_of(url)
+        except ValueError as error:
+            return f"`{url[:200]}` {error}"
+        return await self.flaw(url) if _is_address(host) else self._listing_flaw(host)
 
+    def _listing_flaw(self, host: str) -> str | None:
+        if (domain := _fitting(host, self._denied)) is not None:
+            return f"`{domain}` is denied"
+        if self._allowed and _fitting(host, self._allowed) is None:
+            return f"`{host}` is not among the allowed domains: {', '.join(self._allowed)}"
+        return None
+
+
+def urls_in(line: Line) -> list[str]:
+    """The HTTP URLs that are written out in a line."""
+    return [word for word in line.mentions if "://" in word and word.lower().startswith(("http://", "https://"))]
+
+
+@lru_cache(maxsize=512)
 def host_of(url: str) -> str:
     """The host of an HTTP URL, in small letters. Raises `ValueError` that says what is wrong with the URL's spelling."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
@@ -88,7 +113,7 @@ def host_of(url: str) -> str:
         )
     try:
         parts = urlsplit(url)
-        host, _ = (parts.hostname or "").rstrip("."), parts.port
+        host, _ = (parts.hostname or "").removesuffix("."), parts.port
     except ValueError:
         raise ValueError("is no URL") from None
     if parts.scheme not in ("http", "https") or not host:

@@ -13,6 +13,7 @@ import sysconfig
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -46,13 +47,28 @@ class Line(Struct, frozen=True):
 
     Each command is its words, the program first. A word that is known only when the line runs is None; one that may become
     several words or file names is there as it was written if its beginning is sure. `sets` are the variables that it sets,
-    `writes` the files and connections that it redirects to. `doubts` say in words why there may be more.
+    `writes` the files and connections that it redirects to, `reads` the files that it redirects from, where they are known.
+    `doubts` say in words why there may be more.
     """
 
     commands: tuple[tuple[str | None, ...], ...] = ()
     sets: tuple[str, ...] = ()
     writes: tuple[str | None, ...] = ()
     doubts: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    @property
+    def mentions(self) -> tuple[str, ...]:
+        """What is written out in the line and may be a file or a URL: arguments, values behind `=` and `@`, and redirections."""
+        return _mentions(self)
+
+
+@lru_cache(maxsize=512)
+def _mentions(line: Line) -> tuple[str, ...]:
+    words = [word for command in line.commands for place, word in enumerate(command) if word and (place or "/" in word)]
+    targets = [*words, *line.reads, *[target for target in line.writes if target]]
+    pieces = [piece.lstrip("@") for word in targets for piece in (word, word.partition("=")[2])]
+    return tuple(dict.fromkeys([piece for piece in pieces if piece and not piece.startswith("-")]))
 
 
 class Reader:
@@ -145,6 +161,7 @@ class _Reading:
         self.commands: list[tuple[str | None, ...]] = []
         self.sets: list[str] = []
         self.writes: list[str | None] = []
+        self.reads: list[str] = []
         self.doubts: list[str] = []
         self.is_read_otherwise = False
         self._evaluates = False
@@ -157,12 +174,14 @@ class _Reading:
         if self._evaluates and self._hides_code:
             doubts.append("it computes with text that holds code")
         names = tuple(dict.fromkeys(self.sets))
-        return Line(tuple(dict.fromkeys(self.commands)), names, tuple(dict.fromkeys(self.writes)), tuple(doubts))
+        writes, reads = tuple(dict.fromkeys(self.writes)), tuple(dict.fromkeys(self.reads))
+        return Line(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
 
     def join(self, other: "_Reading") -> None:
         self.commands += other.commands
         self.sets += other.sets
         self.writes += other.writes
+        self.reads += other.reads
         self.doubts += other.doubts
 
     def _add(self, tree: Json) -> None:
@@ -243,6 +262,8 @@ class _Reading:
 
     def _redirect(self, redirect: Json) -> None:
         target = _name(redirect["Word"])
+        if redirect["Op"] in ("<", "<>") and target:
+            self.reads.append(target)
         if redirect["Op"] not in _WRITES and not (target or "").startswith(_CONNECTIONS):
             return
         if redirect["Op"] == ">&" and target is not None and re.fullmatch(r"\d+-?|-", target):

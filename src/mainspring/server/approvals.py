@@ -7,9 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
-from mainspring.decisions.settings import LABEL
 from mainspring.engine.approvals import EXPIRED, SPENT, State
-from mainspring.engine.pending import ELSEWHERE, Answered, Approvals
+from mainspring.engine.pending import Answered, Approvals
 from mainspring.errors import InvalidRequest
 from mainspring.server.faults import Fault, json_response
 from mainspring.server.keys import caller_of
@@ -78,9 +77,6 @@ class ApprovalRoutes:
                 background=body.background is not False,
             )
         except InvalidRequest as error:
-            if error.code == ELSEWHERE and (await self._approvals.get(_id(request), tenant=caller.tenant)).server_label == LABEL:
-                told = "this deletion is confirmed where it was asked for: say yes or no in that conversation, by POST /v1/chat"
-                raise InvalidRequest(told, param="approval_id", code="answer_in_chat") from None
             if (status := _STATUSES.get(error.code)) is None:
                 raise
             raise Fault(status, error.code, error.message, param="approval_id") from None

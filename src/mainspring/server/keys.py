@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mainspring.engine.approvals import APPROVE
 from mainspring.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.items import decode, encode
 from mainspring.ports import Document, Store
@@ -71,8 +72,8 @@ class Caller(Struct, frozen=True):
 
     @property
     def tools(self) -> tuple[str, ...] | None:
-        """The scopes that tools are judged by, None if all may run."""
-        return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith(EXECUTE)])
+        """The scopes that calls and answers to questions about them are judged by, None if all may be."""
+        return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith((EXECUTE, APPROVE))])
 
 
 class Key(Struct, frozen=True):
@@ -116,6 +117,8 @@ class Keys:
         """A new key, good for so many seconds or for ever. What is returned is nowhere else. Raises `InvalidRequest`."""
         for scope in scopes:
             check_scope(scope)
+        if not tenant.isprintable():
+            raise InvalidRequest(f"a tenant's name has printable characters only, not {tenant[:60]!a}", param="tenant")
         id, secret, now = token_hex(6), token_hex(32), self._clock()
         expires_at = None if seconds is None else now + seconds
         key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)

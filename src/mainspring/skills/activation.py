@@ -4,7 +4,7 @@ There is no other state, so a resumed, replayed or continued run has the skills 
 that was never made gains nothing: a skill can only narrow.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -51,8 +51,9 @@ class ActiveSkills:
         self._skills = skills
         self._always = always
 
-    def refusal(self, run: Run, tool: str, operation: str | None) -> str | None:
-        """Why this call is refused, None if it is not. A skill that is active but not known any more refuses all.
+    def refusal(self, run: Run, tool: Sequence[str], operation: str | None) -> str | None:
+        """Why this call of a tool with these names is refused, None if it is not. A skill that is active but not known any more
+        refuses all.
 
         The two tools of skills themselves need not be allowed: they only read, and what they load can only narrow.
         """
@@ -60,6 +61,6 @@ class ActiveSkills:
         if (gone := next((name for name in names if name not in known), None)) is not None:
             return f"the skill `{gone}` is active, but what it allows is not known any more; begin a new conversation"
         active = [known[name] for name in names]
-        if tool in (LOAD, READ):
+        if tool[0] in (LOAD, READ):
             active = [replace(skill, allowed_tools=None) for skill in active]
-        return refusal(active, tool, operation)
+        return refusal(active, tool[0], operation, tool[1:])

@@ -94,6 +94,6 @@ def _skill(fields: "Fields", body: str, folder: Path) -> Skill:
         license=fields.text("license", 1024),
         compatibility=fields.text("compatibility", 500),
         metadata=fields.texts("metadata"),
-        allowed_tools=fields.patterns("allowed_tools"),
+        allowed_tools=fields.patterns("allowed_tools", foreign=True),
         disallowed_tools=fields.patterns("disallowed_tools") or (),
     )

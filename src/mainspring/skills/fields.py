@@ -7,6 +7,7 @@ mean something other than it says. Import this only to read a skill: the YAML li
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from logging import getLogger
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,12 @@ import yaml
 
 from mainspring.errors import InvalidRequest
 
+log = getLogger(__name__)
+
 PATTERN: Final = re.compile(r"[^\s:(),]+(?::(?:\*|[^\s:(),*?]+))?")
+# What other programs call a tool and what it may be given, as in `Bash(git add:*)`.
+FOREIGN: Final = re.compile(r"[^\s:(),]+\([^()]*\)")
+_PARTS: Final = re.compile(r"[^\s,(]+\([^()]*\)|[^\s,]+")
 
 
 class Fields:
@@ -25,6 +31,7 @@ class Fields:
 
     def __init__(self, text: str, file: Path, known: Sequence[str]) -> None:
         self.problems: list[tuple[int, str]] = []
+        self._file = file
         self._nodes: dict[str, yaml.Node] = {}
         for key, node in _pairs(_composed(text, file), file):
             name = key.value.replace("-", "_")
@@ -63,17 +70,22 @@ class Fields:
             self.fault(key, f"`{key}` must be a mapping from text to text")
         return {name: value for name, value in pairs if name is not None and value is not None}
 
-    def patterns(self, key: str) -> tuple[str, ...] | None:
-        """Patterns of tools: a list, or a text with blanks or commas between. A text without any could mean two things."""
+    def patterns(self, key: str, *, foreign: bool = False) -> tuple[str, ...] | None:
+        """Patterns of tools: a list, or a text with blanks or commas between. A text without any could mean two things.
+
+        With `foreign`, there may be tools of other programs among them, which fit none of ours; they are logged.
+        """
         node = self._nodes.get(key)
         if node is None:
             return None
         is_list = isinstance(node, yaml.SequenceNode)
-        parts = [_text(part) for part in node.value] if is_list else (_text(node) or "").replace(",", " ").split()
+        parts = [_text(part) for part in node.value] if is_list else _PARTS.findall(_text(node) or "")
         if not parts and not is_list:
             self.fault(key, f"`{key}` names no tools; list them, write `[]` for none, or leave it out")
         for part in parts:
-            if part is None or not PATTERN.fullmatch(part):
+            if foreign and part is not None and FOREIGN.fullmatch(part):
+                log.warning("%s:%d: `%s` in `%s` is no tool here, and allows none", self._file, _line(node), part, key)
+            elif part is None or not PATTERN.fullmatch(part):
                 self.fault(key, f"`{part}` in `{key}` is no tool; write `tool`, `tool:operation` or `tool:*`")
         return tuple([part for part in parts if part is not None])
 

@@ -8,7 +8,7 @@ allowed must be spelled exactly so; what is disallowed is recognised in any case
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -30,12 +30,14 @@ def resolve_tool_context(active_skills: Iterable[Skill], tool_names: Iterable[st
     return ToolScope(tuple([name for name in names if name not in refused]), refused)
 
 
-def refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "") -> str | None:
+def refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "", others: Sequence[str] = ()) -> str | None:
     """Why a skill refuses this call, None if none does. The operation is empty for a tool that has none, and None if it is not
-    known: then what is said of one operation allows nothing and disallows all."""
+    known: then what is said of one operation allows nothing and disallows all. By its `others`, names that it has besides, a tool
+    is disallowed, and not allowed."""
+    names, plain = (tool, *others), None if operation is None else _plain(operation)
     for skill in active_skills:
         for pattern in skill.disallowed_tools:
-            if _fits(_plain(pattern), _plain(tool), None if operation is None else _plain(operation), unknown=True):
+            if any(_fits(_plain(pattern), _plain(name), plain, unknown=True) for name in names):
                 return f"the skill `{skill.name}` disallows `{pattern}`"
         allowed = skill.allowed_tools
         if allowed is not None and not any(_fits(pattern, tool, operation, unknown=False) for pattern in allowed):

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from mainspring.errors import InvalidRequest
-from mainspring.items import Usage
+from mainspring.items import FunctionCall, ToolDefinition, Usage
 from mainspring.policies.autonomy.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, loaded, moved
 from mainspring.policies.autonomy.context import Ceilings, ceilings
-from mainspring.policies.autonomy.scope import rule_for
+from mainspring.policies.autonomy.reading import context_of
+from mainspring.policies.autonomy.scope import objections, rule_for
+from mainspring.policies.shell import Reader
 from mainspring.spec import Price
 
 
@@ -109,3 +111,28 @@ def test_cached_tokens_have_their_own_price() -> None:
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000, cached_tokens=400_000, cache_write_tokens=100_000)
     assert Price(2, 10).of(usage) == 2 + 5
     assert Price(2, 10, cached=0.5, cache_write=4).of(usage) == pytest.approx(0.5 * 2 + 0.4 * 0.5 + 0.1 * 4 + 5)
+
+
+SHELL = ToolDefinition("shell", kind="builtin", effects=("execute",), purposes={"command": "command"})
+
+
+@pytest.mark.parametrize(
+    ("level", "line", "point"),
+    [
+        (1, "cat .env", "EF-01"),
+        (1, "cat < sub/.env", "EF-01"),
+        (2, "cp a .env", "EF-01"),
+        (2, "cat ../.env", "EF-01"),
+        (2, "curl http://evil.example", "EF-04"),
+        (1, "cat notes.txt", None),
+        (2, "cp a b.txt", None),
+        (2, "curl http://localhost:8080/x", None),
+        (3, "curl http://evil.example", None),
+    ],
+)
+async def test_a_level_sees_denied_files_and_hosts_that_are_written_out_in_a_command(
+    level: int, line: str, point: str | None
+) -> None:
+    made = FunctionCall("call_1", "shell", msgspec.json.encode({"command": line}).decode())
+    found = list(objections(LEVELS[level], await context_of(made, SHELL, Reader())))
+    assert [objection.point for objection in found] == ([] if point is None else [point])

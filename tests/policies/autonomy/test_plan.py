@@ -273,17 +273,37 @@ def test_a_tenants_table_is_the_common_one_with_changes() -> None:
     assert plan.budget.limits.max_tokens == 9
 
 
+def test_a_tenants_table_keeps_of_every_table_what_it_does_not_say_itself() -> None:
+    common = {"limits": {"max_cost": 20, "max_tokens": 1000}, "files": {"deny": [".env", "*.pem"]}, "network": {"enabled": False}}
+    own = {"limits": {"max_tool_calls": 5}, "files": {"write": ["out/**"]}, "prices": {"small*": {"input": 1, "output": 1}}}
+    plan = plan_of(table(level=3, **common, prices={"*": {"input": 3, "output": 15}}, tenants={"acme": own}))
+    assert plan is not None
+    acme = plan.tenants["acme"]
+    assert acme.limits == replace(LEVELS[3].limits, max_cost=20, max_tokens=1000, max_tool_calls=5)
+    assert acme.files == replace(LEVELS[3].files, deny=(".env", "*.pem"), write=("out/**",))
+    assert acme.network == replace(LEVELS[3].network, enabled=False)
+    assert (acme.price("small-1"), acme.price("large")) == (Price(1, 1), Price(3, 15))
+
+
+def test_only_a_strange_name_is_answered_with_all_that_there_are() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan_of(table(limits={"max_tokens": "many"}))
+    assert "it may hold" not in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"level": 4}, "there is no level 4; write 0, 1, 2 or 3"),
         ({"level": True}, "there is no level True"),
-        ({"level": "2"}, "there is no level 2"),
+        ({"level": "2"}, "there is no level '2'; write 0, 1, 2 or 3, without quotes"),
+        ({"tenants": {"bad": 3}}, "`tenants.bad` must be a table, not 3"),
+        ({"tenants": {"bad": {"per": "key"}}}, "`tenants.bad` cannot hold `per`"),
         ({"per": "hour"}, "Invalid enum value 'hour'"),
         ({"limits": {"max_token": 1}}, "unknown field `max_token`"),
         ({"limits": {"max_tokens": -1}}, "Expected `int` >= 0"),
-        ({"limits": 5}, "budget: "),
-        ({"tenants": ["acme"]}, "budget: "),
+        ({"limits": 5}, "`limits` must be a table, not 5"),
+        ({"tenants": ["acme"]}, "`tenants` must be a table, not ['acme']"),
         ({"share": 2.0}, "Expected `float` <= 1"),
         ({"limts": {}}, "unknown field `limts`; it may hold level, per, share, tenants, budget_id"),
         ({"allowed_commands": [{"command": "ls", "args_pattern": "("}]}, "is no regular expression"),
@@ -303,7 +323,7 @@ async def test_a_budget_that_is_called_like_the_operators_is_not_taken_for_it() 
 
 
 async def test_whoever_deletes_the_paused_run_does_not_get_rid_of_its_budget() -> None:
-    """In a conversation the question outlives the response that asked it."""
+    """In a conversation the call outlives the response that asked about it, and cannot be approved any more."""
     store = MemoryStore()
     async with engine(None, call("write", path="a"), store=store, policies=[AsksFirst()]) as at:
         await store.put([Document("conversation", "conv_1", b"{}")])
@@ -311,8 +331,9 @@ async def test_whoever_deletes_the_paused_run_does_not_get_rid_of_its_budget() -
         paused = await at.run("Go.", conversation=conversation, metadata={LEVEL: "1"})
         [request] = [item for item in paused.output if isinstance(item, ApprovalRequest)]
         await at.forget(paused.spec.id)
-        run = await at.run([ApprovalResponse(request.id, approve=True)], conversation=conversation)
-    assert (done, layers(run)) == (["a"], ["level-1"])
+        with pytest.raises(InvalidRequest, match="No approval request"):
+            await at.run([ApprovalResponse(request.id, approve=True)], conversation=conversation)
+    assert done == []
 
 
 async def test_a_run_that_goes_on_is_paid_from_the_account_it_was_paid_from() -> None:

@@ -16,7 +16,8 @@ N = TypeVar("N", int, float)
 class EnforcementContext(Struct, frozen=True):
     """One step: an iteration, or a call with all that it would read, write, run and speak to.
 
-    A word of a command, or a file to write, that is known only later is None; `doubts` say what else cannot be told. `unseen`
+    A word of a command, or a file to write, that is known only later is None; `doubts` say what else cannot be told; `mentions`
+    are words of commands that may be files. `unseen`
     are effects of which no parameter shows what they touch, `is_declared` whether the tool says so itself. `flaw` is why the call
     cannot be understood at all. `failures` is how many steps failed in a row, `signals` are conditions that somebody reports.
     """
@@ -37,6 +38,7 @@ class EnforcementContext(Struct, frozen=True):
     failures: int = 0
     signals: frozenset[str] = frozenset()
     is_priced: bool = True
+    mentions: tuple[str, ...] = ()
 
 
 class Spent(Struct, frozen=True):

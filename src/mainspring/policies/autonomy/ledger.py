@@ -236,12 +236,14 @@ class Ledger:
         account = await self._add(spec.tenant, budget_id, reserved)
         return narrowed(spec, replace(limited(account.budget, account.held[spec.id].share), overlays=overlays))
 
-    async def settle(self, run: Run, budget_id: str) -> Account:
-        """What the run, which has ended, really used takes the place of its share. Settling twice does nothing."""
+    async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
+        """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
+        the budget is, if not the run's."""
         spent = await spent_by(run, self._reader)
         # Files of unknown name are this run's and nobody else's.
         files = tuple([f"{run.spec.id}{name}" if name.startswith("?") else name for name in spent.files])
-        return await self._settle(run.spec.tenant, budget_id, run.spec.id, replace(spent, files=files))
+        payer = run.spec.tenant if tenant is None else tenant
+        return await self._settle(payer, budget_id, run.spec.id, replace(spent, files=files))
 
     async def settle_ended(self, budget_id: str, *, tenant: str = "") -> Account:
         """Settles every share whose run has ended without anybody there to do so."""
@@ -250,7 +252,7 @@ class Ledger:
             if not await self._has_ended(reserved.run_id):
                 continue
             try:
-                account = await self.settle(await self._reread(reserved.run_id, tenant), budget_id)
+                account = await self.settle(await self._reread(reserved.run_id), budget_id, tenant=tenant)
             except CallerError:
                 account = await self._settle(tenant, budget_id, reserved.run_id, _whole(reserved))
         return account
@@ -276,11 +278,12 @@ class Ledger:
         except NotFound:
             return False
 
-    async def _reread(self, run_id: str, tenant: str) -> Run:
+    async def _reread(self, run_id: str) -> Run:
         """The run at its end. Raises a `CallerError` if what it continued is gone."""
         log = await self._store.events(run_id)
         assert isinstance(log[0].event, RunStarted)
         spec, history = log[0].event.spec, History()
+        tenant = spec.tenant
         if (conversation := spec.conversation) is not None:
             items = await self._store.documents(ITEM, tenant=tenant, parent=conversation.id)
             known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]

@@ -20,7 +20,7 @@ from mainspring.loop.run import Run
 from mainspring.policies.autonomy.budget import LEVELS, AutonomyBudget, Share
 from mainspring.policies.autonomy.context import Ceilings, ceilings, tightest
 from mainspring.policies.autonomy.ledger import Account, Ledger, least_of, limited
-from mainspring.policies.autonomy.policy import Budgeted, budget_of, narrowed, spent_by
+from mainspring.policies.autonomy.policy import Budgeted, budget_of, delegated_by, narrowed, spent_by
 from mainspring.policies.autonomy.preflight import cleared, preflight
 from mainspring.policies.shell import Reader
 from mainspring.ports import Store
@@ -130,7 +130,7 @@ class Admission:
         """The budget, less what the run that goes on has used of it."""
         for layer in before.layers if before.run is not None else ():
             if layer.budget_id == budget.budget_id and before.run is not None:
-                used = await spent_by(before.run, self._reader, layer)
+                used = await spent_by(before.run, self._reader, layer) + delegated_by(before.run, layer)
                 return limited(budget, least_of(Account(layer, spent=used).left, ceilings(budget)))
         return budget
 

@@ -33,7 +33,7 @@ from mainspring.policies.autonomy.reading import context_of
 from mainspring.policies.declared import served
 from mainspring.policies.shell import Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
-from mainspring.spec import Price, Purse, RunSpec
+from mainspring.spec import STEP_MODEL, Price, Purse, RunSpec
 
 REMEMBERED: Final = 256
 
@@ -100,7 +100,7 @@ class Budgeted:
                 enforcer.count(context)
             known.calls, known.last = known.calls + 1, item
         for enforcer in known.enforcers:
-            enforcer.measure(measured(run, enforcer.budget))
+            enforcer.measure(measured(run, enforcer.budget) + delegated_by(run, enforcer.budget))
         return known.enforcers
 
 
@@ -139,7 +139,15 @@ def measured(run: Run, budget: AutonomyBudget) -> Spent:
     """What a run has used of turns, time, tokens and money."""
     usage, price = spent(run), budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(usage)
-    return Spent(iterations=run.turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
+    turns = 0 if run.spec.model == STEP_MODEL else run.turns
+    return Spent(iterations=turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
+
+
+def delegated_by(run: Run, budget: AutonomyBudget) -> Spent:
+    """What other runs have used on behalf of this one's calls. They account for it themselves where a budget is shared."""
+    used, price = run.delegated, budget.price(run.spec.model)
+    cost = 0.0 if price is None else price.of(used.usage)
+    return Spent(iterations=used.turns, calls=used.calls, tokens=used.usage.total_tokens, cost=cost)
 
 
 def verdict_of(decision: Decision) -> Verdict:
@@ -160,6 +168,9 @@ def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
     left to begin.
     """
     most, limits, price = tightest(budget.layers), spec.limits, budget.price(spec.model)
+    if spec.model == STEP_MODEL:
+        # No model is asked: what it does is held to the budget, and what it says costs nothing.
+        most = replace(most, iterations=None, tokens=None, cost=None)
     for name in ("iterations", "seconds", "tokens", "cost"):
         if getattr(most, name) == 0:
             told = f"the budget `{budget.budget_id}` has nothing left of {name}; raise its limit or use another"

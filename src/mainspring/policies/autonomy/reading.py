@@ -7,7 +7,7 @@ from msgspec import Struct
 from mainspring.items import FunctionCall, ToolDefinition
 from mainspring.policies.autonomy.context import EnforcementContext, Words
 from mainspring.policies.declared import effects_of, parsed_arguments, texts_of
-from mainspring.policies.domains import Domains
+from mainspring.policies.domains import Domains, urls_in
 from mainspring.policies.shell import Line, Reader
 
 
@@ -17,6 +17,8 @@ class ReadLines(Struct, frozen=True):
     commands: tuple[Words, ...] = ()
     writes: tuple[str | None, ...] = ()
     doubts: tuple[str, ...] = ()
+    mentions: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
 
 
 async def read_lines(texts: list[str], reader: Reader) -> ReadLines:
@@ -27,6 +29,8 @@ async def read_lines(texts: list[str], reader: Reader) -> ReadLines:
         tuple([words for line in lines for words in line.commands]),
         tuple([target for line in lines for target in _targets(line)]),
         (*[doubt for line in lines for doubt in line.doubts], *settings),
+        tuple([word for line in lines for word in line.mentions]),
+        tuple([url for line in lines for url in urls_in(line)]),
     )
 
 
@@ -41,10 +45,11 @@ async def context_of(call: FunctionCall, tool: ToolDefinition, reader: Reader) -
     try:
         arguments = parsed_arguments(call.arguments)
         paths, commands = texts_of(tool, arguments, "path"), texts_of(tool, arguments, "command")
-        hosts = tuple([await host_of(url) for url in texts_of(tool, arguments, "url")])
+        lines = await read_lines(commands, reader)
+        hosts = tuple([await host_of(url) for url in (*texts_of(tool, arguments, "url"), *lines.urls)])
     except ValueError as error:
         return EnforcementContext(tool=tool.name, calls=1, flaw=f"the call of `{tool.name}` is invalid: {error}")
-    effects, lines = effects_of(tool, arguments), await read_lines(commands, reader)
+    effects = effects_of(tool, arguments)
     is_writing = bool(paths) and not effects.isdisjoint(("write", "destructive"))
     seen = {"read", *(("write", "destructive") if paths else ()), *(("network",) if hosts else ())}
     told = [value for name, value in arguments.items() if name not in tool.purposes and name != "operation"]
@@ -55,6 +60,7 @@ async def context_of(call: FunctionCall, tool: ToolDefinition, reader: Reader) -
         writes=(*(paths if is_writing else ()), *lines.writes),
         lines=_lines(told) if is_writing else 0,
         commands=lines.commands,
+        mentions=lines.mentions,
         doubts=lines.doubts,
         hosts=hosts,
         # What a call with a command does is what its command does.

@@ -38,6 +38,8 @@ def objections(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[
         yield from _path("EF-01", path, budget.files, budget.files.read, "read")
     for target in context.writes:
         yield from _write(target, budget.files)
+    if context.mentions and budget.files.deny:
+        yield from _mentioned(context.mentions, budget.files.deny, budget.files.root)
     yield from _commands(budget, context)
     for host in context.hosts:
         yield from _host(host, budget)
@@ -63,6 +65,21 @@ def _path(point: str, path: str, files: Files, allowed: tuple[str, ...], verb: s
         yield Objection(point, "denied", f"`{shown}` fits the denied pattern `{pattern}`")
     elif not any(_expression(each, exact=True).fullmatch(place) for each in allowed):
         yield Objection(point, "unlisted", f"`{shown}` is not among the files that may be {verb}: {', '.join(allowed) or 'none'}")
+
+
+@lru_cache(maxsize=512)
+def _mentioned(words: tuple[str, ...], deny: tuple[str, ...], root: str) -> tuple[Objection, ...]:
+    """What a list denies is not for commands either. Of a word that is in no list nothing is claimed: it may be anything."""
+    found = [(word, pattern) for word in words if (pattern := _denier(word, deny, root)) is not None]
+    return tuple([Objection("EF-01", "denied", f"`{word[:200]}` fits the denied pattern `{pattern}`") for word, pattern in found])
+
+
+def _denier(word: str, deny: tuple[str, ...], root: str) -> str | None:
+    try:
+        place = located(word, root)
+    except ValueError:
+        place = posixpath.normpath(word)
+    return next((each for each in deny if _denies(each, place)), None)
 
 
 def located(path: str, root: str) -> str:
