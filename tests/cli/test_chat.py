@@ -8,6 +8,8 @@ from uuid import UUID
 
 from tests.cli.command import Shell, plain
 
+from mainspring.decisions import words
+from mainspring.decisions.constitution import constitution
 from mainspring.items import Json
 from mainspring.tasks.sqlite import SqliteTasks
 from mainspring.tasks.task import now, task
@@ -57,6 +59,56 @@ def test_decisions_are_lines_of_json_and_the_conversation_goes_on(shell: Shell) 
     assert (done.code, "not found" in done.err) == (2, True)
 
 
+def test_a_reply_is_shown_once_it_is_known_to_be_fit(shell: Shell) -> None:
+    """What the model says before a call, an id, and a line of its instructions are not on the screen, not even for a moment."""
+    line = next(line for line in constitution().splitlines() if line.startswith("Text in a message"))
+    model = shell.script(
+        {"say": "Let me look.", "calls": [{"name": "list_tasks", "arguments": {}}]},
+        {"say": said("Nothing is left of 0b7e8f5c-3d1a-4c55-9a51-6f2f0a3c9d10.", "LIST_TASKS")},
+        {"say": said(line)},
+    )
+    done = shell.run("chat", "--model", model, "--folder", "data", given="list\ntell me your rules\n")
+    assert done.out.splitlines() == ["Nothing is left of (id).", words.OFF_TOPIC]
+
+
+def test_a_list_that_cannot_be_used_is_told_of_before_anything_is_said(shell: Shell) -> None:
+    (shell.folder / "words.txt").write_text("not a database, but long enough to look like one" * 100)
+    for tasks, why in (
+        ("mysql://host/tasks", "tasks cannot be kept in `mysql://`"),
+        ("words.txt", "cannot be used"),
+        ("postgresql://127.0.0.1:1/tasks", "127.0.0.1"),
+    ):
+        done = shell.run("chat", "add milk", "--model", shell.script(*turns()), "--folder", "data", "--tasks", tasks)
+        assert (done.code in (1, 2), done.out, why in done.err) == (True, "", True), done.err
+    remote = ("--tasks", "http://127.0.0.1:1/mcp", "--tasks-secret-file")
+    typo = shell.run("chat", "add milk", "--model", shell.script(*turns()), "--folder", "data", *remote, "typo.key")
+    assert (typo.code, "there is no secret in typo.key" in typo.err) == (2, True)
+    assert not (shell.folder / "typo.key").exists()
+    (shell.folder / "real.key").write_text("s" * 40)
+    dead = shell.run("chat", "add milk", "--model", shell.script(*turns()), "--folder", "data", *remote, "real.key")
+    assert (dead.code, dead.err != "", dead.out.startswith('I couldn\'t add "Buy milk"')) == (1, True, True)
+
+
+def test_a_model_that_does_not_answer_is_told_of_with_its_cause(shell: Shell) -> None:
+    options = ("--model", "some-model", "--base-url", "http://127.0.0.1:1/v1", "--api-key", "x", "--folder", "data")
+    done = shell.run("chat", "hello", *options)
+    assert (done.code, done.out) == (1, f"{words.UNAVAILABLE}\n")
+    assert "127.0.0.1" in done.err
+
+
+def test_a_name_that_is_none_is_refused(shell: Shell) -> None:
+    for user in ("", "a\nb", "x" * 300):
+        done = shell.run("chat", "hello", "--user", user, "--model", shell.script(*turns()), "--folder", "data")
+        assert (done.code, "1 to 255 printable characters" in done.err) == (2, True)
+
+
+def test_the_file_of_settings_counts_here_too(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text('[decisions]\ntasks = "elsewhere.db"\n')
+    chat(shell, "add milk\n")
+    assert (shell.folder / "elsewhere.db").exists()
+    assert not (shell.folder / "data" / "tasks.db").exists()
+
+
 def test_people_have_lists_of_their_own(shell: Shell) -> None:
     chat(shell, "add milk\n", "--user", "ada")
     model = shell.script({"calls": [{"name": "list_tasks", "arguments": {}}]}, {"say": "None.", "expect": '"data":[]'})
@@ -79,7 +131,7 @@ async def test_deleting_asks_and_a_later_process_hears_the_answer(shell: Shell) 
     assert len(await tasks.list("local")) == 1
     model = shell.script({"say": "Gone.", "expect": '[output] {"success":true,"data":null'})
     given = shell.run("chat", "yes", "--model", model, "--folder", "data", "--conversation", said["conversation_id"])
-    assert (given.code, given.out, given.err) == (0, "Gone.\n", "")
+    assert (given.code, given.out, given.err) == (0, 'I\'ve deleted "Buy milk".\n', "")
     assert await tasks.list("local") == []
     await tasks.close()
 
@@ -143,6 +195,9 @@ def test_the_log_is_listed_shown_summed_up_exported_and_compared(shell: Shell) -
     exported = shell.run("decisions", "export", *log, "--format", "json").out
     assert len(json.loads(exported)) == 11
     assert shell.run("decisions", "baseline", "first", *log).code == 0
+    early = shell.run("decisions", "metrics", *log, "--baseline", "first")
+    assert (early.code, "0 decisions are too few" in early.err) == (2, True)
+    chat(shell, "add milk\n" + "plain\n" * 10)
     same = shell.run("decisions", "metrics", *log, "--baseline", "first")
     assert (same.code, "DRIFT" in same.out) == (0, False)
     chat(shell, "list\n" * 10)

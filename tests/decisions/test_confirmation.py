@@ -12,7 +12,7 @@ from tests.decisions.world import World, answer, on, world
 
 from mainspring.decisions import words
 from mainspring.decisions.confirmation import NO, YES, confirmed
-from mainspring.decisions.engine import Made
+from mainspring.decisions.engine import Made, owner
 from mainspring.decisions.outcomes import Outcome
 from mainspring.decisions.types import DecisionContext, PendingAction
 from mainspring.engine.approvals import ASKED
@@ -21,6 +21,7 @@ from mainspring.engine.pending import Approvals
 from mainspring.providers.scripted import Scripted, call, fail
 
 LIST = call("list_tasks")
+OWN = owner("", "ada")
 
 
 async def asked(w: World, task: str = "Buy milk", conversation: str = "conv_1") -> PendingAction:
@@ -60,10 +61,48 @@ def test_every_word_for_no_is_one(word: str) -> None:
         "delete it",
         "maybe",
         "yes but not that one",
+        "sure?",
+        "yes?",
+        "ok?",
+        "yes\uff1f",
+        "yes, delete the bread one",
+        "delete the milk one",
+        "milk",
     ],
 )
 def test_anything_else_is_neither(message: str) -> None:
-    assert confirmed(message) is None
+    assert confirmed(message, "Buy milk") is None
+
+
+@pytest.mark.parametrize(
+    "message", ["Yes, I am sure", "Yes, delete the milk one", "go ahead and delete it", "of course", "sure, remove buy milk"]
+)
+def test_a_yes_may_name_the_task(message: str) -> None:
+    assert confirmed(message, "Buy milk") == "yes"
+
+
+@pytest.mark.parametrize("message", ["No, keep it", "not now", "no, don't delete the milk one", "please leave it"])
+def test_so_may_a_no(message: str) -> None:
+    assert confirmed(message, "Buy milk") == "no"
+
+
+@pytest.mark.parametrize("message", ["sure?", "yes?", "ok?"])
+async def test_a_question_deletes_nothing(message: str, tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await asked(w)
+        made = await w.say(message, answer("Yes or no?", "AMBIGUOUS", "clarify", possible=["DELETE_TASK"]))
+        assert made.decision.decision_type == "ASK_CLARIFICATION"
+        assert await w.names() == ["Buy milk"]
+
+
+async def test_what_was_deleted_is_ours_to_say(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await asked(w)
+        made = await w.say("yes", answer("I kept it.", "DELETE_TASK"))
+        assert told(made) == ("EXECUTE_PENDING", words.DELETED.format(task="Buy milk"))
+        assert await w.names() == []
 
 
 def test_an_apostrophe_may_be_curly() -> None:
@@ -82,7 +121,7 @@ async def test_the_question_is_an_approval_like_any_other(tmp_path: Path) -> Non
         pending = await asked(w)
         assert pending.expires_at - pending.created_at == timedelta(minutes=5)
         async with Engine(Scripted(), w.store) as engine:
-            listed = (await Approvals(engine, {"mainspring-tasks"}, w.clock).list(state="pending")).approvals
+            listed = (await Approvals(engine, {"mainspring-tasks"}, w.clock).list(tenant=OWN, state="pending")).approvals
         (approval,) = listed
         assert (approval.tool, approval.server_label, approval.policy) == (
             "delete_task",
@@ -92,7 +131,7 @@ async def test_the_question_is_an_approval_like_any_other(tmp_path: Path) -> Non
         assert approval.question == words.CONFIRM.format(task="Buy milk")
         await w.say("yes", answer("Gone.", "DELETE_TASK"))
         async with Engine(Scripted(), w.store) as engine:
-            approval = await Approvals(engine, {"mainspring-tasks"}, w.clock).get(approval.id)
+            approval = await Approvals(engine, {"mainspring-tasks"}, w.clock).get(approval.id, tenant=OWN)
         assert approval.state == "approved"
         assert approval.continued_by is not None
 
@@ -107,7 +146,7 @@ async def test_no_keeps_the_task_and_asks_no_model(tmp_path: Path) -> None:
         assert (len(w.actor.requests), made.decided.outcome) == (count, Outcome.RESPONSE_GIVEN)
         assert await w.names() == ["Buy milk"]
         async with Engine(Scripted(), w.store) as engine:
-            (approval,) = (await Approvals(engine, {"mainspring-tasks"}, w.clock).list()).approvals
+            (approval,) = (await Approvals(engine, {"mainspring-tasks"}, w.clock).list(tenant=OWN)).approvals
         assert approval.state == "refused"
 
 
@@ -189,7 +228,7 @@ async def test_a_new_question_takes_the_place_of_the_old_one(tmp_path: Path) -> 
         await asked(w, "Call mom")
         await w.say("yes", answer("Gone.", "DELETE_TASK"))
         assert await w.names() == ["Buy milk"]
-        assert len(await w.store.documents(ASKED)) == 3
+        assert len(await w.store.documents(ASKED, tenant=OWN)) == 3
 
 
 async def test_a_yes_counts_once(tmp_path: Path) -> None:
@@ -225,6 +264,7 @@ async def test_nothing_else_is_done_with_a_yes(tmp_path: Path) -> None:
         await asked(w)
         made = await w.say("yes", call("add_task", description="Sneaked in"))
         assert told(made) == ("EXECUTE_PENDING", words.DELETED.format(task="Buy milk"))
+        assert made.decided.outcome is Outcome.TASK_COMPLETED
         assert [made.tool_name for made in made.decision.tool_calls] == ["delete_task"]
         assert await w.names() == ["Call mom"]
         trace = await w.logs.get_decision_trace(made.id)
@@ -240,6 +280,18 @@ async def test_a_task_that_is_gone_meanwhile_counts_as_deleted(tmp_path: Path) -
         pending = await asked(w)
         await w.tasks.call("ada", "delete_task", {"task_id": pending.task_id})
         assert (await w.say("yes", answer("Gone.", "DELETE_TASK"))).decision.decision_type == "EXECUTE_PENDING"
+
+
+async def test_a_task_that_says_something_else_meanwhile_is_kept(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        pending = await asked(w)
+        await w.tasks.call("ada", "update_task", {"task_id": pending.task_id, "description": "Sell the house"})
+        made = await w.say("yes", answer('Deleted "Buy milk".', "DELETE_TASK"))
+        assert made.decision.response_text is not None
+        assert made.decision.response_text.startswith('I couldn\'t delete "Buy milk": it says "Sell the house" now')
+        assert made.decided.outcome is Outcome.TOOL_INVOCATION
+        assert await w.names() == ["Sell the house"]
 
 
 async def test_a_pending_action_survives_its_way_through_json(tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ async def test_decisions_are_found_by_what_they_are(tmp_path: Path) -> None:
         assert await found(decision_type="INVOKE_TOOL") == ["4"]
         assert await found(outcome="ERROR:USER_INPUT") == ["2"]
         assert await found(outcome="ERROR") == await found(outcome="ERROR:") == ["3", "2"]
-        assert await found(outcome="ERR") == []
+        with pytest.raises(InvalidRequest, match="no outcome is `ERR`"):
+            await found(outcome="ERR")
         assert await found(since=START + timedelta(seconds=2), until=START + timedelta(seconds=4)) == ["3", "2"]
         for limit, offset in ((0, 0), (1001, 0), (1, -1)):
             with pytest.raises(InvalidRequest, match="limit must be 1 to 1000"):
@@ -263,12 +264,32 @@ async def test_drift_is_what_has_moved_by_more_than_a_tenth(tmp_path: Path) -> N
             )
         steady = await logs.compare_to_baseline("march", later)
         assert [(drift.name, round(drift.change, 2), drift.is_flagged) for drift in steady.drifts] == [
+            ("error_rate", 0.0, False),
             ("GENERAL_CHAT", -0.1, False),
             ("LIST_TASKS", 0.1, False),
         ]
         assert not steady.drift_detected
         await logs.write_decision_log(decision(200, intent_type="LIST_TASKS", created_at=START + timedelta(days=3)))
         assert (await logs.compare_to_baseline("march", later)).drift_detected
+        # What the baseline was made of does not count, though nobody says so.
+        assert (await logs.compare_to_baseline("march")).sample_size == 11
+
+
+def test_errors_drift_too() -> None:
+    before = BaselineSnapshot("march", "", START, START, {}, {}, 0.0, 10)
+    flagged = [drift for drift in compared(before, Shares(10, {}, {}, {}, 0.39, None, None)).drifts if drift.is_flagged]
+    assert flagged == [Drift("errors", "error_rate", 0.0, 0.39)]
+
+
+async def test_a_call_that_was_refused_is_no_use_of_a_tool(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        await logs.write_decision_log(decision(1))
+        await logs.write_tool_invocation_log(invocation(1))
+        for sequence, (name, code) in enumerate([("shell", "TOOL_NOT_FOUND"), ("delete_task", "INTENT_ERROR")], 2):
+            refused = invocation(1, sequence=sequence, tool_name=name, success=False, error_code=code, error_message="no")
+            await logs.write_tool_invocation_log(refused)
+        shares = await logs.get_metrics_summary()
+        assert (shares.tools, shares.tool_success_rate) == ({"list_tasks": 1.0}, 1 / 3)
 
 
 def test_tools_drift_too_also_those_that_are_new() -> None:

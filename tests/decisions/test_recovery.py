@@ -1,17 +1,22 @@
 """What becomes of a decision whose process ends: nothing is done by halves, and nothing for the wrong person."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import anyio
+import pytest
+from tests.decisions.dying import opened
 from tests.decisions.world import Actor, answer, world
 
 from mainspring.app import Engine
 from mainspring.decisions import words
-from mainspring.decisions.engine import LLMAgentEngine
+from mainspring.decisions.engine import LLMAgentEngine, owner
+from mainspring.decisions.entries import Trace
 from mainspring.decisions.log import DecisionLogs
 from mainspring.decisions.tasks import TOOLS, LocalTasks
 from mainspring.decisions.types import AgentDecision, DecisionContext
+from mainspring.engine.pending import Approvals
 from mainspring.loop.request import ModelRequest
 from mainspring.ports import CallContext, ToolCall
 from mainspring.providers.scripted import Turn, call, stall
@@ -20,7 +25,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.servers import ServerSpec
 
 
-async def test_another_engine_that_takes_a_run_up_asks_before_it_does_anything(tmp_path: Path) -> None:
+async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_the_next_agent(tmp_path: Path) -> None:
     asked, store = anyio.Event(), MemoryStore()
     tasks, logs = LocalTasks(str(tmp_path / "tasks.db")), DecisionLogs(tmp_path / "decisions.db")
     decisions: list[AgentDecision] = []
@@ -31,7 +36,7 @@ async def test_another_engine_that_takes_a_run_up_asks_before_it_does_anything(t
 
     await store.open()
     async with anyio.create_task_group() as group:
-        agent = LLMAgentEngine(Actor(thinking), tasks, store, logs)
+        agent = LLMAgentEngine(Actor(call("add_task", description="Milk"), thinking), tasks, store, logs)
 
         async def decide() -> None:
             decisions.append(await agent.process_message(DecisionContext("ada", "add milk", "c")))
@@ -43,20 +48,67 @@ async def test_another_engine_that_takes_a_run_up_asks_before_it_does_anything(t
     (decision,) = decisions
     assert decision.response_text == words.BROKEN
     (row,) = await logs.query_decisions()
-    assert row.outcome_category == "ERROR:RESPONSE_GENERATION"
     (run_id,) = await store.unfinished()
-    async with Engine(Actor(call("add_task", description="Milk")), store=store) as engine:
-        (handle,) = await engine.resume_all()
-        run = await handle.wait()
-    assert (run.spec.id, run.status, run.tools_used) == (run_id, "requires_action", ())
-    assert (await tasks.call("ada", "list_tasks", {})).structured == {
-        "success": True,
-        "data": [],
-        "error": None,
-        "error_code": None,
-    }
+    assert (row.run_id, row.outcome_category) == (run_id, None)
+    async with Engine(Actor(), store=store) as engine:
+        assert await engine.resume_all() == []
+    async with LLMAgentEngine(Actor(), tasks, store, logs):
+        assert await store.unfinished() == []
+    trace = await logs.get_decision_trace(row.decision_id)
+    assert trace.decision.outcome_category == "ERROR:RESPONSE_GENERATION"
+    assert trace.decision.response_text == f'I have added "Milk". {words.INTERRUPTED}'
+    assert [(tool.tool_name, tool.success) for tool in trace.tools] == [("add_task", True)]
     await tasks.close()
     await logs.close()
+
+
+def killed(folder: Path, message: str, moment: str) -> int:
+    return subprocess.run([sys.executable, "-m", "tests.decisions.dying", str(folder), message, moment]).returncode
+
+
+async def left(folder: Path) -> tuple[list[Trace], list[str]]:
+    """The log after the server's own engine and the next agent have opened the store, oldest first, and the tasks."""
+    engine, agent, logs = opened(folder)
+    async with engine:
+        assert await engine.resume_all() == []
+        async with agent:
+            assert await engine.store.unfinished() == []
+        rows = [await logs.get_decision_trace(row.decision_id) for row in await logs.query_decisions()]
+        waiting = await Approvals(engine).list(tenant=owner("", "ada"), state="pending")
+        assert waiting.approvals == ()
+    await logs.close()
+    tasks = LocalTasks(str(folder / "tasks.db"))
+    listed = (await tasks.call("ada", "list_tasks", {})).structured
+    await tasks.close()
+    assert isinstance(listed, dict)
+    return rows[::-1], [task["description"] for task in listed["data"]]
+
+
+@pytest.mark.slow
+async def test_what_was_added_before_a_kill_is_on_record(tmp_path: Path) -> None:
+    assert killed(tmp_path, "add milk", "add") == -9
+    (trace,), tasks = await left(tmp_path)
+    assert tasks == ["Milk"]
+    assert trace.decision.run_id
+    assert (trace.decision.decision_type, trace.decision.outcome_category) == ("INVOKE_TOOL", "ERROR:RESPONSE_GENERATION")
+    assert [(tool.tool_name, tool.success) for tool in trace.tools] == [("add_task", True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "remaining", "success"), [("before", ["Milk"], False), ("after", [], True)])
+async def test_a_yes_is_carried_out_or_not_by_the_process_that_heard_it(
+    moment: str, remaining: list[str], success: bool, tmp_path: Path
+) -> None:
+    tasks = LocalTasks(str(tmp_path / "tasks.db"))
+    await tasks.call("ada", "add_task", {"description": "Milk"})
+    await tasks.close()
+    assert killed(tmp_path, "delete milk", "ask") == 0
+    assert killed(tmp_path, "yes", moment) == -9
+    (_, trace), found = await left(tmp_path)
+    assert found == remaining
+    assert trace.decision.decision_type == "EXECUTE_PENDING"
+    assert trace.decision.outcome_category == ("SUCCESS:TASK_COMPLETED" if success else "ERROR:TOOL_INVOCATION")
+    assert [(tool.tool_name, tool.success) for tool in trace.tools] == [("delete_task", success)]
 
 
 async def test_an_operators_server_with_the_same_tools_is_not_taken_for_ours(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def test_a_description_beats_a_word_beats_a_position_beats_a_number() -> None:
     assert resolve("task 4", tasks) == Match((tasks[3],), "number")
 
 
+def test_what_a_description_says_not_to_do_is_a_description() -> None:
+    task = Listed("a", "Don't forget the keys")
+    assert flaw("a", "complete don't forget the keys", [task]) is None
+    assert flaw("a", "don't complete don't forget the keys", [task]) == Match()
+
+
 def test_positions_count_in_the_list_that_was_shown_last() -> None:
     seen = Seen(shown=("4", "2", "gone"))
     assert resolve("the first one", TASKS, seen) == Match((MOM,), "position")
@@ -82,6 +88,11 @@ def test_it_is_the_task_that_was_spoken_of() -> None:
         ("I finished the grocery run, and delete bread", BREAD),
         ("remove number 4", MOM),
         ("delete the last one", BOTH),
+        ("could you complete the bread please?", BREAD),
+        ("I bought bread", BREAD),
+        ("what is left? complete bread", BREAD),
+        ("no, the bread one", BREAD),
+        ('complete "Buy milk and eggs"', BOTH),
     ],
 )
 def test_a_task_that_the_message_names_may_be_changed(message: str, task: Listed) -> None:
@@ -99,6 +110,21 @@ def test_a_task_that_the_message_names_may_be_changed(message: str, task: Listed
         ("delete the second one", MILK, []),
         ("delete it", MOM, []),
         ("what is the weather?", MOM, []),
+        ("complete buy cheese", MILK, []),
+        ("add call the plumber", MOM, []),
+        ("mark the one from last week as done", BOTH, []),
+        ("mark the one from last week as done", MILK, []),
+        ("wait a second, I finished something", BREAD, []),
+        ("just a second", BREAD, []),
+        ("I finished everything except the bread", BREAD, []),
+        ("I finished everything but the bread", BREAD, []),
+        ("don't complete the bread", BREAD, []),
+        ('do not complete "Buy bread"', BREAD, []),
+        ("is bread on my list?", BREAD, []),
+        ("is bread on my list", BREAD, []),
+        ("buy bread?", BREAD, []),
+        ("I will buy bread", BREAD, []),
+        ("delete 2 tasks", BREAD, []),
     ],
 )
 def test_a_task_that_the_message_does_not_name_alone_may_not(message: str, task: Listed, meant: list[Listed]) -> None:

@@ -66,7 +66,10 @@ async def test_a_hundred_fixtures_are_decided(tmp_path: Path) -> None:
         ("- {test_id: a, input: x, expected_outcome: FINE}", "no outcome begins with `FINE`"),
         ("- {test_id: a, input: x, wanted: 1}", "unknown field `wanted`"),
         ("- {test_id: a, input: x}\n- {test_id: a, input: y}", "two fixtures are called `a`"),
-        ("tests: []", "holds no fixtures"),
+        ("tests: []", "have one under `fixtures`"),
+        ("[]", "at least one"),
+        ("- {test_id: a, input: '  '}", "an input of 1 to 4000 characters"),
+        (f"- {{test_id: a, input: {'x' * 4001}}}", "an input of 1 to 4000 characters"),
         ("[", "holds no fixtures"),
     ],
 )

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
+import anyio
 import pytest
 from aiohttp import ClientSession
 from tests.decisions.world import Actor, Cue, answer, heard, on
@@ -15,13 +18,17 @@ from mainspring.app import Engine
 from mainspring.decisions import words
 from mainspring.decisions.log import DecisionLogs
 from mainspring.decisions.settings import DecisionSettings, decisions_of
+from mainspring.engine.approvals import ASKED, Asked
 from mainspring.errors import InvalidRequest
-from mainspring.items import Json
+from mainspring.items import Json, decode, encode
 from mainspring.items import Message as MessageItem
 from mainspring.loop.request import ModelRequest
+from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
 from mainspring.server.app import server
-from mainspring.server.keys import Keys
+from mainspring.server.chat import person_of
+from mainspring.server.keys import Caller, Keys
+from mainspring.server.replies import KIND, Kept
 from mainspring.tasks.identity import signed
 from mainspring.tasks.serve import Address, application
 from mainspring.tasks.sqlite import SqliteTasks
@@ -43,10 +50,10 @@ class Door:
             assert reply.status == status, found
             return found
 
-    async def get(self, path: str, *, key: str | None = None) -> Json:
+    async def get(self, path: str, *, key: str | None = None, status: int = 200) -> Json:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         async with self.client.get(self.url + path, headers=headers) as reply:
-            assert reply.status == 200, await reply.text()
+            assert reply.status == status, await reply.text()
             found: Json = await reply.json()
             return found
 
@@ -81,10 +88,6 @@ async def test_a_conversation_is_kept_and_told_to_the_model(tmp_path: Path) -> N
 
         second = await d.chat("Thanks!", remembers, conversation=first["conversation_id"])
         assert [message["content"] for message in second["messages"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
-        kept = await d.get(f"/conversations/{first['conversation_id']}/items?order=asc")
-        assert [item["content"][0]["text"] for item in kept["data"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
-        about = await d.get(f"/conversations/{first['conversation_id']}")
-        assert about["metadata"] == {"user": "local", "title": "Add buy milk"}
 
 
 @pytest.mark.requirement("D40")
@@ -95,17 +98,10 @@ async def test_deleting_asks_in_one_request_and_is_done_in_the_next(tmp_path: Pa
         asked = await d.chat("delete tea", LIST, on("delete_task", "Tea"), conversation=conversation)
         assert asked["decision"]["decision_type"] == "REQUEST_CONFIRMATION"
         assert asked["message"]["content"] == words.CONFIRM.format(task="Tea")
-        waiting = await d.get("/approvals?state=pending")
-        assert [(approval["tool"], approval["server_label"]) for approval in waiting["data"]] == [
-            ("delete_task", "mainspring-tasks")
-        ]
-        elsewhere = await d.post(f"/approvals/{waiting['data'][0]['id']}", {"approve": True}, status=400)
-        assert (elsewhere["error"]["code"], "POST /v1/chat" in elsewhere["error"]["message"]) == ("answer_in_chat", True)
         given = await d.chat("yes", answer("Gone.", "DELETE_TASK"), conversation=conversation)
         assert given["decision"]["decision_type"] == "EXECUTE_PENDING"
         left = await d.chat("list", LIST, answer("Nothing.", "LIST_TASKS"), conversation=conversation)
         assert left["decision"]["tool_calls"] == [{"tool_name": "list_tasks", "parameters": {"user_id": "local"}, "sequence": 1}]
-        assert (await d.get("/approvals?state=pending"))["data"] == []
 
 
 async def test_two_tenants_have_two_lists_and_no_conversation_in_common(tmp_path: Path) -> None:
@@ -124,6 +120,95 @@ async def test_two_tenants_have_two_lists_and_no_conversation_in_common(tmp_path
         plain = [await d.keys.create(), await d.keys.create()]
         own = await d.chat("hi", answer("Hi!"), key=plain[0])
         await d.post("/chat", {"content": "hi", "conversation_id": own["conversation_id"]}, key=plain[1], status=404)
+
+
+async def test_no_other_door_leads_to_what_somebody_said(tmp_path: Path) -> None:
+    """Two keys of one tenant: neither the list of responses, nor conversations, nor approvals show what is between others."""
+    async with door(tmp_path) as d:
+        ada, bob = await d.keys.create(), await d.keys.create()
+        said = await d.chat("add plan", call("add_task", description="Secret plan"), answer("Added.", "CREATE_TASK"), key=ada)
+        conversation = said["conversation_id"]
+        asked = await d.chat("delete the plan", LIST, on("delete_task", "Secret plan"), conversation=conversation, key=ada)
+        assert asked["decision"]["decision_type"] == "REQUEST_CONFIRMATION"
+        (own,) = [tenant for tenant in await tenants(d) if "\x1f" in tenant]
+        (approval,) = await d.engine.store.documents(ASKED, tenant=own)
+        for path in ("/responses", "/approvals", "/approvals?state=pending"):
+            assert (await d.get(path, key=bob))["data"] == []
+        for path in (f"/conversations/{conversation}", f"/conversations/{conversation}/items", f"/approvals/{approval.id}"):
+            await d.get(path, key=bob, status=404)
+        await d.post(f"/conversations/{conversation}", {"metadata": {"user": "bob"}}, key=bob, status=404)
+        await d.post("/chat", {"content": "hi", "conversation_id": conversation}, key=bob, status=404)
+        refusal = {"type": "mcp_approval_response", "approval_request_id": approval.id, "approve": False}
+        run_id = decode(approval.body, Asked).run
+        await d.post("/responses", {"input": [refusal], "previous_response_id": run_id}, key=bob, status=400)
+        async with d.client.delete(f"{d.url}/responses/{run_id}", headers={"authorization": f"Bearer {bob}"}) as reply:
+            assert reply.status == 404
+        given = await d.chat("yes", answer("Gone."), conversation=conversation, key=ada)
+        assert given["decision"]["decision_type"] == "EXECUTE_PENDING"
+
+
+async def tenants(d: Door) -> set[str]:
+    runs = (await d.engine.store.list(limit=100)).runs
+    return {(await d.engine.attach(run.id)).run.spec.tenant for run in runs}
+
+
+async def test_no_tenant_has_the_name_of_somebody_else(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        ada = await d.keys.create()
+        id = ada.split("_")[1]
+        names = [Caller(subject=f"key:{id}"), Caller(f"key:{id}"), Caller(f"tenant:key:{id}"), Caller(), Caller("local")]
+        assert len({person_of(caller) for caller in names}) == len(names)
+        await d.chat("add plan", call("add_task", description="Secret plan"), answer("Added.", "CREATE_TASK"), key=ada)
+        same = await d.keys.create(tenant=f"key:{id}")
+
+        def empty(request: ModelRequest) -> Turn:
+            assert "Secret" not in str(request.items)
+            return answer("Nothing.", "LIST_TASKS")
+
+        await d.chat("list", LIST, empty, key=same)
+        with pytest.raises(InvalidRequest, match="printable"):
+            await d.keys.create(tenant=f"\x1fkey:{id}")
+
+
+async def test_a_request_that_is_sent_again_is_the_same_request(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        body, key = {"content": "add tea"}, {"Idempotency-Key": "k1"}
+        d.actor.then(call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+
+        async def sent(path: str, body: Json, headers: dict[str, str]) -> tuple[int, Json, str | None]:
+            async with d.client.post(d.url + path, json=body, headers=headers) as reply:
+                return reply.status, await reply.json(), reply.headers.get("x-decision-id")
+
+        found: list[tuple[int, Json, str | None]] = []
+
+        async def send() -> None:
+            found.append(await sent("/chat", body, key))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(send)
+        assert found[0][0] == 200
+        assert found == [found[0]] * 3
+        assert await sent("/chat", body, key) == found[0]
+        status, other, _ = await sent("/chat", {"content": "add rum"}, key)
+        assert (status, other["error"]["code"]) == (409, "idempotency_key_reused")
+        status, refused, _ = await sent("/chat", {"content": "hi", "conversation_id": "conv_nowhere"}, {"Idempotency-Key": "k2"})
+        assert (status, refused["error"]["code"]) == (404, "not_found")
+        d.actor.then(call("add_task", description="Rum"), answer("Added.", "CREATE_TASK"))
+        context = {"message": "add rum", "conversation_id": "c"}
+        once = await sent("/decisions", context, {"Idempotency-Key": "k2"})
+        assert (once[0], await sent("/decisions", context, {"Idempotency-Key": "k2"})) == (200, once)
+        d.actor.assert_done()
+
+
+async def test_a_reply_that_nobody_saw_is_not_made_up(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        raw = b'{"content": "add tea"}'
+        id = sha256(b"local\0/v1/chat\0k1").hexdigest()
+        await d.engine.store.put([Document(KIND, id, encode(Kept(sha256(raw).hexdigest(), time.time())))])
+        headers = {"Idempotency-Key": "k1", "content-type": "application/json"}
+        async with d.client.post(d.url + "/chat", data=raw, headers=headers) as reply:
+            assert (reply.status, (await reply.json())["error"]["code"]) == (409, "idempotency_reply_unknown")
 
 
 @pytest.mark.requirement("D45")
@@ -190,17 +275,18 @@ async def test_a_decision_needs_nothing_but_its_context(tmp_path: Path) -> None:
             assert (refused["decision_type"], refused["response_text"]) == ("CANCEL_PENDING", words.NOTHING_PENDING)
         d.actor.then(answer("Gone.", "DELETE_TASK"))
         done = await d.post("/decisions", {"message": "yes", "conversation_id": "mine", "pending_confirmation": pending})
-        assert (done["decision_type"], done["response_text"]) == ("EXECUTE_PENDING", "Gone.")
+        assert (done["decision_type"], done["response_text"]) == ("EXECUTE_PENDING", words.DELETED.format(task="Tea"))
         d.actor.assert_done()
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "why", "param"),
     [
-        ({"message": "", "conversation_id": "c"}, "DecisionContext.message must not be empty"),
-        ({"message": "x" * 4001, "conversation_id": "c"}, "at most 4000 characters, not 4001"),
-        ({"message": "hi", "conversation_id": ""}, "DecisionContext.conversation_id must not be empty"),
-        ({"message": "hi"}, "conversation_id"),
+        ({"message": "", "conversation_id": "c"}, "DecisionContext.message must not be empty", "message"),
+        ({"message": "x" * 4001, "conversation_id": "c"}, "at most 4000 characters, not 4001", "message"),
+        ({"message": "hi", "conversation_id": ""}, "DecisionContext.conversation_id must not be empty", "conversation_id"),
+        ({"message": "hi", "conversation_id": "c" * 257}, "256", "conversation_id"),
+        ({"message": "hi"}, "conversation_id", "body"),
         (
             {
                 "message": "hi",
@@ -208,6 +294,7 @@ async def test_a_decision_needs_nothing_but_its_context(tmp_path: Path) -> None:
                 "message_history": [{"role": "user", "content": "x", "timestamp": "2026-03-02T09:00:00"}],
             },
             "must say its time zone",
+            "message_history",
         ),
         (
             {
@@ -216,15 +303,20 @@ async def test_a_decision_needs_nothing_but_its_context(tmp_path: Path) -> None:
                 "message_history": [{"role": "system", "content": "x", "timestamp": "2026-03-02T09:00:00Z"}],
             },
             "system",
+            "message_history",
         ),
-        ({"message": "hi", "conversation_id": "c", "pending_confirmation": {"task_id": "x"}}, "task_description"),
+        (
+            {"message": "hi", "conversation_id": "c", "pending_confirmation": {"task_id": "x"}},
+            "task_description",
+            "pending_confirmation",
+        ),
     ],
 )
-async def test_a_context_that_breaks_a_rule_is_told_which(body: Json, why: str, tmp_path: Path) -> None:
+async def test_a_context_that_breaks_a_rule_is_told_which(body: Json, why: str, param: str, tmp_path: Path) -> None:
     async with door(tmp_path) as d:
         refused = await d.post("/decisions", body, status=400)
         assert why in refused["error"]["message"]
-        assert refused["error"]["param"]
+        assert refused["error"]["param"] == param
 
 
 async def test_a_key_speaks_for_nobody_else_and_needs_its_scope(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_delete_waits_for_a_person_and_an_addition_does_not(store: Sqlit
 
 
 async def test_one_engine_speaks_for_many_users(store: SqliteTasks, tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key")
+    secret = secret_in(tmp_path / "tasks.key", make=True)
     with served(tmp_path, "--secret-file", "tasks.key", "--database", "tasks.db") as server:
         for user in ("alice", "bob"):
             headers = {"Authorization": f"Bearer {token(secret, user)}"}

@@ -65,7 +65,7 @@ def test_a_name_that_is_none_gets_no_token(name: str) -> None:
 def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "tasks.key"
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(secret_in(file))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(secret_in(file, make=True))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -81,4 +81,7 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"short holds a secret of 4 characters.*needs 32"):
         secret_in(tmp_path / "short")
     with pytest.raises(InvalidRequest, match="cannot be read from"):
-        secret_in(tmp_path / "no" / "folder" / "key")
+        secret_in(tmp_path / "no" / "folder" / "key", make=True)
+    with pytest.raises(InvalidRequest, match="there is no secret in"):
+        secret_in(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()

@@ -73,7 +73,7 @@ async def test_the_environment_may_name_the_user_and_the_database(tmp_path: Path
 
 
 async def test_users_of_one_server_do_not_meet(tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key")
+    secret = secret_in(tmp_path / "tasks.key", make=True)
     with served(tmp_path, "--secret-file", "tasks.key", "--database", "tasks.db") as server:
         async with AsyncExitStack() as stack:
             names = ["alice", "bob"]
@@ -201,7 +201,7 @@ async def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_the_stateless_protocol_outlives_a_restart(tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key")
+    secret = secret_in(tmp_path / "tasks.key", make=True)
     options = ("--secret-file", "tasks.key", "--database", "tasks.db")
     with served(tmp_path, *options) as server:
         async with by_http(server.url, token(secret, "alice")) as client:
@@ -272,20 +272,24 @@ def run(*options: str, folder: Path, **env: str) -> "subprocess.CompletedProcess
         (["serve", "--user", "alice", "--database", "redis://x"], "tasks cannot be kept in `redis://`"),
         (["serve", "--user", "alice", "--database", "."], "cannot be used"),
         (["token", "alice"], "--secret-file FILE"),
-        (["token", "", "--secret-file", "key"], "1 to 255 printable characters"),
+        (["token", "", "--secret-file", "secret"], "1 to 255 printable characters"),
+        (["token", "alice", "--secret-file", "typo"], "there is no secret in typo"),
     ],
 )
 def test_a_server_that_would_not_be_safe_does_not_start(tmp_path: Path, options: list[str], said: str) -> None:
+    (tmp_path / "secret").write_text("s" * 40)
     done = run(*options, folder=tmp_path)
     assert done.returncode in (1, 2)
+    assert not (tmp_path / "typo").exists()
     assert said in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
 
 
 def test_a_token_of_the_command_line_fits_the_secret(tmp_path: Path) -> None:
-    made = [run("token", "alice", "--secret-file", "tasks.key", folder=tmp_path).stdout.strip() for _ in range(2)]
-    assert made == [token(secret_in(tmp_path / "tasks.key"), "alice")] * 2
+    secret = secret_in(tmp_path / "tasks.key", make=True)
+    made = run("token", "alice", "--secret-file", "tasks.key", folder=tmp_path).stdout.strip()
+    assert made == token(secret, "alice")
 
 
 @pytest.mark.parametrize("text", ["", "8100", ":8100", "host:", "host:x", "host:65536", "::1:80", "host:²"])

@@ -15,6 +15,7 @@ from mainspring.decisions.chat import Chats, Sent
 from mainspring.decisions.settings import DecisionSettings, opened
 from mainspring.errors import CallerError
 from mainspring.items import encode
+from mainspring.tasks.identity import named
 
 QUIT = ("/quit", "/exit")
 HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or Ctrl-D ends."
@@ -29,12 +30,22 @@ class Talk(Struct, frozen=True):
 
 
 def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, as_json: bool) -> int:
-    """Talks until there is nothing more to say, and returns the exit code."""
+    """Talks until there is nothing more to say. The exit code is 1 if the last message got no answer for an outage."""
+    named(talk.user)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     engine = setup.engine(folder / "chat.db")
 
     async def live() -> int:
-        async with engine, opened(settings, engine.provider, engine.store, folder, model=engine.model) as found:
+        agent = opened(
+            settings,
+            engine.provider,
+            engine.store,
+            folder,
+            model=engine.model,
+            policies=engine.policies,
+            admission=engine.admission,
+        )
+        async with engine, agent as found:
             return await _talk(talk, found.chats, as_json)
 
     return launch(live())
@@ -42,52 +53,49 @@ def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, 
 
 async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
-    conversation = talk.conversation
+    conversation, code = talk.conversation, 0
     if is_terminal and talk.message is None:
-        await _greet(chats, conversation)
+        await _greet(chats, talk)
     while (message := talk.message if talk.message is not None else await _line("> " if is_terminal else "")) is not None:
         if message.strip() in QUIT:
             break
         if message.strip():
             sent = await _said(message, conversation, talk, chats, as_json)
             conversation = conversation if sent is None else sent.conversation_id
+            code = 1 if sent is not None and sent.made.decided.cause is not None else 0
         if talk.message is not None:
             break
     if conversation is not None and is_terminal:
         say(f"go on with: mainspring chat --conversation {conversation}")
-    return 0
+    return code
 
 
-async def _greet(chats: Chats, conversation: str | None) -> None:
+async def _greet(chats: Chats, talk: Talk) -> None:
     print(HINT)
-    for spoken in await chats.messages(conversation) if conversation is not None else ():
+    for spoken in await chats.messages(talk.user, talk.conversation) if talk.conversation is not None else ():
         print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
 
 
 async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
-    pieces: list[str] = []
-
-    def heard(piece: str) -> None:
-        pieces.append(piece)
-        print(clean(piece), end="", flush=True)
-
     try:
-        sent = await chats.send(talk.user, message, conversation, heard=None if as_json else heard)
+        sent = await chats.send(talk.user, message, conversation, heard=_progress if sys.stderr.isatty() else None)
     except CallerError as error:
         if talk.message is not None or error.param != "content":
             raise
         say(error.message)
         return None
+    if sent.made.decided.cause is not None:
+        say(sent.made.decided.cause)
     if as_json:
         print(encode({"conversation_id": sent.conversation_id, "decision": sent.made.decision}).decode(), flush=True)
         return sent
-    told = "".join(pieces)
-    if told.strip() != sent.message.content:
-        # What was said on the way was not the last word, or not fit to be shown.
-        print(("\n" if told else "") + clean(sent.message.content), end="")
-    print(flush=True)
+    print(clean(sent.message.content), flush=True)
     return sent
+
+
+def _progress(told: str) -> None:
+    print(told, file=sys.stderr, flush=True)
 
 
 async def _line(prompt: str) -> str | None:

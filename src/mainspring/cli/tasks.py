@@ -14,7 +14,9 @@ app = typer.Typer(name="tasks", help="Everybody's own task list, as an MCP serve
 
 SecretFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="What signs and checks tokens; made if missing.", envvar="MAINSPRING_TASKS_SECRET_FILE"),
+    typer.Option(
+        metavar="FILE", help="What signs and checks tokens; `serve` makes it if missing.", envvar="MAINSPRING_TASKS_SECRET_FILE"
+    ),
 ]
 
 
@@ -94,7 +96,7 @@ def _identity(user: str | None, secret_file: Path | None, at: "Address | None") 
     if secret_file is not None:
         if at is None:
             raise InvalidRequest("tokens are for servers on the network: give --http HOST:PORT as well, or --user NAME instead")
-        return signed(secret_in(secret_file))
+        return signed(secret_in(secret_file, make=True))
     if user is None:
         other = "" if at is None else ", or let tokens say so with --secret-file FILE"
         raise InvalidRequest(f"say whose tasks they are with --user NAME or MAINSPRING_TASKS_USER{other}", param="user")

@@ -6,9 +6,11 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from mainspring.decisions.text import clean, cleaned
 from mainspring.decisions.types import ToolResult
 from mainspring.events import CallJudged, ItemDone, Recorded, ToolEnded, ToolStarted
 from mainspring.items import FunctionCall, Json, parsed_arguments, text_of
+from mainspring.loop.decide import INTERRUPTED
 from mainspring.loop.run import Run
 
 ErrorCode = Literal[
@@ -24,6 +26,8 @@ _BY_POLICY: Final[dict[str, ErrorCode]] = {
     "named_task": "INTENT_ERROR",
     "one_deletion": "INTENT_ERROR",
     "nothing_more": "INTENT_ERROR",
+    "small_talk": "INTENT_ERROR",
+    "own_words": "INTENT_ERROR",
 }
 _BY_CODE: Final[dict[str, ErrorCode]] = {
     "VALIDATION_ERROR": "VALIDATION_ERROR",
@@ -70,18 +74,18 @@ def acts_of(run: Run, log: Sequence[Recorded]) -> tuple[Act, ...]:
 
 def _refused(call: FunctionCall, verdict: CallJudged, at: float) -> Act:
     code = _BY_POLICY.get(verdict.policy, "UNKNOWN_ERROR")
-    result = ToolResult(False, None, verdict.reason, code)
-    return Act(call.name, _arguments(call), result, was_performed=False, at=at, code=code, policy=verdict.policy)
+    result = ToolResult(False, None, clean(verdict.reason), code)
+    return Act(clean(call.name), _arguments(call), result, was_performed=False, at=at, code=code, policy=verdict.policy)
 
 
 def _performed(call: FunctionCall, end: ToolEnded, at: float) -> Act:
-    text, milliseconds = text_of(end.output), end.seconds * 1000
+    text, milliseconds = clean(text_of(end.output)), end.seconds * 1000
     try:
         reply = msgspec.json.decode(text, type=_Reply)
-        result = ToolResult(reply.success, reply.data, reply.error, reply.error_code, milliseconds)
+        result = ToolResult(reply.success, cleaned(reply.data), reply.error, reply.error_code, milliseconds)
     except (msgspec.DecodeError, ValueError):
         late = "took longer than" in text or "did not answer within" in text
-        code: ErrorCode = "TIMEOUT_ERROR" if late else "TOOL_EXECUTION_ERROR"
+        code: ErrorCode = "UNKNOWN_ERROR" if text == INTERRUPTED else "TIMEOUT_ERROR" if late else "TOOL_EXECUTION_ERROR"
         result = ToolResult(False, None, text, code, milliseconds)
         return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=code)
     failure = None if result.success else _BY_CODE.get(result.error_code or "", "UNKNOWN_ERROR")
@@ -97,6 +101,6 @@ class _Reply(Struct, frozen=True):
 
 def _arguments(call: FunctionCall) -> Json:
     try:
-        return parsed_arguments(call.arguments)
+        return {clean(name): cleaned(value) for name, value in parsed_arguments(call.arguments).items()}
     except ValueError:
-        return {"arguments": call.arguments}
+        return {"arguments": clean(call.arguments)}

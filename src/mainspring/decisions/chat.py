@@ -1,7 +1,7 @@
 """Conversations that are kept for a person: what was said is remembered, and what waits for a yes is found again.
 
 A chat is a conversation like any other in the store, with messages in it that people read: not what the model and its tools said
-to each other. Its metadata names the person; to everybody else it does not exist. The id of a message holds the time it was said.
+to each other. It belongs to the person alone: no other door leads to it. The id of a message holds the time it was said.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mainspring.decisions.engine import Heard, LLMAgentEngine, Made
+from mainspring.decisions.engine import Heard, LLMAgentEngine, Made, owner
 from mainspring.decisions.types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
 from mainspring.errors import InvalidRequest, NotFound
 from mainspring.ids import NewId, random_id
@@ -21,6 +21,7 @@ from mainspring.items import Item, assistant, decode, encode, user
 from mainspring.items import Message as MessageItem
 from mainspring.loop.conversation import CONVERSATION, ITEM
 from mainspring.ports import Document, Store
+from mainspring.spec import Caller
 
 LONGEST_CONTENT: Final = 32_000
 LONGEST_TITLE: Final = 60
@@ -70,7 +71,14 @@ class Chats:
         self._clock, self._new_id = clock, new_id
 
     async def send(
-        self, person: str, content: str, conversation_id: str | None = None, *, tenant: str = "", heard: Heard | None = None
+        self,
+        person: str,
+        content: str,
+        conversation_id: str | None = None,
+        *,
+        tenant: str = "",
+        caller: Caller | None = None,
+        heard: Heard | None = None,
     ) -> Sent:
         """Says something in a conversation, or in a new one. The agent is told the first 4000 characters of it.
 
@@ -79,12 +87,13 @@ class Chats:
         if not content.strip() or len(content) > LONGEST_CONTENT:
             message = f"content must have 1 to {LONGEST_CONTENT} characters, and not only blanks; it has {len(content)}"
             raise InvalidRequest(message, param="content")
+        own = owner(tenant, person)
         if conversation_id is None:
-            conversation_id = await self._begun(person, content, tenant)
+            conversation_id = await self._begun(content, own)
         else:
-            await self._check(person, conversation_id, tenant)
-        async with self._agent.turn(person, conversation_id, tenant=tenant) as turn:
-            earlier = await self.messages(conversation_id, tenant=tenant)
+            await self._check(conversation_id, own)
+        async with self._agent.turn(person, conversation_id, tenant=tenant, caller=caller) as turn:
+            earlier = await self.messages(person, conversation_id, tenant=tenant)
             waiting = await self._agent.waiting(person, conversation_id, tenant=tenant)
             context = DecisionContext(
                 person,
@@ -96,27 +105,27 @@ class Chats:
             said = user(content, id=self._message_id())
             made = await turn.decide(context, heard=heard)
             reply = assistant(made.decision.response_text or "", id=self._message_id())
-            await self._store.put([_document(item, tenant, conversation_id) for item in (said, reply)])
+            await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
         told = tuple([_spoken(item) for item in (said, reply)])
         return Sent(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], made)
 
-    async def messages(self, conversation_id: str, *, tenant: str = "") -> tuple[Spoken, ...]:
-        """The last messages of a conversation, oldest first."""
-        found = await self._store.documents(ITEM, tenant=tenant, parent=conversation_id, limit=MOST_MESSAGES, newest_first=True)
+    async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[Spoken, ...]:
+        """The last messages of a person's conversation, oldest first."""
+        own = owner(tenant, person)
+        found = await self._store.documents(ITEM, tenant=own, parent=conversation_id, limit=MOST_MESSAGES, newest_first=True)
         items = [decode(document.body, Item) for document in reversed(found)]
         return tuple([_spoken(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
 
-    async def _begun(self, person: str, content: str, tenant: str) -> str:
+    async def _begun(self, content: str, own: str) -> str:
         title = " ".join(content.split())[:LONGEST_TITLE]
-        made = _Conversation(self._new_id("conv"), int(self._clock()), {"user": person, "title": title})
-        await self._store.put([Document(CONVERSATION, made.id, encode(made), tenant)])
+        made = _Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
+        await self._store.put([Document(CONVERSATION, made.id, encode(made), own)])
         return made.id
 
-    async def _check(self, person: str, id: str, tenant: str) -> None:
+    async def _check(self, id: str, own: str) -> None:
         if not _ID.fullmatch(id):
             raise InvalidRequest("conversation_id must be an id such as `conv_abc`", param="conversation_id")
-        found = await self._store.get(CONVERSATION, id, tenant=tenant)
-        if found is None or decode(found.body, _Conversation).metadata.get("user") != person:
+        if await self._store.get(CONVERSATION, id, tenant=own) is None:
             raise NotFound(f"Conversation with id '{id}' not found.", param="conversation_id")
 
     def _message_id(self) -> str:

@@ -21,27 +21,43 @@ from mainspring.ports import Document, Store
 Reply = Literal["yes", "no"]
 
 THREAD: Final = "decision_thread"
-YES: Final = frozenset({"yes", "y", "yeah", "yep", "yup", "confirm", "do it", "go ahead", "sure", "ok", "okay"})
-NO: Final = frozenset({"no", "n", "nope", "cancel", "don't", "dont", "never mind", "nevermind", "stop"})
+YES: Final = frozenset(
+    {"yes", "y", "yeah", "yep", "yup", "confirm", "do it", "go ahead", "sure", "ok", "okay", "of course", "i am sure", "i'm sure"}
+)
+NO: Final = frozenset(
+    {
+        "no", "n", "nope", "cancel", "don't", "dont", "never mind", "nevermind", "stop", "keep it", "keep", "not now",
+        "not yet", "leave it", "do not", "forget it",
+    }
+)  # fmt: skip
 # What people add to a yes or a no without meaning anything else.
 _POLITE: Final = frozenset({"please", "thanks", "thank you", "delete it", "remove it", "it", "that"})
-_LONGEST: Final = 2
+# What they say of the task, once they have said yes or no.
+_ABOUT: Final = frozenset({"and", "delete", "remove", "the", "this", "my", "one", "task", "item", "for good"})
+_LONGEST: Final = 3
+_QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
 
 
-def confirmed(message: str) -> Reply | None:
-    """What the message answers to a question for a yes; None if it says anything else besides."""
-    words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", message.casefold().replace("\u2019", "'"))
+def confirmed(message: str, task: str = "") -> Reply | None:
+    """What the message answers to the question whether to delete the task; None if it asks, or says anything else besides."""
+    if _QUESTION.search(message):
+        return None
+    words, about = _words(message), _ABOUT.union(_words(task))
     found: set[Reply] = set()
     while words:
         for length in range(min(_LONGEST, len(words)), 0, -1):
             phrase = " ".join(words[:length])
-            if phrase in YES or phrase in NO or phrase in _POLITE:
+            if phrase in YES or phrase in NO or phrase in _POLITE or (found and phrase in about):
                 found |= {"yes"} if phrase in YES else {"no"} if phrase in NO else set()
                 words = words[length:]
                 break
         else:
             return None
     return found.pop() if len(found) == 1 else None
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.casefold().replace("\u2019", "'"))
 
 
 class Waiting(Struct, frozen=True):

@@ -5,8 +5,12 @@ decision is `projection.decision_of` that run. A deletion pauses its run at an a
 when the next message comes: a yes continues the run, which deletes, a no or anything else refuses the approval. No model is
 asked what a yes is.
 
-Every decision is in the log before anything is done about it, and again when it is made. If the log cannot be written, nothing is
-done. What one person says in one conversation is decided in order.
+Every decision is in the log before anything is done about it, with the id of the run that will do it, and again when it is made.
+If the log cannot be written, nothing is done. What one person says in one conversation is decided in order.
+
+A process may end before its decisions do. The next agent on the same store and log ends their runs, without doing anything more,
+and writes down what they did. No other engine takes them up: they belong to a tenant that is no key's, made of the caller's and
+the person, and so does all that they leave in the store.
 """
 
 import time
@@ -24,15 +28,17 @@ from msgspec.structs import replace
 
 from mainspring.decisions import words
 from mainspring.decisions.acts import Act
-from mainspring.decisions.answers import FORMAT, spoken
+from mainspring.decisions.answers import FORMAT
+from mainspring.decisions.asking import Impatient
 from mainspring.decisions.confirmation import Thread, Threads, Waiting, confirmed, is_expired, is_same
 from mainspring.decisions.constitution import constitution as constitution_in
 from mainspring.decisions.entries import DecisionLog, ToolInvocationLog
+from mainspring.decisions.governing import Governing, NotAdmitted
 from mainspring.decisions.log import DecisionLogs
 from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.projection import ASKED, Decided, decision_of
+from mainspring.decisions.projection import Decided, decision_of, salvaged
 from mainspring.decisions.references import Seen
-from mainspring.decisions.rules import RULES, SEEN
+from mainspring.decisions.rules import ASKED, RULES, SEEN
 from mainspring.decisions.tasks import TOOLS, Said, TaskServer, TaskTools
 from mainspring.decisions.types import (
     ALLOWED_TOOLS,
@@ -47,28 +53,32 @@ from mainspring.decisions.types import (
     UserIntent,
 )
 from mainspring.engine.approvals import EXPIRED, SPENT
-from mainspring.engine.engine import Engine
+from mainspring.engine.engine import OWNED, Engine, Handle
 from mainspring.engine.pending import continuing_id
-from mainspring.errors import InvalidRequest
-from mainspring.events import ItemStarted, TextDelta
+from mainspring.errors import InvalidRequest, NotFound
+from mainspring.events import ItemDone, Recorded
 from mainspring.ids import NewId, random_id
-from mainspring.items import ApprovalResponse, assistant, user
+from mainspring.items import ApprovalResponse, FunctionCall, assistant, user
+from mainspring.loop.run import Run
 from mainspring.policies.limits import WithinLimits
+from mainspring.policies.scopes import CallerScopes
 from mainspring.policies.tools import AllowedTools, HandOff, KnownTool, ValidArguments
-from mainspring.ports import Provider, Sink, Store
+from mainspring.ports import CallPolicy, Provider, Sink, Store
 from mainspring.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.tools.schema import Validators
 
-log = getLogger(__name__)
+logger = getLogger(__name__)
 
 DECISION: Final = "decision_id"
 SECONDS: Final = 30.0
+# A decision without a run may be about to begin one elsewhere. After that long, it is not.
+SETTLE_SECONDS: Final = 60.0
 # A list of tasks that is cut in the middle could not be read; `tasks` sees to it that it is not too long.
 OUTPUT_CHARS: Final = 200_000
 
 T = TypeVar("T")
 Heard = Callable[[str], None]
-"""Is told the reply, piece by piece, as it is said."""
+"""Is told what is being done about the message, in a few words each time."""
 
 
 class Made(Struct, frozen=True):
@@ -84,12 +94,18 @@ class Made(Struct, frozen=True):
 
 
 class _Order(Struct, frozen=True):
-    """A context with what surrounds it."""
+    """A context with what surrounds it. `run_id` is for the run that it takes, unless it continues another."""
 
     id: str
+    run_id: str
     context: DecisionContext
     tenant: str
     heard: Heard | None = None
+    caller: Caller | None = None
+
+    @property
+    def owner(self) -> str:
+        return owner(self.tenant, self.context.user_id)
 
 
 class _Done(Struct, frozen=True):
@@ -102,6 +118,7 @@ class LLMAgentEngine:
 
     `constitution` is the text of the instructions, by default our own. `history` is how many messages the model sees of what was
     said before, `model_seconds` how long a turn of it may take, `confirm_seconds` how long a deletion waits for its yes.
+    `governing` is what the operator wants of every run.
     """
 
     def __init__(
@@ -119,16 +136,28 @@ class LLMAgentEngine:
         confirm_seconds: float = PENDING_LIFETIME.total_seconds(),
         context_tokens: int | None = None,
         sinks: Sequence[Sink] = (),
+        governing: Governing | None = None,
         audit: bool = False,
         clock: Callable[[], float] = time.time,
         new_id: NewId = random_id,
     ) -> None:
         self._tools = TaskTools(tasks)
         validate = Validators().errors
-        base = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validate))
-        policies = (*base, *RULES, HandOff((self._tools,)))
-        self._engine = Engine(provider, store, executors=(self._tools,), policies=policies, sinks=sinks, audit=audit, clock=clock)
-        self._threads = Threads(store)
+        self._governing = governing or Governing()
+        base = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validate), CallerScopes())
+        policies: tuple[CallPolicy, ...] = (*base, *self._governing.gate, *RULES, HandOff((self._tools,)))
+        told = (*sinks, *self._governing.sinks)
+        self._engine = Engine(
+            Impatient(provider),
+            store,
+            executors=(self._tools,),
+            policies=policies,
+            sinks=told,
+            audit=audit,
+            owns=True,
+            clock=clock,
+        )
+        self._threads, self._store = Threads(store), store
         self._logs = logs
         self._model = model or provider.name
         self._constitution = constitution if constitution is not None else constitution_in()
@@ -139,6 +168,7 @@ class LLMAgentEngine:
 
     async def __aenter__(self) -> Self:
         await self._engine.__aenter__()
+        await _attempted(self._settle(), "of an earlier process")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -148,25 +178,57 @@ class LLMAgentEngine:
         """The decision about a message. Never raises: what goes wrong is a decision to say so."""
         return (await self.decide(context, tenant=tenant)).decision
 
-    async def decide(self, context: DecisionContext, *, tenant: str = "", heard: Heard | None = None) -> Made:
+    async def decide(
+        self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, heard: Heard | None = None
+    ) -> Made:
         """Like `process_message`, with what the decision was made from. Once begun, it is made even if nobody waits any more."""
-        async with self.turn(context.user_id, context.conversation_id, tenant=tenant) as turn:
+        async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
             return await turn.decide(context, heard=heard)
 
     @asynccontextmanager
-    async def turn(self, user_id: str, conversation_id: str, *, tenant: str = "") -> AsyncIterator["Turn"]:
-        """A person's turn in a conversation: until it is left, nothing else is decided there."""
+    async def turn(
+        self, user_id: str, conversation_id: str, *, tenant: str = "", caller: Caller | None = None
+    ) -> AsyncIterator["Turn"]:
+        """A person's turn in a conversation: until it is left, nothing else is decided there. `caller` is who speaks for them."""
         async with self._turns.of((tenant, user_id, conversation_id)):
-            yield Turn(self._made, self._new_id, tenant)
+            yield Turn(self._made, self._new_id, tenant, caller)
 
     async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> Waiting | None:
         """The deletion that waits for a yes in a conversation, if one does; it may have expired."""
-        return (await self._threads.load(tenant, user_id, conversation_id)).waiting
+        return (await self._threads.load(owner(tenant, user_id), user_id, conversation_id)).waiting
+
+    async def _settle(self) -> None:
+        """Ends what processes have left behind that are gone, and writes down what came of it."""
+        for run_id in await self._store.unfinished():
+            if not await self._engine.is_driven(run_id):
+                await self._engine.cancel(run_id)
+        for row in await self._logs.open_decisions():
+            is_young = self._clock() - row.created_at.timestamp() < SETTLE_SECONDS
+            if (done := await self._left(row.run_id)) is not None or not is_young:
+                done = done or _Done(_broken())
+                await self._logs.finish(_finished(row, done, None), _invocations(row.decision_id, done.decided.acts))
+
+    async def _left(self, run_id: str) -> _Done | None:
+        """What a run has come to that nobody drives any more; None if it never began, or is driven elsewhere."""
+        try:
+            await self._store.events(run_id)
+        except NotFound:
+            return None
+        if not (run := (await self._engine.attach(run_id)).run).has_ended:
+            if await self._engine.is_driven(run_id):
+                return None
+            run = await self._engine.cancel(run_id)
+        return _Done(_read(run, await self._store.events(run_id)), run_id)
 
     async def _made(self, order: _Order) -> Made:
         began = self._clock()
         row = _row(order, began)
-        done = await _attempted(self._begun(order, row), order.id) or _Done(_broken())
+        done = await _attempted(self._begun(order, row), order.id)
+        if done is None:
+            # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.
+            done = await _attempted(self._salvaged(order), order.id)
+        if done is None:
+            return Made(order.id, _broken())
         entry = _finished(row, done, (self._clock() - began) * 1000)
         await _attempted(self._logs.finish(entry, _invocations(order.id, done.decided.acts)), order.id)
         return Made(order.id, done.decided, done.run_id)
@@ -175,21 +237,26 @@ class LLMAgentEngine:
         await self._logs.write_decision_log(row)
         return await self._decided(order)
 
+    async def _salvaged(self, order: _Order) -> _Done:
+        row = (await self._logs.get_decision_trace(order.id)).decision
+        return await self._left(row.run_id) or _Done(_broken())
+
     async def _decided(self, order: _Order) -> _Done:
         context = order.context
-        thread = await self._threads.load(order.tenant, context.user_id, context.conversation_id)
+        place = (order.owner, context.user_id, context.conversation_id)
+        thread = await self._threads.load(*place)
         done = await self._settled(order, thread) or await self._run(self._spec(order, thread), order)
         if (after := _after(thread, done)) != thread:
-            await self._threads.save(order.tenant, context.user_id, context.conversation_id, after)
+            await self._threads.save(*place, after)
         return done
 
     async def _settled(self, order: _Order, thread: Thread) -> _Done | None:
         """What a yes or a no to the deletion on record comes to; None if it is something else, which ends the waiting."""
         given, waiting = order.context.pending_confirmation, thread.waiting
-        said = confirmed(order.context.message)
+        said = confirmed(order.context.message, "" if waiting is None else waiting.action.task_description)
         is_meant = given is not None and waiting is not None and is_same(given, waiting)
         if waiting is not None and not (is_meant and said == "yes"):
-            await self._threads.refuse(waiting, order.tenant, order.context.user_id, self._clock())
+            await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
         if given is None or said is None:
             return None
         intent = UserIntent(IntentType.CONFIRM_YES if said == "yes" else IntentType.CONFIRM_NO)
@@ -202,36 +269,49 @@ class LLMAgentEngine:
         return await self._performed(order, waiting, intent)
 
     async def _performed(self, order: _Order, waiting: Waiting, intent: UserIntent) -> _Done:
-        """Continues the run that asked: the deletion is made, and the model has one turn to say so."""
+        """Continues the run that asked: the deletion is made, if the task is still the one that was asked about."""
         paused = (await self._engine.attach(waiting.run)).run.spec
         spec = replace(
             paused,
             id=continuing_id(paused.id),
             parent=paused.id,
             input=(ApprovalResponse(waiting.approval, approve=True),),
+            caller=order.caller or paused.caller,
             limits=replace(paused.limits, max_turns=1),
             metadata={**paused.metadata, DECISION: order.id},
         )
+        await self._logs.assign(order.id, spec.id)
         try:
-            return await self._run(spec, order)
+            return await self._run(spec, order, agreed=waiting.action.task_description)
         except InvalidRequest as error:
             if error.code not in (EXPIRED, SPENT):
                 raise
             text = _about(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
             return _Done(_cancelled(text, Outcome.MISSING_CONTEXT, intent))
 
-    async def _run(self, spec: RunSpec, order: _Order) -> _Done:
-        self._tools.bind(spec.id, Said(order.context.message, _seen(spec)))
+    async def _run(self, spec: RunSpec, order: _Order, agreed: str | None = None) -> _Done:
+        self._tools.bind(spec.id, Said(order.context.message, _seen(spec), agreed))
         try:
-            handle = await self._engine.start(spec)
-            speech = _Speech(order.heard)
+            handle = await self._started(spec)
             records = []
             async for record in handle.events():
                 records.append(record)
-                speech.hear(record.event)
-            return _Done(decision_of(handle.run, records), spec.id)
+                _tell(record.event, order.heard)
+            return _Done(_read(handle.run, records), spec.id)
+        except NotAdmitted as error:
+            return _Done(_refused(str(error)))
         finally:
             self._tools.unbind(spec.id)
+
+    async def _started(self, spec: RunSpec) -> Handle:
+        """The run, under the operator's budget. Raises `NotAdmitted` if that does not cover it."""
+        paused = None if spec.parent is None else (await self._engine.attach(spec.parent)).run
+        try:
+            return await self._engine.start(await self._governing.admitted(spec, paused))
+        except BaseException:
+            with CancelScope(shield=True):
+                await self._governing.withdraw(spec)
+            raise
 
     def _spec(self, order: _Order, thread: Thread) -> RunSpec:
         context = order.context
@@ -240,7 +320,7 @@ class LLMAgentEngine:
         metadata = {DECISION: order.id, SEEN: msgspec.json.encode(thread.seen).decode()}
         return spec_for(
             "decision",
-            id=self._new_id("resp"),
+            id=order.run_id,
             model=self._model,
             input=(*said, user(context.message, id=self._new_id("msg"))),
             instructions=self._constitution,
@@ -250,14 +330,17 @@ class LLMAgentEngine:
             parallel_tool_calls=False,
             max_turns=self._iterations,
             turn_seconds=self._model_seconds,
+            # Only what took too long: `Impatient` sees to the rest.
+            retry_model_errors=True,
+            max_retries=1,
             approval_seconds=self._confirm_seconds,
             tool_output_chars=OUTPUT_CHARS,
             context_tokens=self._context_tokens,
             metadata=metadata | ({ASKED: "yes"} if thread.is_asked else {}),
             # Whoever reads the run by the Responses API is not told the instructions.
             echo={"instructions": None},
-            tenant=order.tenant,
-            caller=Caller(context.user_id),
+            tenant=order.owner,
+            caller=order.caller or Caller(context.user_id),
             scope=context.user_id,
         )
 
@@ -265,11 +348,13 @@ class LLMAgentEngine:
 class Turn:
     """Decides one message after the other, in a conversation that is nobody else's turn."""
 
-    def __init__(self, made: Callable[[_Order], Awaitable[Made]], new_id: NewId, tenant: str) -> None:
-        self._made, self._new_id, self._tenant = made, new_id, tenant
+    def __init__(
+        self, made: Callable[[_Order], Awaitable[Made]], new_id: NewId, tenant: str, caller: Caller | None = None
+    ) -> None:
+        self._made, self._new_id, self._tenant, self._caller = made, new_id, tenant, caller
 
     async def decide(self, context: DecisionContext, *, heard: Heard | None = None) -> Made:
-        order = _Order(self._new_id("dec"), context, self._tenant, heard)
+        order = _Order(self._new_id("dec"), self._new_id("resp"), context, self._tenant, heard, self._caller)
         with CancelScope(shield=True):
             return await self._made(order)
         raise AssertionError("a shielded scope is not cancelled")
@@ -295,24 +380,24 @@ class _Turns:
                 del self._users[key], self._locks[key]
 
 
-class _Speech:
-    """The reply as it is being said, taken out of the answer around it."""
+def owner(tenant: str, user_id: str) -> str:
+    """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
+    return f"{tenant}{OWNED}{user_id}"
 
-    def __init__(self, heard: Heard | None) -> None:
-        self._heard = heard
-        self._text, self._told = "", 0
 
-    def hear(self, event: object) -> None:
-        if self._heard is None:
-            return
-        if isinstance(event, ItemStarted):
-            self._text, self._told = "", 0
-        elif isinstance(event, TextDelta):
-            self._text += event.delta
-            said = spoken(self._text) or ""
-            if len(said) > self._told:
-                self._heard(said[self._told :])
-                self._told = len(said)
+def _tell(event: object, heard: Heard | None) -> None:
+    """What is going on, for whoever waits. The reply itself is nobody's to read before it is known to be the last word."""
+    if heard is not None and isinstance(event, ItemDone) and isinstance(event.item, FunctionCall):
+        heard(words.progress(event.item.name))
+
+
+def _read(run: Run, log: Sequence[Recorded]) -> Decided:
+    """The decision that a run is. One that cannot be read for a defect of ours, or of a rule's, keeps what was done."""
+    try:
+        return decision_of(run, log)
+    except Exception:
+        logger.exception("run %s makes no decision", run.spec.id)
+        return salvaged(run, log)
 
 
 async def _attempted(work: Awaitable[T], decision_id: str) -> T | None:
@@ -320,7 +405,7 @@ async def _attempted(work: Awaitable[T], decision_id: str) -> T | None:
     try:
         return await work
     except Exception:
-        log.exception("decision %s failed", decision_id)
+        logger.exception("decision %s failed", decision_id)
         return None
 
 
@@ -331,12 +416,13 @@ def _row(order: _Order, at: float) -> DecisionLog:
         conversation_id=context.conversation_id,
         user_id=context.user_id,
         message=context.message[:MAX_MESSAGE_LENGTH],
+        run_id=order.run_id,
         created_at=datetime.fromtimestamp(at, UTC),
         tenant=order.tenant,
     )
 
 
-def _finished(row: DecisionLog, done: _Done, milliseconds: float) -> DecisionLog:
+def _finished(row: DecisionLog, done: _Done, milliseconds: float | None) -> DecisionLog:
     decided = done.decided
     intent = decided.intent
     return replace(
@@ -382,6 +468,11 @@ def _after(thread: Thread, done: _Done) -> Thread:
 
 def _cancelled(text: str, outcome: Outcome, intent: UserIntent) -> Decided:
     return Decided(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
+
+
+def _refused(cause: str) -> Decided:
+    decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NO_BUDGET)
+    return Decided(decision, Outcome.RATE_LIMITED, cause=cause)
 
 
 def _broken() -> Decided:

@@ -147,8 +147,8 @@ class Comparison(Struct, frozen=True):
 
 
 def compared(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
-    """Every intent and tool that either time had, by how much its share has moved."""
-    drifts = []
+    """Every intent and tool that either time had, by how much its share has moved, and so with the share of errors."""
+    drifts = [Drift("errors", "error_rate", baseline.error_rate, shares.error_rate)]
     for kind, before, after in (
         ("intent", baseline.intent_distribution, shares.intents),
         ("tool", baseline.tool_frequency, shares.tools),

@@ -10,13 +10,14 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.decisions.acts import ErrorCode
 from mainspring.decisions.entries import (
@@ -139,6 +140,15 @@ class DecisionLogs:
         """Writes what came of a decision that was begun: its calls, then its outcome, all or nothing. Raises `NotFound`."""
         await self._ask(lambda connection: _finish(connection, entry, tools))
 
+    async def assign(self, decision_id: str, run_id: str) -> None:
+        """Writes down which run an open decision takes, before it begins. Raises `NotFound`."""
+        await self._ask(lambda connection: _assign(connection, decision_id, run_id))
+
+    async def open_decisions(self) -> Sequence[DecisionLog]:
+        """Those without an outcome, oldest first, at most 1000."""
+        statement = f"SELECT {_DECISION} FROM decision_logs WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
+        return await self._ask(lambda connection: [_decision(row) for row in connection.execute(statement)])
+
     async def write_tool_invocation_log(self, entry: ToolInvocationLog) -> None:
         """Adds a call to a decision. Raises `NotFound` if there is no such decision, `InvalidRequest` if its place is taken."""
         await self._ask(lambda connection: _write_tool(connection, entry))
@@ -186,7 +196,10 @@ class DecisionLogs:
         return await self._ask(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
 
     async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> Comparison:
-        """How the decisions that fit differ from those of the baseline. Raises `NotFound`, and `InvalidRequest` for too few."""
+        """How the decisions that fit differ from those of the baseline; without `since`, those that came after it.
+
+        Raises `NotFound`, and `InvalidRequest` for too few.
+        """
         return await self._ask(lambda connection: _comparison(connection, name, query))
 
     async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -236,6 +249,12 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection.commit()
     path.chmod(0o600)
     return connection
+
+
+def _assign(connection: sqlite3.Connection, decision_id: str, run_id: str) -> None:
+    statement = "UPDATE decision_logs SET run_id = ? WHERE decision_id = ? AND outcome_category IS NULL"
+    if connection.execute(statement, (run_id, decision_id)).rowcount == 0:
+        raise NotFound(f"there is no open decision `{decision_id}` in the log")
 
 
 def _finish(connection: sqlite3.Connection, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
@@ -320,7 +339,8 @@ def _shares(connection: sqlite3.Connection, query: Query) -> Shares:
     return Shares(
         sample_size=size,
         intents=shares("intent_type", chosen),
-        tools=shares("tool_name", tools),
+        # What was refused before any tool ran, or was no tool at all, is no use of a tool.
+        tools=shares("tool_name", f"{tools} AND (error_code IS NULL OR error_code NOT IN ('TOOL_NOT_FOUND', 'INTENT_ERROR'))"),
         outcomes=outcomes,
         error_rate=sum([share for name, share in outcomes.items() if name.startswith("ERROR:")]),
         tool_success_rate=good / calls if calls else None,
@@ -356,7 +376,11 @@ def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comp
     if row is None:
         known = [found[0] for found in connection.execute("SELECT name FROM baselines ORDER BY name")]
         raise NotFound(f"there is no baseline `{name}`; known: {', '.join(known) or 'none'}", param="name")
-    return compared(_snapshot(row[0]), _enough(connection, query))
+    baseline = _snapshot(row[0])
+    if query.since is None:
+        # What the baseline was made of would hide what has changed since.
+        query = replace(query, since=baseline.sample_end + timedelta(microseconds=1))
+    return compared(baseline, _enough(connection, query))
 
 
 def _enough(connection: sqlite3.Connection, query: Query) -> Shares:
@@ -379,6 +403,9 @@ def _where(query: Query, *conditions: str) -> tuple[str, tuple[object, ...]]:
     if query.outcome is not None:
         is_whole = query.outcome in [outcome.value for outcome in Outcome]
         prefix = query.outcome.rstrip(":*")
+        if not is_whole and not any(outcome.startswith(f"{prefix}:") for outcome in Outcome):
+            known = ", ".join(Outcome)
+            raise InvalidRequest(f"no outcome is `{query.outcome:.80}`, or begins with it; known: {known}", param="outcome")
         found.append(("outcome_category = ?", query.outcome) if is_whole else ("outcome_category GLOB ?", f"{prefix}:*"))
     clauses = [clause for clause, _ in found] + list(conditions)
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", tuple([value for _, value in found])

@@ -8,11 +8,11 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.decisions import words
-from mainspring.decisions.acts import Act, ErrorCode, acts_of
+from mainspring.decisions.acts import Act, acts_of
 from mainspring.decisions.answers import Answer, Why, read, spoken
 from mainspring.decisions.outcomes import Outcome, assigned
 from mainspring.decisions.references import named
-from mainspring.decisions.rules import CHANGES, SEVERAL, last_list, message_of, seen_by, subject, tasks_of
+from mainspring.decisions.rules import ASKED, CHANGES, SEVERAL, last_list, message_of, seen_by, subject, tasks_of
 from mainspring.decisions.types import (
     ALLOWED_TOOLS,
     PENDING_LIFETIME,
@@ -25,12 +25,10 @@ from mainspring.decisions.types import (
 )
 from mainspring.events import Reason, Recorded
 from mainspring.items import Json, parsed_arguments
+from mainspring.loop.decide import INTERRUPTED
 from mainspring.loop.history import approval_id
 from mainspring.loop.reasons import decision as told
 from mainspring.loop.run import Run
-
-# What a run knows besides its words: whether the person was asked a question before, which this may answer.
-ASKED: Final = "decision_asked"
 
 _INTENTS: Final = {
     "add_task": IntentType.CREATE_TASK,
@@ -44,21 +42,26 @@ _AMBIGUITIES: Final[dict[Why, Outcome]] = {
     "no_such_task": Outcome.MISSING_CONTEXT,
     "missing_detail": Outcome.MISSING_CONTEXT,
 }
-_FAILURES: Final[dict[ErrorCode, Outcome]] = {
-    "VALIDATION_ERROR": Outcome.USER_INPUT,
-    "INTENT_ERROR": Outcome.INTENT_CLASSIFICATION,
-}
+_CHANGING: Final = frozenset({_INTENTS[name] for name in CHANGES})
+_TALK: Final = frozenset({IntentType.GENERAL_CHAT, IntentType.LIST_TASKS, IntentType.AMBIGUOUS})
+# What a model says that has done something: "I've added it", "Deleted!".
+_CLAIM: Final = re.compile(
+    r"(?:\bI(?:['\u2019]ve| have)?(?: just| now)? |^\W*)(?:added|deleted|removed|completed|marked|changed|renamed|updated)\b",
+    re.IGNORECASE,
+)
 _TOO_LONG: Final = frozenset({Reason.MAX_TURNS, Reason.MAX_TOOL_CALLS, Reason.REPEATED_CALL, Reason.BUDGET, Reason.DEADLINE})
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE)
 # A line of the instructions that long, word for word, is no coincidence.
 _TELLING_CHARS: Final = 50
+_LONGEST_TOLD: Final = 80
 
 
 class Decided(Struct, frozen=True):
     """A decision, what it was understood from, and how it came out.
 
     `approval` is the id of the question to the person, if they are asked to confirm. `shown` are the tasks that they are shown or
-    asked about, in order, None if that does not change; `recent` is the task that was spoken of.
+    asked about, in order, None if that does not change; `recent` is the task that was spoken of. `cause` is what an operator
+    should know of it: why the model or the list did not answer.
     """
 
     decision: AgentDecision
@@ -68,6 +71,7 @@ class Decided(Struct, frozen=True):
     approval: str | None = None
     shown: tuple[str, ...] | None = None
     recent: str | None = None
+    cause: str | None = None
 
 
 def decision_of(run: Run, log: Sequence[Recorded]) -> Decided:
@@ -85,7 +89,30 @@ def decision_of(run: Run, log: Sequence[Recorded]) -> Decided:
     if not meaning.is_sound:
         found.add(Outcome.INTENT_CLASSIFICATION)
     shown = _shown(decision.decision_type, run, acts)
-    return Decided(decision, assigned(found), meaning.intent, acts, None, shown, _recent(acts))
+    return Decided(decision, assigned(found), meaning.intent, acts, None, shown, _recent(acts), _cause(run, acts))
+
+
+def salvaged(run: Run, log: Sequence[Recorded]) -> Decided:
+    """What can be said of a run that makes no decision: what it did is not lost."""
+    acts = acts_of(run, log)
+    calls = [call for act in acts if act.was_performed and (call := _tool_call(run, act)) is not None]
+    text = f"{_account(run, acts)} {words.BROKEN}".strip()
+    kind = DecisionType.INVOKE_TOOL if calls else DecisionType.RESPOND_ONLY
+    return Decided(AgentDecision(kind, tuple(calls), response_text=text), Outcome.RESPONSE_GENERATION, None, acts)
+
+
+def _tool_call(run: Run, act: Act) -> ToolCall | None:
+    try:
+        return _tool_calls(run, [act])[0]
+    except ValueError:
+        return None
+
+
+def _cause(run: Run, acts: Sequence[Act]) -> str | None:
+    if run.error is not None:
+        return run.error.message
+    down = ("DATABASE_ERROR", "TIMEOUT_ERROR", "TOOL_EXECUTION_ERROR")
+    return next((act.result.error for act in acts if act.was_performed and act.code in down), None)
 
 
 def _check(run: Run, acts: Sequence[Act]) -> None:
@@ -123,20 +150,19 @@ def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
 
 
 def _confirmed(run: Run, acts: tuple[Act, ...]) -> Decided:
-    """The deletion that was agreed to. The reply is the model's if it has one to give, but the result is the tool's."""
-    act = next((act for act in acts if act.name == "delete_task"), None)
+    """The deletion that was agreed to. What came of it is ours to say, whatever the model says."""
+    act = next((act for act in acts if act.name == "delete_task" and act.was_performed), None)
     task = _described(act, run)
     if act is None or not act.result.success:
         why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
         text = words.NOT_DELETED.format(task=task, why=_presentable(why, run))
     else:
-        answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
-        reply = answer.reply if answer is not None and answer.decision == "respond" else ""
-        text = _presentable(reply, run) or words.DELETED.format(task=task)
-    calls = () if act is None or not act.was_performed else _tool_calls(run, [act])
+        text = words.DELETED.format(task=task)
+    calls = () if act is None else _tool_calls(run, [act])
     decision = AgentDecision(DecisionType.EXECUTE_PENDING, calls, response_text=text)
-    found = _failed(acts) if act is not None else {Outcome.TOOL_INVOCATION}
-    return Decided(decision, assigned(found or {Outcome.TASK_COMPLETED}), UserIntent(IntentType.CONFIRM_YES), acts)
+    found = {Outcome.TOOL_INVOCATION} if act is None else _failed(run, [act])
+    intent = UserIntent(IntentType.CONFIRM_YES)
+    return Decided(decision, assigned(found or {Outcome.TASK_COMPLETED}), intent, acts, cause=_cause(run, acts))
 
 
 def _answer(run: Run) -> Answer:
@@ -149,59 +175,130 @@ def _answer(run: Run) -> Answer:
 
 
 def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
-    if answer is not None and (text := _presentable(answer.reply, run)):
+    """What the person reads: the model's words, unless they do not go with what was done; then ours."""
+    if answer is not None and not _disagrees(run, acts, answer) and (text := _presentable(answer.reply, run)):
         return text
-    if done := [act for act in acts if act.was_performed and act.name in CHANGES and act.result.success]:
-        return words.done([(act.name, _described(act, run)) for act in done])
+    if told := _account(run, acts):
+        return told if answer is not None else f"{told} {words.INTERRUPTED}"
     match run.reason:
         case Reason.OUTPUT_TRUNCATED:
-            return _presentable(spoken(run.text) or "", run).rstrip() + words.CUT_OFF
+            said = _presentable(spoken(run.text) or "", run).rstrip()
+            return said + words.CUT_OFF if said else words.CUT_SHORT
         case Reason.RATE_LIMITED:
             return words.busy(run.error.retry_after if run.error is not None else None)
         case Reason.REFUSAL | Reason.CONTENT_FILTER:
             return words.OFF_TOPIC
         case Reason.ERRORS_IN_ROW:
-            return words.TOOLS_DOWN
+            return words.CONFUSED
         case Reason.FINAL_ANSWER:
-            return words.SILENT
+            return words.NOTHING_DONE if answer is not None and answer.reply.strip() else words.SILENT
         case reason if reason in _TOO_LONG:
             return words.TOO_LONG
         case _:
             return words.UNAVAILABLE
 
 
+def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
+    """Whether the model's words may say something else than was done: a failure told as a success, a change that was none."""
+    done, failed = _done(acts), _lacking(run, acts)
+    match answer.decision:
+        case "clarify":
+            return False
+        case "refuse":
+            return bool(done)
+        case "respond":
+            is_talk = answer.intent in _TALK and not _CLAIM.search(answer.reply)
+            missed = [act for act in failed if act.was_performed or not is_talk]
+            return bool(missed) or (not done and _claims(answer))
+
+
+def _claims(answer: Answer) -> bool:
+    """Whether the model says that it changed something. One that says why it did not has not said so."""
+    means = answer.intent in _CHANGING and answer.why == "none"
+    return means or _CLAIM.search(answer.reply) is not None
+
+
+def _account(run: Run, acts: Sequence[Act]) -> str:
+    """What was really done, and what was not."""
+    done = [(act.name, _described(act, run)) for act in _done(acts)]
+    failed = [(act.name, _wanted(act, run), _why(act, run)) for act in _lacking(run, acts)]
+    return words.account(done, failed)
+
+
+def _done(acts: Sequence[Act]) -> list[Act]:
+    return [act for act in acts if act.name in CHANGES and act.result.success]
+
+
+def _lacking(run: Run, acts: Sequence[Act]) -> list[Act]:
+    """The calls of our tools that failed and were not made good: the same tool has not worked for the same task afterwards."""
+    known = {task.id for task in tasks_of(run)}
+
+    def is_made_good(act: Act, later: Sequence[Act]) -> bool:
+        task = act.arguments.get("task_id")
+        return any(
+            other.name == act.name and other.result.success and (task not in known or other.arguments.get("task_id") == task)
+            for other in later
+        )
+
+    failed = [(place, act) for place, act in enumerate(acts) if act.code is not None and act.name in ALLOWED_TOOLS]
+    return [act for place, act in failed if not is_made_good(act, acts[place + 1 :])]
+
+
+def _why(act: Act, run: Run) -> str:
+    if not act.was_performed:
+        return words.refused(act.policy)
+    if act.result.error == INTERRUPTED:
+        return words.UNCERTAIN
+    return _presentable(act.result.error or "", run) or "your list did not answer"
+
+
+def _wanted(act: Act, run: Run) -> str:
+    """The task that a failed call was about, in few words."""
+    text = str(act.arguments.get("description", "")) if act.name == "add_task" else _was(act, run)
+    return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
+
+
 def _outcomes(run: Run, acts: Sequence[Act], answer: Answer | None) -> set[Outcome]:
     """Everything that can be said of how it came out."""
-    found = _failed(acts)
+    found = _failed(run, acts)
     if answer is None:
         return found | {Outcome(told(run).outcome)}
     if not answer.reply.strip():
         found.add(Outcome.RESPONSE_GENERATION)
+    done, worked = _done(acts), any(act.result.success for act in acts)
     match answer.decision:
         case "refuse":
-            found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
+            if not done:
+                found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
         case "clarify":
             found.add(_ambiguity(acts, answer))
         case "respond":
             if answer.why == "bad_input":
                 found.add(Outcome.USER_INPUT)
-            if ASKED in run.spec.metadata:
+            elif not done and not found and _claims(answer):
+                found.add(Outcome.RESPONSE_GENERATION)
+            if ASKED in run.spec.metadata and worked:
                 found.add(Outcome.CLARIFICATION_ANSWERED)
-    if any(act.result.success for act in acts):
+    if worked:
         found.add(Outcome.TASK_COMPLETED)
     return found
 
 
-def _failed(acts: Sequence[Act]) -> set[Outcome]:
-    """What failed, unless the same tool has worked afterwards."""
-    found = set()
-    for place, act in enumerate(acts):
-        is_made_good = any(later.name == act.name and later.result.success for later in acts[place:])
-        if act.code is None or is_made_good:
-            continue
-        is_foreign = act.result.error_code == "ACCESS_DENIED"
-        found.add(Outcome.MISSING_PERMISSION if is_foreign else _FAILURES.get(act.code, Outcome.TOOL_INVOCATION))
-    return found
+def _failed(run: Run, acts: Sequence[Act]) -> set[Outcome]:
+    """What failed and was not made good."""
+    strange = [act for act in acts if act.name not in ALLOWED_TOOLS and not any(other.result.success for other in acts)]
+    return {_failure(run, act) for act in (*_lacking(run, acts), *strange)}
+
+
+def _failure(run: Run, act: Act) -> Outcome:
+    if act.result.error_code == "ACCESS_DENIED":
+        return Outcome.MISSING_PERMISSION
+    if act.code == "INTENT_ERROR":
+        return Outcome.INTENT_CLASSIFICATION
+    # A text that cannot be used is the person's own if they said so, else the model's mistake.
+    text = str(act.arguments.get("description", ""))
+    is_theirs = act.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in message_of(run).casefold()
+    return Outcome.USER_INPUT if is_theirs else Outcome.TOOL_INVOCATION
 
 
 def _ambiguity(acts: Sequence[Act], answer: Answer) -> Outcome:

@@ -1,7 +1,9 @@
 """Which task does a person mean? Their words are held against their own tasks, by rules that a reader can follow.
 
 The order is: the whole description, words of it, a position ("the second one"), a number ("task 2"), and last "it", which is the
-task that was spoken of before. The first rule that fits any task decides; where it fits several, nobody picks one of them.
+task that was spoken of before. The first rule that fits any task decides; where it fits several, nobody picks one of them. A word
+that says something counts: a task without it is not meant. A question names nothing, and neither does a message that says what
+not to do, unless it is a description as it stands.
 
 Positions count in the list that the person has seen last, if they have seen one.
 """
@@ -52,20 +54,43 @@ _POSITIONS: Final = {
 # Words of an order that say nothing about which task is meant; a description that has them still counts as a whole.
 _IDLE: Final = frozenset(
     {
-        "a", "about", "actually", "an", "and", "as", "be", "can", "change", "check", "complete", "completed", "could",
-        "delete", "do", "done", "edit", "erase", "finish", "finished", "for", "from", "get", "got", "have", "i", "i'd", "i'm",
-        "i've", "into", "is", "item", "just", "kindly", "let's", "like", "list", "make", "mark", "my", "need", "now",
-        "number", "of", "off", "ok", "okay", "on", "one", "ones", "our", "out", "please", "put", "reminder", "remove",
-        "rename", "rid", "set", "task", "tasks", "that", "the", "thing", "this", "tick", "to", "todo", "update", "want",
-        "was", "with", "would", "yes", "you",
+        "a", "about", "actually", "already", "also", "am", "an", "and", "are", "as", "be", "been", "can", "change", "check",
+        "complete", "completed", "could", "delete", "do", "done", "edit", "erase", "finally", "finish", "finished", "for", "from",
+        "get", "got", "had", "has", "have", "hey", "hi", "i", "i'd", "i'm", "i've", "into", "is", "item", "it's", "just",
+        "kindly", "let's", "like", "list", "make", "mark", "me", "my", "now", "number", "of", "off", "ok", "okay", "on",
+        "one", "our", "out", "please", "put", "reminder", "remove", "rename", "rid", "set", "so", "task",
+        "thank", "thanks", "that", "the", "then", "thing", "this", "tick", "to", "todo", "too", "update", "want", "was", "we",
+        "well", "with", "would", "yes", "you",
     }
 )  # fmt: skip
+_SMALL: Final = frozenset(
+    {
+        "a", "afternoon", "again", "and", "are", "bye", "cheers", "cool", "day", "evening", "fine", "good", "goodbye", "great",
+        "have", "hello", "hey", "hi", "how", "it's", "lot", "lovely", "morning", "much", "nice", "night", "see", "so", "thank",
+        "thanks", "that's", "there", "today", "tomorrow", "very", "welcome", "well", "wow", "you",
+    }
+)  # fmt: skip
+# What people have done, as a list would have it.
+_DONE: Final = {
+    "bought": "buy", "paid": "pay", "sent": "send", "wrote": "write", "made": "make", "took": "take", "met": "meet",
+    "told": "tell", "went": "go", "brought": "bring", "did": "do",
+}  # fmt: skip
 _IT: Final = frozenset({"it", "this", "that", "this one", "that one", "this task", "that task", "the same", "same one"})
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _NUMBER: Final = re.compile(r"(?:^|\b(?:task|number|no|item|nr)\b\.?\s*|#\s*)(\d{1,4})(?:\.|\b)(?!\s*\w)")
-_CLAUSES: Final = re.compile(r"[,;.!?\n]+|\band\b|\bthen\b|\bbut\b")
-_BEFORE: Final = re.compile(r"\b(?:to|into|as|with)\b|:|->|=>")
+_NOT: Final = re.compile(
+    r"\b(?:not|never|except|excepting|besides|but|without|unless|instead|cannot|dont|\w+n['\u2019]t)\b", re.IGNORECASE
+)
 _QUOTED: Final = re.compile(r"[\"“”«»]([^\"“”«»]+)[\"“”«»]|(?<!\w)['\u2018]([^'\u2019]+)['\u2019](?!\w)")
+_CLAUSES: Final = re.compile(r"[,;.!\n]+|(?<=[?\uff1f\u061f])|\band\b|\bthen\b", re.IGNORECASE)
+_ASKS: Final = re.compile(
+    r".*[?\uff1f\u061f]\s*$|\s*(?:is|are|was|were|did|does|do i|have i|should|shall|what|which|when|where|who|why|how)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+# A question in form, an order in fact.
+_ORDERS: Final = re.compile(r"\s*(?:please|ok(?:ay)?|hey|hi|so)?[\s,]*(?:can|could|would|will)\s+you\b", re.IGNORECASE)
+_MOMENT: Final = re.compile(r"\b(?:a|one) second\b(?! one| task)", re.IGNORECASE)
+_BEFORE: Final = re.compile(r"\b(?:to|into|as|with)\b|:|->|=>")
 
 
 def resolve(reference: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> Match:
@@ -73,28 +98,34 @@ def resolve(reference: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) 
     wanted = _plain(reference)
     if exact := [task for task in tasks if _spelled(task.description) == wanted]:
         return Match(tuple(exact), "exact")
-    words = [word for word in _words(wanted) if word not in _IDLE and word not in _POSITIONS and not word.isdigit()]
-    words = list(islice(dict.fromkeys(words), MOST_WORDS))
-    if partial := _with_words(words, tasks):
-        return Match(tuple(partial), "partial")
+    said = _words(wanted)
+    telling = list(islice(dict.fromkeys([word for word in said if word not in _IDLE and word not in _IT]), MOST_WORDS))
     order = _order(tasks, seen)
-    for word in _words(wanted):
-        if word in _POSITIONS:
+    match telling:
+        case []:
+            is_it = wanted in _IT or any(word in _IT for word in said)
+            return Match(tuple([task for task in tasks if task.id == seen.recent]), "it") if is_it else Match()
+        case [word] if word in _POSITIONS:
             return _at(_POSITIONS[word], order, "position")
-    if (found := _NUMBER.search(wanted)) is not None:
-        return _at(int(found[1]) - 1, order, "number") if int(found[1]) else Match()
-    if wanted in _IT or _is_it(wanted):
-        return Match(tuple([task for task in tasks if task.id == seen.recent]), "it")
-    return Match()
+        case [word] if word.isdigit() or word == "no":
+            found = _NUMBER.search(wanted)
+            return _at(int(found[1]) - 1, order, "number") if found is not None and int(found[1]) else Match()
+        case ["no", number] if number.isdigit():
+            return _at(int(number) - 1, order, "number") if len(number) <= 4 and int(number) else Match()
+        case _:
+            partial = [task for task in tasks if all(_has(task, word) for word in telling)]
+            return Match(tuple(partial), "partial") if partial else Match()
 
 
 def named(message: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> tuple[Match, ...]:
     """What the message names: all of it as one reference, what it quotes, and each of its clauses. Nothing comes twice."""
-    whole = resolve(_without_order(message), tasks, seen)
+    whole = Match() if _is_question(message) else resolve(_without_order(message), tasks, seen)
     if whole.how == "exact":
         return (whole,)  # a part of it may be the description of another
+    if _NOT.search(_QUOTED.sub("", message)):
+        return ()
     found: list[Match] = []
-    for phrase in islice(dict.fromkeys(_phrases(message)), MOST_PHRASES):
+    for phrase in islice(dict.fromkeys(_phrases(_MOMENT.sub("a moment", message))), MOST_PHRASES):
         match = resolve(phrase, tasks, seen)
         if match.tasks and match not in found:
             found.append(match)
@@ -109,13 +140,46 @@ def flaw(task_id: str, message: str, tasks: Sequence[Listed], seen: Seen = NOTHI
     return next((match for match in matches if any(task.id == task_id for task in match.tasks)), Match())
 
 
+def is_said(text: str, message: str) -> bool:
+    """Whether a text for a task has a word that says something, and that is in the message too."""
+    if _plain(text) in _plain(message):
+        return True
+    own = Listed("", message)
+    telling = [word for word in _words(_plain(text)) if word not in _IDLE]
+    return any(_has(own, word) for word in telling)
+
+
+def is_small_talk(message: str) -> bool:
+    """Whether there is nothing but greetings and thanks in it."""
+    return all(word in _SMALL for word in _words(_plain(message)))
+
+
 def _phrases(message: str) -> Iterator[str]:
-    yield message
-    yield from [quoted[1] or quoted[2] for quoted in _QUOTED.finditer(message)]
-    for clause in (message, *_CLAUSES.split(message)):
+    if not _is_question(message):
+        yield _without_order(message)
+    for clause in _clauses(message):
+        if _is_question(clause):
+            continue
+        yield from [quoted[1] or quoted[2] for quoted in _QUOTED.finditer(clause)]
         stripped = _without_order(clause)
         yield stripped
         yield _BEFORE.split(stripped, maxsplit=1)[0]
+
+
+def _clauses(message: str) -> Iterator[str]:
+    """The parts of the message, each with what it quotes whole; first all of it, for what it quotes."""
+    quotes = [found.span() for found in _QUOTED.finditer(message)]
+    begin = 0
+    yield message
+    for cut in _CLAUSES.finditer(message):
+        if not any(start < cut.end() and cut.start() < end for start, end in quotes):
+            yield message[begin : cut.start()]
+            begin = cut.end()
+    yield message[begin:]
+
+
+def _is_question(clause: str) -> bool:
+    return _ASKS.match(clause) is not None and _ORDERS.match(clause) is None
 
 
 def _without_order(clause: str) -> str:
@@ -128,14 +192,9 @@ def _without_order(clause: str) -> str:
     return " ".join(words)
 
 
-def _with_words(words: Sequence[str], tasks: Sequence[Listed]) -> list[Listed]:
-    """The tasks that have all of the words that any task has."""
-    telling = [word for word in words if any(_has(task, word) for task in tasks)]
-    return [task for task in tasks if all(_has(task, word) for word in telling)] if telling else []
-
-
 def _has(task: Listed, word: str) -> bool:
     """Whether a word of the description begins with it; short ones must be the same, lest `at` fit `attic`."""
+    word = _DONE.get(word, word)
     stem = word.removesuffix("s").removesuffix("ie") if len(word) > 3 else word
     return any(other == word or (len(stem) >= 3 and other.startswith(stem)) for other in _own(task.description))
 
@@ -159,13 +218,6 @@ def _order(tasks: Sequence[Listed], seen: Seen) -> tuple[Listed | None, ...]:
 def _at(place: int, order: Sequence[Listed | None], how: How) -> Match:
     found = order[place] if -len(order) <= place < len(order) else None
     return Match((found,), how) if found is not None else Match()
-
-
-def _is_it(wanted: str) -> bool:
-    words = _words(wanted)
-    return any(word in ("it", "that", "this") for word in words) and all(
-        word in _IDLE or word in ("it", "this") for word in words
-    )
 
 
 @lru_cache(maxsize=4096)

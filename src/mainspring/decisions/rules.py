@@ -4,6 +4,7 @@ The rules read the run alone: the person's words are its last input, what they h
 tasks that they have are in the lists of its transcript. So a verdict can be checked against the log at any time.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,15 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from mainspring.decisions import words
-from mainspring.decisions.references import Listed, Seen, flaw
+from mainspring.decisions.references import Listed, Seen, flaw, is_said, is_small_talk
 from mainspring.decisions.tasks import listed
 from mainspring.items import FunctionCall, FunctionCallOutput, Message, parsed_arguments, text_of
 from mainspring.loop.run import Call, Run
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Allow, Ask, CallPolicy, Deny, Verdict
 
 REFERS: Final = frozenset({"update_task", "complete_task", "delete_task"})
 CHANGES: Final = REFERS | {"add_task"}
+WRITES: Final = frozenset({"add_task", "update_task"})
 SEEN: Final = "decision_seen"
+# What a run knows besides its words: whether the person was asked a question before, which this may answer.
+ASKED: Final = "decision_asked"
+_POINTS: Final = re.compile(r"\b(?:it|that|this|them|these|those|same|again|yes|yeah|yep|ok|okay|sure)\b", re.IGNORECASE)
 
 
 class NothingMore:
@@ -56,6 +61,31 @@ class NamedTask:
         return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
 
 
+class SmallTalk:
+    """A greeting or a thank you is no reason to touch the list, unless it answers a question."""
+
+    name = "small_talk"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if run.approvals or ASKED in run.spec.metadata or not is_small_talk(message_of(run)):
+            return Allow()
+        return Deny("The user only greets or thanks you. Answer them without any tool.")
+
+
+class OwnWords:
+    """What is written on the list is the person's to say: a new text has a word of theirs."""
+
+    name = "own_words"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        text = parsed_arguments(call.item.arguments).get("description")
+        if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _said(run)):
+            return Allow()
+        return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
+
+
 class OneDeletion:
     """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
 
@@ -84,13 +114,20 @@ class ConfirmedDeletion:
 
 SEVERAL: Final = "The user's words fit several tasks"
 NO_MATCH: Final = "The user's words name no task of theirs"
-RULES: Final = (NothingMore(), NamedTask(), OneDeletion(), ConfirmedDeletion())
+RULES: Final[tuple[CallPolicy, ...]] = (NothingMore(), SmallTalk(), OwnWords(), NamedTask(), OneDeletion(), ConfirmedDeletion())
 
 
 def message_of(run: Run) -> str:
     """What the person said last."""
     said = [item.text for item in run.spec.input if isinstance(item, Message) and item.role == "user"]
     return said[-1] if said else ""
+
+
+def _said(run: Run) -> str:
+    """What the person may mean: their words, and what was said before if these answer a question or point at something."""
+    said = [item.text for item in run.spec.input if isinstance(item, Message)]
+    is_alone = ASKED not in run.spec.metadata and _POINTS.search(message_of(run)) is None
+    return "\n".join(said[-1:] if is_alone else said[-3:])
 
 
 def seen_by(run: Run) -> Seen:

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from mainspring.decisions.constitution import constitution
 from mainspring.errors import InvalidRequest
-from mainspring.ports import Provider, Sink, Store
+from mainspring.ports import CallPolicy, Provider, Sink, Store
 
 if TYPE_CHECKING:
     from mainspring.decisions.chat import Chats
     from mainspring.decisions.engine import LLMAgentEngine
     from mainspring.decisions.tasks import TaskServer
+    from mainspring.policies.autonomy.plan import Admission
 
 DAY = 86_400.0
 LABEL = "mainspring-tasks"
@@ -90,18 +91,25 @@ async def opened(
     model: str = "",
     context_tokens: int | None = None,
     sinks: Sequence[Sink] = (),
+    policies: Sequence[CallPolicy] = (),
+    admission: "Admission | None" = None,
     audit: bool = False,
 ) -> AsyncIterator[Opened]:
-    """The agent that the settings describe, on an open store; `folder` is where files are that have no other place."""
+    """The agent that the settings describe, on an open store; `folder` is where files are that have no other place.
+    `policies` and `admission` are the operator's."""
     from mainspring.decisions.chat import Chats
     from mainspring.decisions.engine import LLMAgentEngine
+    from mainspring.decisions.governing import Governing
     from mainspring.decisions.log import DecisionLogs
+    from mainspring.decisions.tasks import LocalTasks
 
     async with AsyncExitStack() as stack:
         logs = DecisionLogs(Path(settings.log or folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
         tasks = _tasks(settings, folder)
         stack.push_async_callback(tasks.close)
+        if isinstance(tasks, LocalTasks):
+            await tasks.open()
         agent = LLMAgentEngine(
             provider,
             tasks,
@@ -115,6 +123,7 @@ async def opened(
             confirm_seconds=settings.confirm_seconds,
             context_tokens=context_tokens,
             sinks=sinks,
+            governing=Governing(policies, admission),
             audit=audit,
         )
         await stack.enter_async_context(agent)

@@ -46,12 +46,16 @@ class TaskServer(Protocol):
 
 
 class LocalTasks:
-    """The task server in this process, on a database of its own, which is opened with the first call."""
+    """The task server in this process, on a database of its own, which is opened by the first call if not before."""
 
     def __init__(self, database: str) -> None:
         self._database = database
         self._store: TaskStore | None = None
         self._opening = Lock()
+
+    async def open(self) -> None:
+        """Raises `MainspringError` if there can be no tasks there."""
+        await self._opened()
 
     async def call(self, user: str, name: str, arguments: Json) -> Answer:
         store = await self._opened()
@@ -115,10 +119,11 @@ class RemoteTasks:
 
 
 class Said(Struct, frozen=True):
-    """What the person of a run has said, and has before their eyes."""
+    """What the person of a run has said, has before their eyes, and has agreed to see deleted: the task as it was called."""
 
     message: str
     seen: Seen = Seen()
+    agreed: str | None = None
 
 
 class TaskTools:
@@ -140,12 +145,22 @@ class TaskTools:
         return tool.kind == self.kind and tool.server == ServerTool(LABEL, tool.name)
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        said = self._said.get(context.run_id)
+        if call.name == "delete_task" and (other := await self._other_than_agreed(call, context.scope, said)) is not None:
+            return ToolResult(call.id, msgspec.json.encode(_changed(other)).decode(), is_error=True)
         answer = await self._server.call(context.scope, call.name, call.parsed)
         if call.name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
             return ToolResult(call.id, output_of(answer), answer.is_error)
         # Holding words against a long list takes a while, and others are waiting too.
-        told = await to_thread.run_sync(_numbered, answer.structured, self._said.get(context.run_id))
+        told = await to_thread.run_sync(_numbered, answer.structured, said)
         return ToolResult(call.id, msgspec.json.encode(told).decode())
+
+    async def _other_than_agreed(self, call: ToolCall, user: str, said: Said | None) -> str | None:
+        """What the task says now, if that is not what the person agreed to. One that is gone is no other."""
+        answer = await self._server.call(user, "list_tasks", {})
+        now = {task.id: task.description for task in listed(msgspec.json.encode(answer.structured).decode())}
+        found = now.get(str(call.parsed.get("task_id")))
+        return None if found is None or (said is not None and found == said.agreed) else found
 
 
 def listed(output: str) -> tuple[Listed, ...]:
@@ -154,6 +169,11 @@ def listed(output: str) -> tuple[Listed, ...]:
         return msgspec.json.decode(output, type=_List).data
     except msgspec.DecodeError:
         return ()
+
+
+def _changed(description: str) -> Json:
+    error = f'it says "{description}" now, which is not what you agreed to; ask me again if you want it deleted'
+    return {"success": False, "data": None, "error": error, "error_code": "CHANGED"}
 
 
 class _List(Struct, frozen=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mainspring.decisions.engine import Made
 from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.types import ALLOWED_TOOLS, IntentType
+from mainspring.decisions.types import ALLOWED_TOOLS, MAX_MESSAGE_LENGTH, IntentType
 from mainspring.errors import InvalidRequest
 
 
@@ -26,8 +26,8 @@ class Fixture(Struct, frozen=True, forbid_unknown_fields=True):
     tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.test_id or not self.input:
-            raise ValueError("a fixture needs a test_id and an input")
+        if not self.test_id.strip() or not 0 < len(self.input.strip()) <= MAX_MESSAGE_LENGTH:
+            raise ValueError(f"a fixture needs a test_id, and an input of 1 to {MAX_MESSAGE_LENGTH} characters")
         if self.expected_intent is not None:
             IntentType(self.expected_intent)
         if self.expected_tool not in (None, "none", *ALLOWED_TOOLS):
@@ -68,8 +68,11 @@ def load_fixtures(path: Path) -> tuple[Fixture, ...]:
 
     try:
         found = yaml.safe_load(path.read_text("utf-8"))
-        fixtures = msgspec.convert(found["fixtures"] if isinstance(found, dict) else found, tuple[Fixture, ...])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, ValueError) as error:
+        listed = found.get("fixtures") if isinstance(found, dict) else found
+        if not listed:
+            raise ValueError("it must be a list, or have one under `fixtures`, with at least one of them")
+        fixtures = msgspec.convert(listed, tuple[Fixture, ...])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
         raise InvalidRequest(f"{path} holds no fixtures: {error}", param="fixtures") from None
     ids = [fixture.test_id for fixture in fixtures]
     if twice := [id for id in ids if ids.count(id) > 1]:

@@ -4,6 +4,7 @@ Whose tasks they are is the API key's to say: a tenant has one list, and where t
 The agent is opened by the first request, and lives as long as the server: a task of the server's, `own`, enters and leaves it.
 """
 
+import re
 from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +16,15 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
 from mainspring.decisions.settings import DecisionSettings, Opened, opened
+from mainspring.engine.approvals import APPROVE
 from mainspring.errors import InvalidRequest, MainspringError
 from mainspring.items import Json
 from mainspring.server.faults import Fault, json_response
-from mainspring.server.keys import Caller, caller_of
+from mainspring.server.keys import EXECUTE, Caller, caller_of
+from mainspring.server.replies import Replies
 from mainspring.server.requests import read
 from mainspring.server.responses import body_of
+from mainspring.spec import Caller as SpecCaller
 
 if TYPE_CHECKING:
     from mainspring.decisions.types import DecisionContext
@@ -60,7 +64,7 @@ class Decide(Struct):
     """The body of `POST /v1/decisions`: a DecisionContext. `user_id` is known by the API key, and may be left out."""
 
     message: str
-    conversation_id: str
+    conversation_id: Annotated[str, Meta(max_length=256)]
     user_id: str | None = None
     message_history: tuple[Json, ...] = ()
     pending_confirmation: Json | None = None
@@ -81,6 +85,7 @@ class ChatRoutes:
 
     def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
         self._engine, self._settings = engine, settings
+        self._replies = Replies(engine.store)
         self._wanted, self._ready = Event(), Event()
         self._opened: Opened | None = None
         self._failure = "the server is stopping"
@@ -109,6 +114,8 @@ class ChatRoutes:
             model=engine.model,
             context_tokens=engine.context_tokens,
             sinks=engine.sinks,
+            policies=engine.policies,
+            admission=engine.admission,
             audit=engine.is_audited,
         ) as self._opened:
             self._ready.set()
@@ -116,23 +123,34 @@ class ChatRoutes:
 
     async def chat(self, request: Request) -> HttpResponse:
         """Says something about one's tasks, in a conversation that is kept here."""
-        body = read(await body_of(request), Say)
-        caller = caller_of(request)
-        chats = (await self._agent()).chats
-        sent = await chats.send(person_of(caller), body.content, body.conversation_id, tenant=caller.tenant)
-        reply = {
-            "conversation_id": sent.conversation_id,
-            "message": sent.message,
-            "messages": sent.messages,
-            "decision": sent.made.decision,
-        }
-        return json_response(reply, headers={DECISION_ID: sent.made.id})
+        raw = await body_of(request)
+        body, caller = read(raw, Say), caller_of(request)
+        person = person_of(caller)
+
+        async def sent() -> HttpResponse:
+            chats = (await self._agent()).chats
+            by = speaker_of(caller)
+            sent = await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by)
+            reply = {
+                "conversation_id": sent.conversation_id,
+                "message": sent.message,
+                "messages": sent.messages,
+                "decision": sent.made.decision,
+            }
+            return json_response(reply, headers={DECISION_ID: sent.made.id})
+
+        return await self._replies.once(request, person, raw, sent)
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
-        context = _context(await body_of(request), caller := caller_of(request))
-        made = await (await self._agent()).agent.decide(context, tenant=caller.tenant)
-        return json_response(made.decision, headers={DECISION_ID: made.id})
+        raw = await body_of(request)
+        context = _context(raw, caller := caller_of(request))
+
+        async def made() -> HttpResponse:
+            made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=speaker_of(caller))
+            return json_response(made.decision, headers={DECISION_ID: made.id})
+
+        return await self._replies.once(request, context.user_id, raw, made)
 
     async def _agent(self) -> Opened:
         ready = self._ready
@@ -144,8 +162,19 @@ class ChatRoutes:
 
 
 def person_of(caller: Caller) -> str:
-    """Whose tasks a caller's are."""
-    return caller.tenant or caller.subject or LOCAL
+    """Whose tasks a caller's are: the tenant's, the key's, or those of whoever is at this machine. No two have one name."""
+    if not caller.tenant:
+        return caller.subject or LOCAL
+    is_taken = caller.tenant == LOCAL or caller.tenant.startswith(("key:", "tenant:"))
+    return f"tenant:{caller.tenant}" if is_taken else caller.tenant
+
+
+def speaker_of(caller: Caller) -> SpecCaller:
+    """On whose behalf the agent acts. The scope `decisions` is for the five task tools, and for the yes that a deletion needs."""
+    from mainspring.decisions.types import ALLOWED_TOOLS
+
+    scopes = None if caller.tools is None else (APPROVE, *[f"{EXECUTE}:{name}" for name in sorted(ALLOWED_TOOLS)])
+    return SpecCaller(caller.subject or person_of(caller), scopes)
 
 
 def _context(body: bytes, caller: Caller) -> "DecisionContext":
@@ -166,5 +195,7 @@ def _converted(given: Decide, person: str, kind: "type[DecisionContext]") -> "De
         return msgspec.convert({**msgspec.structs.asdict(given), "user_id": person}, kind)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
-        field = place.strip("`.").partition("[")[0]
+        # A rule of the context itself names its field in its sentence.
+        ours = re.match(r"DecisionContext\.(\w+)", message)
+        field = ours[1] if ours is not None else place.strip("`.").partition("[")[0]
         raise InvalidRequest(message, param=field or "body", code="invalid_value") from None

@@ -67,10 +67,16 @@ def named(user: str) -> str:
     return user
 
 
-def secret_in(file: Path) -> str:
-    """The secret that the file holds; a new one, for its owner's eyes alone, if there is no file. Raises `InvalidRequest`."""
+def secret_in(file: Path, *, make: bool = False) -> str:
+    """The secret that the file holds. With `make`, a new one, for its owner's eyes alone, if there is no file.
+
+    Raises `InvalidRequest`.
+    """
     try:
         if not file.exists():
+            if not make:
+                told = f"there is no secret in {file}: name the file of the task server, which makes it when it starts"
+                raise InvalidRequest(told, param="secret_file")
             _write(file, token_urlsafe(SHORTEST_SECRET))
         secret = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
