@@ -29,7 +29,7 @@ async def test_a_run_is_drawn_as_a_waterfall(shell: Shell) -> None:
     assert shown.code == 0, shown.err
     head, facts, _, axis, *rows = shown.out.splitlines()
     assert head == f"{run_id}  completed (final_answer)"
-    assert "3 turns · 3 calls" in facts
+    assert "3 turns · 1 call · 2 denied" in facts
     assert axis.split()[:3] == ["tokens", "took", "0"]
     begins = [row.split("  ")[0] if not row.startswith("  ") else row.strip().partition("  ")[0] for row in rows if "█" in row]
     assert begins == ["turn 1", "✓ add", "- add", "turn 2", "- nothing_like_that", "turn 3"]

@@ -111,7 +111,7 @@ def test_a_dry_run_sends_nothing(folder: Shell) -> None:
         done = folder.run("workflows", "run", "calls", "--input", f"base={tally.url}", "--dry-run", *model(folder))
         assert tally.arrivals == []
     assert done.code == 0
-    assert "· first  skipped: dry run: would send POST {{ inputs.base }}/first" in done.out.splitlines()
+    assert f"· first  skipped: dry run: would send POST {tally.url}/first" in done.out.splitlines()
 
 
 def test_a_step_that_fails_is_the_exit_code(folder: Shell) -> None:
@@ -162,3 +162,19 @@ def test_ctrl_c_cancels_the_workflow(folder: Shell) -> None:
     assert stopped == [130]
     assert "✗ first  stopped: the workflow was cancelled" in said
     assert "have ended" in folder.run("workflows", "resume", *model(folder)).err
+
+
+@pytest.mark.slow
+def test_a_step_that_waits_for_a_person_says_what_to_do(folder: Shell) -> None:
+    settings = folder.folder / "mainspring.toml"
+    settings.write_text(settings.read_text() + '[governance]\nrules = {"http_request:POST" = "ask"}\n')
+    with tallying() as tally:
+        with folder.started("workflows", "run", "calls", "--input", f"base={tally.url}", *model(folder)) as live:
+            said = live.wait_for("--database runs.db\n")
+            assert "? first  waits for a person" in said
+            (told,) = [line for line in said.splitlines() if "approvals approve" in line]
+            approved = folder.run(*told.split()[1:], "--config", "mainspring.toml")
+            assert approved.code == 0, approved.err
+            assert live.ended().code == 0
+        assert tally.arrivals == ["POST /first", "GET /second"]
+    assert len(folder.run("traces", "list").out.splitlines()) == 4, "the database is that of the settings"

@@ -224,3 +224,26 @@ async def test_keys_need_the_scope_and_see_the_runs_of_their_tenant(tmp_path: Pa
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
+
+
+async def test_a_typo_starts_nothing_and_a_key_starts_one_run(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    text = "name: plain\ninputs: {n: {default: 1}}\nsteps: [{id: s, action: transform, value: '{{ inputs.n }}'}]"
+    engine = engine_for(tmp_path, text)
+    async with hosted(server(engine)) as base:
+        url = f"{base}/workflows/plain/runs"
+        status, fault = await answer(http, "POST", url, json={"input": {"n": 2}})
+        assert (status, fault["error"]["code"], fault["error"]["param"]) == (400, "unknown_parameter", "input")
+        assert "did you mean `inputs`?" in fault["error"]["message"]
+        headers = {"idempotency-key": "k1", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+        status, first = await answer(http, "POST", url, json={"inputs": {"n": 2}}, headers=headers)
+        assert (status, first["status"]) == (200, "success")
+        assert await answer(http, "POST", url, json={"inputs": {"n": 2}}, headers=headers) == (200, first)
+        status, fault = await answer(http, "POST", url, json={"inputs": {"n": 3}}, headers=headers)
+        assert (status, fault["error"]["code"]) == (409, "idempotency_key_reused")
+        status, fault = await answer(http, "POST", url, json={}, headers={"idempotency-key": "k" * 256})
+        assert (status, fault["error"]["param"]) == (400, "Idempotency-Key")
+        status, page = await answer(http, "GET", url)
+        assert [run["id"] for run in page["data"]] == [first["id"]]
+        assert (await engine.workflows.attach(first["id"])).run.order.traceparent == headers["traceparent"]
+        status, fault = await answer(http, "GET", url.replace("plain", "plane"))
+        assert (status, "did you mean `plain`" in fault["error"]["message"]) == (404, True)

@@ -52,6 +52,7 @@ async def test_every_view_of_a_run_tells_the_same(tmp_path: Path) -> None:
     performed = [action for action in trace.actions if action.started_at is not None]
     assert len(judged) == len(trace.actions) == sum(told["mainspring_tool_calls_total"].samples.values()) == 4
     assert len(performed) == result.tool_calls_made == sum([event.verdict == "allow" for event in judged]) == 3
+    assert trace.calls == tuple(performed)
     assert tuple(dict.fromkeys([action.tool for action in performed])) == result.tools_used
 
     assert run.usage == trace.usage == Usage(300, 30)

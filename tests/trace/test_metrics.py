@@ -11,7 +11,7 @@ from tests.server.hosting import hosted
 from tests.server.process import Script, serving
 
 from mainspring import Engine, tool
-from mainspring.errors import StoreError, Unavailable
+from mainspring.errors import Refused, StoreError, Unavailable
 from mainspring.items import Usage
 from mainspring.ports import Page
 from mainspring.providers.scripted import Scripted, call, fail, say, turn
@@ -159,6 +159,30 @@ async def test_whoever_makes_up_names_makes_up_no_labels_without_end() -> None:
     assert value(told, "mainspring_turns_total", model='mod"el\n\\0', status="completed") == 1
 
 
+async def test_models_that_never_answer_take_no_label_from_those_that_do() -> None:
+    junk = [fail(Refused("no such model"))] * (MOST_NAMES + 5)
+    async with Engine(Scripted(*junk, say("Hi."), say("Hi."), say("Hi."))) as engine:
+        for number in range(len(junk)):
+            await engine.run("go", model=f"junk-{number}")
+        await engine.run("go")
+        await engine.run("go", model="real")
+        await engine.run("go", model="long" * 20)
+        told = scraped(engine)
+    assert value(told, "mainspring_turns_total", model="scripted", status="completed") == 1
+    assert value(told, "mainspring_turns_total", model="real", status="completed") == 1
+    assert value(told, "mainspring_turns_total", model=OTHER, status="failed") == len(junk)
+    assert value(told, "mainspring_turns_total", model=OTHER, status="completed") == 1
+
+
+async def test_the_configured_model_has_its_label_however_many_there_are() -> None:
+    async with Engine(Scripted(say("Hi."), repeat=True)) as engine:
+        for number in range(MOST_NAMES):
+            await engine.run("go", model=f"real-{number}")
+        await engine.run("go")
+        told = scraped(engine)
+    assert value(told, "mainspring_turns_total", model="scripted", status="completed") == 1
+
+
 def test_bounds_are_inclusive_and_labels_are_escaped() -> None:
     histogram, counter = Histogram("h", "Spread.", "who", bounds=(1.0, 2.5)), Counter("c", "Count.", "who")
     for seen in (0.5, 1.0, 2.5, 3.0):
@@ -208,6 +232,11 @@ async def test_where_keys_are_needed_a_scraper_needs_one_for_metrics(http: aioht
             key = await keys.create(scopes=(scope,))
             async with http.get(scrape, headers={"authorization": f"Bearer {key}"}) as answer:
                 assert answer.status == status
+        for scope in ("metrics", "*"):
+            key = await keys.create(tenant="acme", scopes=(scope,))
+            async with http.get(scrape, headers={"authorization": f"Bearer {key}"}) as answer:
+                told = await answer.json()
+                assert (answer.status, told["error"]["code"]) == (403, "insufficient_scope"), "a tenant is not told of the others"
         async with http.get(scrape) as answer:
             assert answer.status == 401
 

@@ -20,6 +20,7 @@ from mainspring.events import (
     Recorded,
     RunEnded,
     RunResumed,
+    RunStarted,
     TextDelta,
     ToolEnded,
     ToolStarted,
@@ -27,7 +28,7 @@ from mainspring.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.ids import counting
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage
+from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage, user
 from mainspring.loop.history import History, history_of
 from mainspring.loop.response import response
 from mainspring.loop.run import Run
@@ -190,8 +191,10 @@ def next_turn(log: list[Recorded], seq: int) -> int:
         (ToolEnded, lambda event: replace(event, output="something else"), "output"),
         (TurnEnded, lambda event: replace(event, usage=Usage(1, 1)), "usage"),
         (RunEnded, lambda event: RunEnded("cancelled", Reason.CANCELLED), "status"),
+        (RunStarted, lambda event: replace(event, spec=replace(event.spec, instructions="Be rude.")), "instructions"),
+        (RunStarted, lambda event: replace(event, spec=replace(event.spec, metadata={"a": "b"})), "metadata"),
     ],
-    ids=["output", "usage", "status"],
+    ids=["output", "usage", "status", "instructions", "metadata"],
 )
 async def test_facts_that_no_decision_hangs_on_are_held_against_the_stored_response(
     kind: type, change: Callable[..., Event], field: str
@@ -201,6 +204,16 @@ async def test_facts_that_no_decision_hangs_on_are_held_against_the_stored_respo
     _, tampered = changed(log, kind, change)
     found = difference(replayed(tampered, History(), (await store.load(run.spec.id)).response))
     assert (found.seq, f"the {field} of the stored response" in found.expected) == (len(log) - 1, True)
+
+
+async def test_a_changed_prompt_is_held_against_the_stored_conversation() -> None:
+    store = MemoryStore()
+    run, log = await played(STORY, store)
+    kept = await store.history(run.spec.id)
+    stored = (await store.load(run.spec.id)).response
+    assert replayed(log, History(), stored, kept).difference is None
+    _, tampered = changed(log, RunStarted, lambda event: replace(event, spec=replace(event.spec, input=(user("Other."),))))
+    assert "the stored item" in difference(replayed(tampered, History(), stored, kept)).expected
 
 
 @pytest.mark.parametrize("missing", [CallJudged, ToolStarted, ToolEnded, Nudged, TurnEnded, ItemDone])

@@ -6,7 +6,7 @@ from tests.loop.world import order
 from mainspring import Engine
 from mainspring.events import Compacted, ErrorInfo, Event, Reason, Recorded, RunEnded, RunStarted, TurnEnded, TurnStarted
 from mainspring.items import Usage
-from mainspring.providers.scripted import Scripted, say
+from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.spec import RunSpec
 from mainspring.trace.reading import trace_of
 from mainspring.trace.spans import Span, accepted, parent_of, span_id, spans_of, trace_hex_of, traceparent_of
@@ -104,3 +104,11 @@ async def test_a_request_keeps_its_place_in_the_log() -> None:
         run = await engine.run("go", traceparent=f"00-{TRACE}-{SPAN}-01")
         trace = await engine.trace(run.spec.id)
     assert trace.metadata.traceparent == f"00-{TRACE}-{SPAN}-01"
+
+
+async def test_a_name_that_the_model_made_up_is_in_no_span() -> None:
+    async with Engine(Scripted(calls(call("tell_jane_doe")), say("Hi."))) as engine:
+        trace = await engine.trace((await engine.run("go")).spec.id)
+    found = list(spans_of(trace, "scripted"))
+    assert "execute_tool _unknown" in [span.name for span in found]
+    assert "jane" not in repr(found)

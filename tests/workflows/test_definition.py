@@ -47,8 +47,8 @@ def one(step: str) -> str:
 
 def test_every_mistake_of_form_is_told_with_its_line() -> None:
     assert problems(WRONG) == [
-        "flow.yaml:3: `type`: Invalid enum value 'text'",
-        "flow.yaml:4: `mode`: Invalid enum value 'paralel'",
+        "flow.yaml:3: `type`: it cannot be `text`; known: `any`, `array`, `boolean`, `integer`, `number`, `object`, `string`",
+        "flow.yaml:4: `mode`: it cannot be `paralel`; did you mean `parallel`?",
         "flow.yaml:4: `parallel_limit`: Expected `int` <= 32",
         "flow.yaml:4: `timeout`: Expected `float` >= 60.0",
         "flow.yaml:6: `agent` is missing",
@@ -82,7 +82,14 @@ def test_every_mistake_of_form_is_told_with_its_line() -> None:
         ("{id: a, action: wait, seconds: 301}", "`seconds`: Expected `float` <= 300.0"),
         ("{id: a, action: conditional, if: 'true'}", "needs steps under `then` or `else`"),
         ("{id: a, action: http-request, url: http://x, body: 1}", "a GET request has no body"),
-        ("{id: a, action: http-request, url: http://x, method: FETCH}", "Invalid enum value 'FETCH'"),
+        ("{id: a, action: http-request, url: http://x, method: FETCH}", "it cannot be `FETCH`"),
+        ("{id: a, action: wait, seconds: 1, retry: {delay: 3601}}", "`delay`: Expected `float` <= 3600.0"),
+        ("{id: a, action: wait, seconds: 1, timeout: 86401}", "`timeout`: Expected `float` <= 86400.0"),
+        ("{id: my-step, action: transform, value: '{{ steps.my-step.output }}'}", "write `steps['my-step']`"),
+        (
+            "{id: g, action: parallel-group, steps: [{id: b, action: wait, seconds: 1, depends_on: [g]}]}",
+            "`b` is inside of `g` and cannot wait for it",
+        ),
         (
             "{id: a, action: parallel-group, retry: {max_attempts: 2}, steps: [{id: b, action: wait, seconds: 1}]}",
             "a group of steps is not tried again",
@@ -240,3 +247,15 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     assert "there is a workflow `b` already" in folders.problems[0]
     (folder / "c.yml").unlink()
     assert folders.problems == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["{{ inputs" + ".a" * 300 + " }}", "{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "{{ " + "[" * 150 + "]" * 150 + " }}"],
+    ids=["attributes", "parentheses", "lists"],
+)
+def test_a_file_with_an_expression_that_nobody_can_read_takes_no_other_down(tmp_path: Path, value: str) -> None:
+    bad = f"name: bad\nsteps:\n  - {{id: s, action: transform, value: '{value}'}}\n"
+    folders = WorkflowFolders([written(tmp_path / "flows", one("{id: a, action: wait, seconds: 0}"), bad)])
+    assert list(folders.workflows) == ["a"]
+    assert "bad.yaml:3: " in folders.problems[0]

@@ -1,10 +1,14 @@
 """Expressions: values, text, names that are not there; and everything that wants out of the sandbox, or to fill it."""
 
+import asyncio
+import threading
+
+import anyio
 import pytest
 
 from mainspring.errors import InvalidRequest
 from mainspring.items import Json
-from mainspring.workflows.expressions import is_true, read_by, read_by_expression, value_of
+from mainspring.workflows.expressions import holds, is_true, read_by, read_by_expression, value_of, valued
 
 NAMES: Json = {
     "inputs": {"n": 3, "list": [1, 2], "text": "a b", "items": "a key", "template": "{{ 7 * 7 }}", "nothing": None},
@@ -134,6 +138,12 @@ def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
         "{{ 'a' | wordwrap(1, wrapstring='b' * 1000000) }}",
         "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
         "{{ " + "1 + " * 9000 + "1 }}",
+        "{{ inputs" + ".a" * 300 + " }}",
+        "{{ ('a' * 400000) | map('replace', 'a', 'b' * 20000) }}",
+        "{{ ('a' * 400000) | map('replace', 'a', 'b' * 20000) | list | length }}",
+        "{{ ([[1]] * 20000) | sum(start=[]) }}",
+        "{{ range(10000) | select('in', range(10000) | map('string') | list) | list }}",
+        "{{ range(10000) | select('in', range(10000) | map('string') | list) | first }}",
     ],
 )
 def test_no_expression_grows_without_bounds(template: str) -> None:
@@ -163,3 +173,33 @@ def test_what_an_expression_reads_is_known_without_evaluating_it() -> None:
 def test_what_is_no_expression_is_told_before_it_is_evaluated(expression: str) -> None:
     with pytest.raises(InvalidRequest, match="is no expression"):
         read_by_expression(expression)
+
+
+async def test_others_go_on_while_an_expression_is_evaluated() -> None:
+    """What is evaluated is told in another thread, and so can be waited for by whoever is meanwhile served in this one."""
+    served, asked = threading.Event(), anyio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(dict[str, object]):
+        def __missing__(self, key: str) -> object:
+            loop.call_soon_threadsafe(asked.set)
+            assert served.wait(30)
+            return 7
+
+        def __contains__(self, key: object) -> bool:
+            return True
+
+    async def serve() -> None:
+        await asked.wait()
+        served.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve)
+        assert await valued("{{ inputs.a }}", {"inputs": Slow()}) == 7
+        served.clear()
+        assert await holds("inputs.a == 7", {"inputs": {"a": 7}})
+
+
+def test_what_is_asked_of_a_step_is_told_apart() -> None:
+    reading = read_by_expression("steps.a.status == 'failed' and steps['b'].error and steps.c.output.status and steps.d")
+    assert (set(reading.outcomes), set(reading.results)) == ({"a", "b"}, {"c", "d"})

@@ -1,14 +1,17 @@
 """The order of steps, proved by what meets whom: steps send requests, and the server holds them until others are there."""
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.workflows.world import ended, ends, engine_for, failure, tallying
+from tests.workflows.world import defined, ended, ends, engine_for, failure, tallying
 
-from mainspring.workflows.events import StepCompleted, StepFailed, StepStarted
+from mainspring.workflows.events import StepCompleted, StepFailed, StepSkipped, StepStarted, WorkflowStarted
+from mainspring.workflows.journal import Journal
+from mainspring.workflows.run import Order
 
 
 class Meeting:
@@ -166,3 +169,91 @@ async def test_outputs_that_cannot_be_had_fail_the_workflow(tmp_path: Path) -> N
     assert run.status == "failed"
     assert run.error is not None
     assert run.error.startswith("the outputs of the workflow: ")
+
+
+CHAIN = """
+name: order
+execution: {continue_on_error: true}
+steps:
+  - {id: build, action: transform, value: "{{ 1 / 0 }}"}
+  - {id: test, action: transform, value: 1, depends_on: [build]}
+  - {id: deploy, action: transform, value: 1, depends_on: [test]}
+  - {id: aside, action: transform, value: 1}
+  - {id: never, action: transform, value: 1, condition: false}
+  - {id: behind, action: transform, value: 1, depends_on: [never]}
+"""
+CHAINED = {"build": "failed", "test": "skipped", "deploy": "skipped", "aside": "success", "never": "skipped", "behind": "success"}
+
+
+async def test_what_needs_a_failed_step_is_skipped_however_far_behind_it_is(tmp_path: Path) -> None:
+    async with engine_for(tmp_path, CHAIN) as engine:
+        run = await engine.workflows.run("order")
+    assert (ended(run), run.status) == (CHAINED, "partial")
+    assert run.steps["deploy"].error == "step `build` failed"
+
+
+async def test_what_was_lost_to_a_failure_before_a_crash_stays_lost(tmp_path: Path) -> None:
+    """As if the process had died when the step between had just been skipped."""
+    definition = defined(CHAIN)
+    order = Order("wfr_1", "order", {"order": definition}, {}, time.time())
+    async with engine_for(tmp_path, CHAIN, database=tmp_path / "db") as engine:
+        journal = await Journal.begin(engine.store, order, WorkflowStarted("order", driver="gone"))
+        failed = StepStarted("build", "transform"), StepFailed("build", "broken")
+        skipped = StepSkipped("never", "its condition does not hold"), StepSkipped("test", "step `build` failed")
+        await journal.record(*failed, *skipped)
+        run = await (await engine.workflows.resume("wfr_1")).wait()
+    assert ended(run) == CHAINED
+
+
+@pytest.mark.parametrize("execution", ["{}", "{fail_fast: false}", "{continue_on_error: true}"])
+@pytest.mark.parametrize("is_broken", [True, False])
+async def test_a_failure_can_be_dealt_with(tmp_path: Path, execution: str, is_broken: bool) -> None:
+    text = f"""
+name: order
+inputs: {{by: {{}}}}
+execution: {execution}
+steps:
+  - {{id: build, action: transform, value: "{{{{ 1 / inputs.by }}}}"}}
+  - {{id: mend, action: transform, value: "{{{{ steps.build.error }}}}", condition: steps.build.status == 'failed'}}
+  - {{id: told, action: transform, value: "told {{{{ steps.mend.output }}}}", condition: "steps.build.status == 'failed'"}}
+  - id: either
+    action: conditional
+    if: steps.build.error
+    then: [{{id: bad, action: transform, value: 1}}]
+    else: [{{id: good, action: transform, value: 1}}]
+  - {{id: use, action: transform, value: "{{{{ steps.build.output }}}}"}}
+"""
+    async with engine_for(tmp_path, text) as engine:
+        run = await engine.workflows.run("order", {"by": 0 if is_broken else 1})
+    if is_broken:
+        assert run.status == ("partial" if "continue" in execution else "failed")
+        assert ended(run) == {
+            "build": "failed", "mend": "success", "told": "success", "either": "success", "bad": "success", "good": "skipped",
+            "use": "skipped",
+        }  # fmt: skip
+        assert "division by zero" in run.steps["told"].output
+    else:
+        assert run.status == "success"
+        assert {id for id, status in ended(run).items() if status == "success"} == {"build", "either", "good", "use"}
+
+
+async def test_a_partial_run_has_the_outputs_that_do_not_need_what_failed(tmp_path: Path) -> None:
+    outputs = """
+outputs:
+  fine: "{{ steps.aside.output + 1 }}"
+  how: "{{ steps.build.status }}"
+  skipped: "{{ steps.never.output or 7 }}"
+  lost: "{{ steps.deploy.output }}"
+  broken: "{{ steps.build.output }}"
+"""
+    async with engine_for(tmp_path, CHAIN + outputs) as engine:
+        run = await engine.workflows.run("order")
+    assert (run.status, run.outputs) == ("partial", {"fine": 2, "how": "failed", "skipped": 7})
+
+
+async def test_a_workflow_that_is_carried_out_in_part_fails_the_step_that_it_is(tmp_path: Path) -> None:
+    outer = "name: outer\nsteps: [{id: s, action: sub-workflow, workflow: order}]"
+    async with engine_for(tmp_path, CHAIN, outer) as engine:
+        run = await engine.workflows.run("outer")
+    assert run.status == "failed"
+    assert failure(run, "s").startswith("workflow `order`: step `build` failed: ")

@@ -17,7 +17,7 @@ from mainspring.store.sqlite import SqliteStore
 from mainspring.workflows.attend import run_id_of
 from mainspring.workflows.events import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
 from mainspring.workflows.journal import OPEN, RUN, Journal, unfinished
-from mainspring.workflows.workflows import WorkflowHandle
+from mainspring.workflows.workflows import KeyReused, WorkflowHandle
 
 HELD = """
 name: held
@@ -382,3 +382,41 @@ async def test_the_log_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert encode(read.run) == encode(run)
     assert read.log == handle._journal.log
     assert [record.event.run_id != "" for record in read.log if isinstance(record.event, StepStarted)] == [True, True, False]
+
+
+async def test_a_request_in_flight_is_stopped_when_another_process_cancels_its_run(tmp_path: Path) -> None:
+    """It is never let go: without being told, whoever waits for its answer would wait on."""
+    with tallying() as tally:
+        held = Held(tally)
+        async with (
+            engine_for(tmp_path, SAFE, database=tmp_path / "db") as first,
+            engine_for(tmp_path, SAFE, database=tmp_path / "db") as second,
+        ):
+            handle = await begun(first, tally, held)
+            await second.workflows.cancel(handle.id)
+            with anyio.fail_after(20):
+                await first.drained()
+            assert (await first.workflows.attach(handle.id)).run.status == "cancelled"
+            with anyio.fail_after(20):
+                assert (await handle.wait()).status == "cancelled"
+        held.let_go()
+
+
+async def test_a_key_starts_one_run_however_often_it_is_sent(tmp_path: Path) -> None:
+    text = "name: keyed\ninputs: {n: {default: 1}}\nsteps: [{id: s, action: transform, value: '{{ inputs.n }}'}]"
+    async with engine_for(tmp_path, text, database=tmp_path / "db") as engine:
+        start, handles = engine.workflows.start, list[WorkflowHandle]()
+
+        async def send() -> None:
+            handles.append(await start("keyed", key="k", tenant="t"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(send)
+        await handles[0].wait()
+        assert {handle.id for handle in handles} == {(await start("keyed", {"n": 1}, key="k", tenant="t")).id}
+        with pytest.raises(KeyReused, match="with other inputs"):
+            await start("keyed", {"n": 2}, key="k", tenant="t")
+        assert len((await engine.workflows.list(tenant="t")).runs) == 1
+        others = [await start("keyed", key="k", tenant="u"), await start("keyed", key="l", tenant="t")]
+        assert len({handles[0].id, *[handle.id for handle in others]}) == 3

@@ -6,16 +6,22 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
+from tests.agents.world import written as agent
 from tests.workflows.world import LOCAL, ended, engine_for, failure, tallying
 
 from mainspring.app import Engine
 from mainspring.engine.pending import Approvals
 from mainspring.errors import InvalidInputs, NotFound
+from mainspring.items import Usage
 from mainspring.oversight import policies_of
+from mainspring.policies.autonomy.budget import AutonomyBudget, Limits, Network
 from mainspring.ports import Allow, Deny
 from mainspring.spec import Caller
 from mainspring.tools.addresses import AddressGuard
-from mainspring.workflows.events import StepRetrying, StepStarted
+from mainspring.trace.spans import spans_of
+from mainspring.workflows.definition import Execution
+from mainspring.workflows.events import StepCompleted, StepRetrying, StepStarted
 from mainspring.workflows.run import WorkflowRun
 
 REQUESTS = """
@@ -379,7 +385,7 @@ async def test_a_dry_run_does_nothing_and_says_what_would_be_done(tmp_path: Path
         assert tally.arrivals == []
     assert run.status == "skipped"
     assert set(ended(run).values()) == {"skipped"}
-    assert run.steps["post"].error == "dry run: would send POST {{ inputs.base }}/post"
+    assert run.steps["post"].error == f"dry run: would send POST {tally.url}/post"
     assert Watching.calls == []
 
 
@@ -397,3 +403,172 @@ async def test_a_step_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
             held.set()
     assert failure(run, "s") == "it took longer than its 10 s"
     assert behind.status == "cancelled", "what the step had begun is stopped with it"
+
+
+async def test_an_effect_is_not_repeated_for_outputs_that_cannot_be_had(tmp_path: Path) -> None:
+    step = """{id: s, action: http-request, method: POST, url: "{{ inputs.base }}/x", retry: {max_attempts: 3},
+      outputs: {n: "{{ output.body.nope }}"}}"""
+    with tallying() as tally:
+        run = await carried_out(tmp_path, one(step), {"base": tally.url})
+    assert tally.arrivals == ["POST /x"]
+    assert "it was carried out, but its outputs cannot be had" in failure(run, "s")
+
+
+SENDING = """
+name: sending
+inputs: {base: {}, path: {default: x}}
+execution: {dry_run: true}
+steps:
+  - {id: send, action: http-request, method: POST, url: "{{ inputs.base }}/{{ inputs.path }}"}
+"""
+AROUND = """
+name: around
+inputs: {base: {}}
+steps:
+  - {id: inner, action: sub-workflow, workflow: sending, inputs: {base: "{{ inputs.base }}"}}
+  - {id: later, action: transform, value: "{{ steps.inner.status }}"}
+"""
+
+
+async def test_a_dry_run_inside_of_a_workflow_does_nothing_either(tmp_path: Path) -> None:
+    with tallying() as tally:
+        async with engine_for(tmp_path, SENDING, AROUND) as engine:
+            run = await engine.workflows.run("around", {"base": tally.url})
+    assert (tally.arrivals, run.status) == ([], "success")
+    assert run.steps["inner/send"].error == f"dry run: would send POST {tally.url}/x"
+
+
+async def test_a_workflow_inside_of_another_has_its_own_time(tmp_path: Path) -> None:
+    inner = "name: inner\nexecution: {timeout: 60}\nsteps: [{id: slow, action: wait, seconds: 300}]"
+    outer = "name: outer\nsteps: [{id: s, action: sub-workflow, workflow: inner}]"
+    async with engine_for(tmp_path, inner, outer) as engine:
+        known = engine.workflows.folders.workflows
+        assert isinstance(known, dict)
+        known["inner"] = replace(known["inner"], execution=Execution(timeout=0.1))
+        run = await engine.workflows.run("outer")
+    assert failure(run, "s") == "workflow `inner` took longer than its 0.1 s"
+    assert ended(run) == {"s": "failed", "s/slow": "failed"}
+
+
+REHEARSED = """
+name: rehearsed
+inputs: {who: {}, base: {default: "http://x"}, n: {default: 1}}
+steps:
+  - {id: ask, action: invoke-agent, agent: "{{ inputs.who }}", inputs: {task: go}}
+  - {id: chosen, action: invoke-agent, agent: "{{ steps.ask.output.next }}"}
+  - {id: never, action: parallel-group, condition: inputs.n > 1, steps: [{id: in-never, action: wait, seconds: 1}]}
+  - id: either
+    action: conditional
+    if: inputs.n == 1
+    then: [{id: yes-1, action: transform, value: 1}]
+    else: [{id: no-1, action: transform, value: 1}]
+  - {id: sub, action: sub-workflow, workflow: sending, inputs: {base: "{{ inputs.base }}"}}
+  - {id: unknown, action: sub-workflow, workflow: sending, inputs: {base: "{{ steps.ask.output.base }}"}}
+"""
+
+
+async def test_a_dry_run_evaluates_what_it_can_and_looks_into_everything(tmp_path: Path) -> None:
+    agent(tmp_path / "agents", "clerk")
+    async with engine_for(tmp_path, REHEARSED, SENDING, agents=[tmp_path / "agents"]) as engine:
+        run = await engine.workflows.run("rehearsed", {"who": "clerk"}, dry_run=True)
+    assert run.status == "skipped"
+    assert {key: (state.error or "").removeprefix("dry run: ") for key, state in run.steps.items()} == {
+        "ask": "would invoke agent `clerk`",
+        "chosen": "would invoke agent `{{ steps.ask.output.next }}`",
+        "never": "its condition does not hold",
+        "in-never": "its condition does not hold",
+        "either": "would carry out the conditional",
+        "yes-1": "would carry out the transform",
+        "no-1": "the branch `else` is not taken",
+        "sub": "would carry out workflow `sending`",
+        "sub/send": "would send POST http://x/x",
+        "unknown": "would carry out workflow `sending`",
+        "unknown/send": "would send POST {{ inputs.base }}/{{ inputs.path }}",
+    }
+
+
+async def test_a_dry_run_finds_every_mistake_that_can_be_found(tmp_path: Path) -> None:
+    text = """
+name: wrong
+inputs: {who: {}}
+steps:
+  - {id: ask, action: invoke-agent, agent: "{{ inputs.who }}"}
+  - {id: sum, action: transform, value: "{{ inputs.who + 1 }}"}
+  - {id: sub, action: sub-workflow, workflow: sending, inputs: {bse: 1}}
+"""
+    async with engine_for(tmp_path, text, SENDING) as engine:
+        run = await engine.workflows.run("wrong", {"who": "nobody"}, dry_run=True)
+    assert run.status == "failed"
+    assert "there is no agent `nobody`; known: none" in failure(run, "ask")
+    assert "cannot be evaluated" in failure(run, "sum")
+    assert "unknown input `bse`; did you mean `base`?" in failure(run, "sub")
+
+
+async def test_no_model_is_accounted_for_what_a_step_does(tmp_path: Path) -> None:
+    """Neither in the response, nor in trace, spans and metrics, nor against a budget of tokens."""
+    limits, network = Limits(max_tokens=1, max_iterations=1), Network(enabled=True)
+    budget = AutonomyBudget("small", state="active", in_scope=("x",), limits=limits, network=network)
+    with tallying() as tally:
+        step = "{id: s, action: http-request, url: '{{ inputs.base }}/x'}"
+        async with engine_for(tmp_path, one(step), budget=budget) as engine:
+            run = await engine.workflows.run("one", {"base": tally.url})
+            assert run.status == "success", run.error
+            behind = (await engine.attach(run.steps["s"].run_id)).run
+            trace, metrics = await engine.trace(behind.spec.id), engine.metrics.text(live=0, is_store_up=True)
+    assert (behind.usage, trace.usage, trace.turns) == (Usage(), Usage(), ())
+    assert [span.name for span in spans_of(trace, "scripted")] == ["invoke_agent", "execute_tool http_request"]
+    assert "mainspring_turns_total{" not in metrics
+    assert "mainspring_tokens_total{" not in metrics
+    assert 'mainspring_tool_calls_total{tool="http_request",outcome="success"} 1' in metrics
+
+
+async def test_a_wait_can_look_at_steps_that_are_under_way(tmp_path: Path) -> None:
+    """The request is held until the wait, which waits for that request to begin, is over."""
+    over = threading.Event()
+    text = """
+name: looking
+inputs: {base: {}}
+steps:
+  - {id: held, action: http-request, url: "{{ inputs.base }}/held"}
+  - {id: until, action: wait, until: "steps.held.status == 'running' and steps.late.status == 'pending'", every: 0.1}
+  - {id: late, action: transform, value: 1, depends_on: [held]}
+"""
+    with tallying() as tally:
+        tally.on_arrival = lambda path: over.wait(30)
+        async with engine_for(tmp_path, text) as engine:
+            handle = await engine.workflows.start("looking", {"base": tally.url})
+            async for record in handle.events():
+                if isinstance(record.event, StepCompleted) and record.event.step == "until":
+                    over.set()
+    assert ended(handle.run) == {"held": "success", "until": "success", "late": "success"}
+
+
+async def test_the_span_of_the_caller_is_that_of_every_run_behind_a_step(tmp_path: Path) -> None:
+    agent(tmp_path / "agents", "clerk")
+    text = """
+name: traced
+inputs: {base: {}}
+steps:
+  - {id: send, action: http-request, url: "{{ inputs.base }}/x"}
+  - {id: ask, action: invoke-agent, agent: clerk, inputs: {task: go}}
+"""
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    with tallying() as tally:
+        async with engine_for(tmp_path, text, agents=[tmp_path / "agents"]) as engine:
+            handle = await engine.workflows.start("traced", {"base": tally.url}, traceparent=parent)
+            run = await handle.wait()
+            found = [(await engine.attach(run.steps[id].run_id)).run.spec.traceparent for id in ("send", "ask")]
+    assert found == [parent, parent]
+
+
+async def test_what_no_variable_can_hold_is_told_in_words(tmp_path: Path) -> None:
+    step = "{id: s, action: run-command, command: ls, inputs: {x: '{{ inputs.base }}'}}"
+    run = await carried_out(tmp_path, one(step), {"base": "a\0b"}, builtins=["shell"])
+    assert failure(run, "s") == "the input `x` has a NUL character, which no variable of the shell can hold"
+
+
+async def test_the_scheme_of_an_address_may_be_in_capitals(tmp_path: Path) -> None:
+    with tallying() as tally:
+        step = "{id: s, action: http-request, url: '{{ inputs.base }}/x'}"
+        run = await carried_out(tmp_path, one(step), {"base": tally.url.replace("http", "HTTP")})
+    assert (run.status, tally.arrivals) == ("success", ["GET /x"])

@@ -48,7 +48,8 @@ def replay(run_id: str, database: Path, *, as_json: bool) -> int:
             records = await engine.store.events(run_id)
             first = records[0].event
             history = await _history(engine.store, first.spec) if isinstance(first, RunStarted) else History()
-        again = replayed(records, history, stored.response)
+            kept = None if stored.response is None else await engine.store.history(run_id)
+        again = replayed(records, history, stored.response, kept)
         told = _told(run_id, len(records), again)
         if as_json:
             write_lines([told])

@@ -1,5 +1,6 @@
 """The steps of a workflow on the screen: as a graph, and while they are carried out."""
 
+import shlex
 from collections.abc import Iterator
 
 from mainspring.cli.ink import Ink
@@ -14,6 +15,7 @@ from mainspring.workflows.events import (
     StepRetrying,
     StepSkipped,
     StepStarted,
+    StepWaiting,
     WorkflowCancelled,
     WorkflowResumed,
     WorkflowStarted,
@@ -69,8 +71,9 @@ def _told(step: Step) -> str:
 class Progress:
     """Shows a run while it is carried out. Raises `BrokenPipeError` when nobody reads it any more."""
 
-    def __init__(self, run_id: str, *, as_json: bool) -> None:
+    def __init__(self, run_id: str, database: str, *, as_json: bool) -> None:
         self._run_id = run_id
+        self._database = database
         self._ink = None if as_json else Ink()
 
     def draw(self, record: Recorded) -> None:
@@ -84,6 +87,10 @@ class Progress:
                 self._line("» taken up again", "bold")
             case StepStarted(step, action, attempt):
                 self._line(f"→ {step}  {action}" + (f"  attempt {attempt}" if attempt > 1 else ""), "dim")
+            case StepWaiting(step, approvals) if approvals:
+                self._line(f"? {step}  waits for a person", "yellow")
+                for id in approvals:
+                    self._line(f"    mainspring approvals approve {id} --database {shlex.quote(self._database)}", "yellow")
             case StepCompleted(step, output, _, seconds):
                 self._line(f"✓ {step}  {seconds:.1f} s  {_short(output)}", "green")
             case StepFailed(step, error):

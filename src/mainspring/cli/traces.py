@@ -7,12 +7,12 @@ import typer
 
 app = typer.Typer(name="traces", help="Lists runs as traces, and draws where the time of one went.")
 
-Database = Annotated[Path, typer.Option(metavar="FILE", help="The file that holds the runs.", show_default=False)]
+Database = Annotated[Path | None, typer.Option(metavar="FILE", help="Where runs are kept. Default: the settings' database.")]
 
 
 @app.command("list")
 def list_traces(
-    database: Database,
+    database: Database = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print every trace as a line of JSON.")] = False,
 ) -> int:
@@ -20,11 +20,11 @@ def list_traces(
     from mainspring.cli.follow import launch
     from mainspring.cli.lines import write_lines, write_table
     from mainspring.cli.plain import say
-    from mainspring.cli.reading import reader
+    from mainspring.cli.reading import kept_in, reader
     from mainspring.cli.waterfall import TITLES, cells
 
     async def listed() -> int:
-        async with reader(database) as engine:
+        async with reader(kept_in(database)) as engine:
             page = await engine.store.list(limit=limit)
             traces = [await engine.trace(run.id) for run in page.runs]
         if json:
@@ -41,18 +41,19 @@ def list_traces(
 @app.command()
 def show(
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")],
-    database: Database,
+    database: Database = None,
     json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON instead.")] = False,
 ) -> int:
     """Draws a run as a waterfall: turns and calls on one axis of time, tokens, verdicts, failures."""
     from mainspring.cli.follow import launch
     from mainspring.cli.lines import write_lines
-    from mainspring.cli.reading import found, reader
+    from mainspring.cli.reading import found, kept_in, reader
     from mainspring.cli.waterfall import draw
 
     async def shown() -> int:
-        async with reader(database) as engine:
-            await found(engine, run_id, database)
+        kept = kept_in(database)
+        async with reader(kept) as engine:
+            await found(engine, run_id, kept)
             trace = await engine.trace(run_id)
         if json:
             write_lines([trace])

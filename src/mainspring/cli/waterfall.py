@@ -25,7 +25,7 @@ def cells(trace: TraceRecord) -> Cells:
     """A trace on one line."""
     started = datetime.fromtimestamp(trace.started_at).strftime("%b %d %H:%M")
     took = "-" if trace.duration_ms is None else duration(trace.duration_ms / 1000)
-    counts = str(len(trace.turns)), str(len(trace.actions))
+    counts = str(len(trace.turns)), str(len(trace.calls))
     return trace.run_id, trace.outcome.status, started, took, *counts, _tokens(trace.usage)
 
 
@@ -73,7 +73,9 @@ def _draw_head(ink: Ink, trace: TraceRecord, axis: Axis) -> None:
     ink.put(outcome.status, _COLOURS[outcome.status])
     ended = "" if outcome.run_status == outcome.status else f"{outcome.run_status}, "
     ink.put(f" ({ended}{outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
-    facts = [count(len(trace.turns), "turn"), count(len(trace.actions), "call"), f"{_tokens(trace.usage)} tokens"]
+    denied = sum(action.verdict == "deny" for action in trace.actions)
+    calls = [count(len(trace.calls), "call"), *([f"{denied} denied"] if denied else [])]
+    facts = [count(len(trace.turns), "turn"), *calls, f"{_tokens(trace.usage)} tokens"]
     who = [trace.context.agent_id, on_one_line(trace.context.model, 40)]
     resumed = [f"resumed {count(trace.metadata.resumed, 'time')}"] if trace.metadata.resumed else []
     told = " · ".join([*[name for name in who if name], *facts, duration(axis.seconds), *resumed])
@@ -86,7 +88,7 @@ def _draw_head(ink: Ink, trace: TraceRecord, axis: Axis) -> None:
 
 
 def _draw_step(ink: Ink, step: TraceStep, axis: Axis, number: int) -> None:
-    if step.kind != "opening":
+    if step.kind in ("turn", "compaction"):
         label = f"turn {number}" if step.kind == "turn" else "summary"
         label += f", {step.status}" if step.status in ("failed", "aborted") else f", {step.nudge}" if step.nudge else ""
         used = _tokens(step.usage) if step.usage is not None else ""

@@ -116,7 +116,8 @@ def run_workflow(
 
     async def live() -> int:
         async with engine:
-            return await _follow(engine, await engine.workflows.start(name, given, dry_run=dry_run), as_json=json)
+            handle = await engine.workflows.start(name, given, dry_run=dry_run)
+            return await _follow(engine, handle, settings.database, as_json=json)
 
     return launch(live())
 
@@ -142,7 +143,7 @@ def resume(
             handles = await engine.workflows.resume_all()
             if not handles:
                 say(f"all workflow runs in {settings.database} have ended, or are carried out by another process")
-            return max([await _follow(engine, handle, as_json=json) for handle in handles], default=0)
+            return max([await _follow(engine, handle, settings.database, as_json=json) for handle in handles], default=0)
 
     return launch(live())
 
@@ -180,12 +181,12 @@ def _engine(settings: "Settings") -> "Engine":
     return chosen(settings).engine
 
 
-async def _follow(engine: "Engine", handle: "WorkflowHandle", *, as_json: bool) -> int:
+async def _follow(engine: "Engine", handle: "WorkflowHandle", database: str, *, as_json: bool) -> int:
     """Shows a run to its end; the exit code tells how that was."""
     from mainspring.cli.follow import Stop, beside
     from mainspring.cli.steps import Progress
 
-    progress = Progress(handle.id, as_json=as_json)
+    progress = Progress(handle.id, database, as_json=as_json)
     with Stop() as stop:
 
         async def cancel() -> None:

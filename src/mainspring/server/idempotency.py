@@ -67,8 +67,7 @@ class Idempotency:
         """
         if key is None:
             return await self._engine.start(spec)
-        if not 0 < len(key) <= 255 or not key.isprintable():
-            raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters", param="Idempotency-Key")
+        check_key(key)
         id = sha256(f"{spec.tenant}\0{key}".encode()).hexdigest()
         wanted = Reservation(sha256(body).hexdigest(), spec.id, self._clock(), spec.store)
         while True:
@@ -167,6 +166,12 @@ class Idempotency:
         for document in await self._engine.store.documents(KIND, limit=2):
             if self._clock() - decode(document.body, Reservation).at > LIFE:
                 await self._engine.store.remove(KIND, document.id, number=document.number)
+
+
+def check_key(key: str) -> None:
+    """Raises `InvalidRequest` for what cannot be a key."""
+    if not 0 < len(key) <= 255 or not key.isprintable():
+        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters", param="Idempotency-Key")
 
 
 def _came_to_nothing(run: Run) -> bool:

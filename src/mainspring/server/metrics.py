@@ -5,6 +5,8 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app import Engine
 from mainspring.errors import StoreError
+from mainspring.server.faults import Fault
+from mainspring.server.keys import caller_of
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -15,6 +17,9 @@ class MetricsRoute:
 
     async def show(self, request: Request) -> HttpResponse:
         """Counters and histograms of the runs that ended here, in the text format of Prometheus."""
+        if caller_of(request).tenant:
+            message = "metrics count the runs of all tenants together; a key of the default tenant is needed here"
+            raise Fault(403, "insufficient_scope", message)
         engine = self._engine
         try:
             await engine.store.list(limit=1)

@@ -11,18 +11,20 @@ from mainspring.app import Engine
 from mainspring.errors import NotFound
 from mainspring.items import Json, encode
 from mainspring.server.faults import json_response
+from mainspring.server.idempotency import check_key
 from mainspring.server.keys import caller_of
 from mainspring.server.requests import read
-from mainspring.server.responses import Page, body_of, number_of, page_of
+from mainspring.server.responses import IDEMPOTENCY_KEY, Page, body_of, number_of, page_of
 from mainspring.server.streams import EventStream
 from mainspring.spec import Caller
+from mainspring.trace.spans import accepted
 from mainspring.workflows.view import ShownWorkflow, shown_event, shown_run, shown_workflow
 from mainspring.workflows.workflows import WorkflowHandle
 
 HEARTBEAT_SECONDS = 10.0
 
 
-class RunWorkflow(Struct):
+class RunWorkflow(Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/workflows/{name}/runs`. With `background`, the answer comes as soon as the run is stored."""
 
     inputs: Json = {}
@@ -63,25 +65,31 @@ class WorkflowRoutes:
         return json_response(shown_workflow(self._workflows.folders.get(_name(request))))
 
     async def start(self, request: Request) -> HttpResponse:
-        """Carries a workflow out. A client that leaves does not stop it."""
+        """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
         body, caller = read(await body_of(request), RunWorkflow), caller_of(request)
+        if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None:
+            check_key(key)
         handle = await self._workflows.start(
             _name(request),
             body.inputs,
             dry_run=body.dry_run,
             tenant=caller.tenant,
             caller=Caller(caller.subject, caller.tools),
+            key=key,
+            traceparent=accepted(request.headers.get("traceparent", "")),
         )
         if not body.background:
             await handle.wait()
         return json_response(shown_run(handle.run))
 
     async def runs(self, request: Request) -> HttpResponse:
-        """The runs of a workflow, newest first."""
+        """The runs of a workflow, newest first; also of one whose file is gone."""
         limit, newest_first, after = page_of(request)
         found = await self._workflows.list(
             tenant=caller_of(request).tenant, workflow=_name(request), limit=limit, after=after, newest_first=newest_first
         )
+        if not found.runs and after is None:
+            self._workflows.folders.get(_name(request))
         ids = [run.id for run in found.runs]
         return json_response(Page(found.runs, ids[0] if ids else None, ids[-1] if ids else None, found.has_more))
 

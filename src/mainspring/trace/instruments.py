@@ -6,6 +6,7 @@ from typing import Final
 
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 MOST_NAMES: Final = 100
+LONGEST_NAME: Final = 64
 OTHER: Final = "_other"
 
 Labels = tuple[str, ...]
@@ -14,20 +15,22 @@ Labels = tuple[str, ...]
 class Names:
     """Names that others choose, such as those of models: the first hundred stand for themselves, further ones for `_other`.
 
-    Without that, whoever sends requests could make up labels without end.
+    Without that, whoever sends requests could make up labels without end. Those that are `reserved` come on top.
     """
 
-    def __init__(self, most: int = MOST_NAMES) -> None:
+    def __init__(self, *reserved: str, most: int = MOST_NAMES) -> None:
+        self._reserved = frozenset(reserved)
         self._known: set[str] = set()
         self._most = most
 
     def bounded(self, name: str) -> str:
-        if name in self._known:
-            return name
-        if len(self._known) >= self._most:
-            return OTHER
-        self._known.add(name)
-        return name
+        if name not in self._reserved and len(self._known) < self._most and len(name) <= LONGEST_NAME:
+            self._known.add(name)
+        return self.known(name)
+
+    def known(self, name: str) -> str:
+        """The same, but that a new name stays unknown."""
+        return name if name in self._known or name in self._reserved else OTHER
 
 
 class Counter:

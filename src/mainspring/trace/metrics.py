@@ -1,19 +1,15 @@
 """What all runs come to: counters and histograms of the runs that ended here, each counted once, from its trace."""
 
-from typing import Final
-
 from mainspring.trace.instruments import Counter, Gauge, Histogram, Names, exposition
-from mainspring.trace.record import TraceAction, TraceRecord, TraceStep
-
-# A call of a tool that the run does not have; whatever name the model made up for it.
-UNKNOWN: Final = "_unknown"
+from mainspring.trace.record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
 
 class Metrics:
     """Adds traces up. Labels are few: names that come from outside are kept apart only up to a number of them."""
 
-    def __init__(self) -> None:
-        self._models, self._tools, self._policies = Names(), Names(), Names()
+    def __init__(self, model: str = "") -> None:
+        """`model` is the one that runs have unless they name another."""
+        self._models, self._tools, self._policies = Names(model), Names(), Names()
         self._runs = Counter("mainspring_runs_total", "Runs that ended.", "preset", "status", "reason")
         self._turns = Counter("mainspring_turns_total", "Turns of a model.", "model", "status")
         self._tokens = Counter("mainspring_tokens_total", "Tokens, as the backend counted them.", "model", "direction")
@@ -33,7 +29,7 @@ class Metrics:
         self._runs.add(preset, outcome.run_status, outcome.reason.value if outcome.reason is not None else "")
         if trace.duration_ms is not None:
             self._run_seconds.observe(trace.duration_ms / 1000, preset)
-        model = self._models.bounded(trace.context.model)
+        model = model_of(trace, self._models)
         for step in trace.execution:
             self._add_step(step, model)
         for failure in trace.failures:
@@ -56,7 +52,7 @@ class Metrics:
                 self._turn_seconds.observe(step.model_at - step.started_at, model)
             if step.first_token_at is not None:
                 self._first_token.observe(step.first_token_at - step.started_at, model)
-        if step.usage is not None:
+        if step.usage is not None and step.kind != "step":
             self._tokens.add(model, "input", by=step.usage.input_tokens)
             self._tokens.add(model, "output", by=step.usage.output_tokens)
         for action in step.actions:
@@ -69,6 +65,12 @@ class Metrics:
             self._verdicts.add(self._policies.bounded(action.policy), action.verdict)
         if action.started_at is not None and action.completed_at is not None:
             self._call_seconds.observe(action.completed_at - action.started_at, tool)
+
+
+def model_of(trace: TraceRecord, names: Names) -> str:
+    """The run's model, among the names that are told apart. One that has never answered does not become one of them."""
+    has_answered = any(step.status == "completed" for step in trace.execution)
+    return names.bounded(trace.context.model) if has_answered else names.known(trace.context.model)
 
 
 def _outcome(action: TraceAction) -> str:

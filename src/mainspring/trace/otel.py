@@ -20,6 +20,7 @@ from anyio import Event, move_on_after
 
 from mainspring.errors import InvalidRequest
 from mainspring.trace.instruments import Names
+from mainspring.trace.metrics import model_of
 from mainspring.trace.record import TraceRecord
 from mainspring.trace.spans import PROVIDERS, Span, parent_of, spans_of, trace_hex_of
 
@@ -177,7 +178,7 @@ class _Metering:
 
     def add(self, trace: TraceRecord, spans: list[Span], provider: str) -> None:
         agent = self._bounded("gen_ai.agent.name", trace.context.agent_id)
-        model = self._bounded("gen_ai.request.model", trace.context.model)
+        model = {"gen_ai.request.model": model_of(trace, self._names.setdefault("gen_ai.request.model", Names()))}
         backend = {"gen_ai.operation.name": "chat", **model, **self._bounded("gen_ai.provider.name", provider)}
         for span in spans:
             error = self._bounded("error.type", span.error)

@@ -29,7 +29,7 @@ from mainspring.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.items import FunctionCall, Json, Message, Usage, text_of
-from mainspring.spec import RunSpec
+from mainspring.spec import STEP_MODEL, RunSpec
 from mainspring.trace.collector import TraceCollector
 from mainspring.trace.failures import KINDS, Code, code_of_denial, code_of_end, status_of
 from mainspring.trace.record import (
@@ -143,7 +143,8 @@ class _Reader:
         self._step = f"step-{self._number}"
         self._has_token, self._said, self._made = False, "", 0
         self._actions = {}
-        self._collector.add_step(self._id, self._step, at=at, nudge=self._nudge)
+        kind = "step" if self._spec.model == STEP_MODEL else "turn"
+        self._collector.add_step(self._id, self._step, at=at, kind=kind, nudge=self._nudge)
         self._nudge = ""
 
     def _said_item(self, item: object) -> None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -36,14 +36,14 @@ class TraceAction(Struct, frozen=True, kw_only=True):
 
 
 class TraceStep(Struct, frozen=True, kw_only=True):
-    """A turn of the model and the calls it made, a summary (`compaction`) that the model was asked for between turns, or the
-    `opening` of a run that takes over calls from the one before it.
+    """A turn of the model and the calls it made, a summary (`compaction`) that the model was asked for between turns, the
+    `opening` of a run that takes over calls from the one before it, or a step of a workflow, for which no model is asked.
 
     `model_at` is when the model was done; the calls come after that. `nudge` is what the engine had said before the turn.
     """
 
     step_id: str
-    kind: Literal["turn", "compaction", "opening"] = "turn"
+    kind: Literal["turn", "compaction", "opening", "step"] = "turn"
     status: StepStatus = "running"
     started_at: float
     first_token_at: float | None = None
@@ -137,8 +137,17 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
         return tuple([step for step in self.execution if step.kind == "turn" and step.status != "aborted"])
 
     @property
+    def calls(self) -> tuple[TraceAction, ...]:
+        """The calls that nothing spoke against, and that were left to nobody else."""
+        return tuple([action for action in self.actions if action.verdict == "allow"])
+
+    @property
     def actions(self) -> tuple[TraceAction, ...]:
         return tuple([action for step in self.execution for action in step.actions])
+
+
+# A call of a tool that the run does not have; whatever name the model made up for it.
+UNKNOWN: Final = "_unknown"
 
 
 def trace_id_of(run_id: str, started_at: float) -> str:

@@ -7,8 +7,10 @@ the end) is made anew and must be the same. The first event that is not stands i
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Final, assert_never, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,11 +30,11 @@ from mainspring.events import (
     ToolStarted,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import encode
+from mainspring.items import Json, encode
 from mainspring.loop.actions import Action, CallModel, Compact, Execute, Finish, Judge, Nudge
 from mainspring.loop.compaction import summary_of
 from mainspring.loop.decide import closing, next_action, recovery
-from mainspring.loop.history import History
+from mainspring.loop.history import Entry, History
 from mainspring.loop.response import Response, response
 from mainspring.loop.run import Run, fold, open_run
 
@@ -41,6 +43,8 @@ _SAID: Final = get_args(ModelEvent)
 _FROM_OUTSIDE: Final = frozenset({Reason.CANCELLED, Reason.DEADLINE, Reason.INTERNAL_ERROR})
 # An answer that a check of the engine found wrong; the loop alone would have let it pass.
 _CHECKED: Final = "provider_invalid_output"
+# Of what is not the same, these say most.
+_FIRST: Final = ("status", "error", "incomplete_details", "output", "usage")
 
 
 class Difference(Struct, frozen=True):
@@ -68,8 +72,11 @@ class _Differs(Exception):
         self.difference = difference
 
 
-def replayed(records: Sequence[Recorded], history: History, stored: Response | None = None) -> Replay:
-    """Replays a log. With the `stored` Response, the run must end as that says, too. Pure; raises nothing."""
+def replayed(
+    records: Sequence[Recorded], history: History, stored: Response | None = None, kept: Sequence[Entry] | None = None
+) -> Replay:
+    """Replays a log. With the `stored` Response, the run must end as that says, too, and with the entries that are `kept` of the
+    conversation up to its end, with the same items. Pure; raises nothing."""
     stage = _Stage(records)
     try:
         run = stage.open(history)
@@ -79,6 +86,8 @@ def replayed(records: Sequence[Recorded], history: History, stored: Response | N
             raise stage.differs("nothing, since the run has ended")
         if stored is not None:
             _compare(run, stored, len(records) - 1)
+        if kept is not None and run.has_ended:
+            _compare_entries(run, kept, len(records) - 1)
     except _Differs as error:
         return Replay(stage.run, stage.decisions, error.difference)
     return Replay(run, stage.decisions)
@@ -226,12 +235,21 @@ class _Stage:
 
 def _compare(run: Run, stored: Response, seq: int) -> None:
     """Raises unless the run has ended as its stored Response says."""
-    made = response(run)
-    for field in ("status", "error", "incomplete_details", "output", "usage"):
-        expected, found = encode(getattr(stored, field)), encode(getattr(made, field))
-        if expected != found:
-            told = f"the {field} of the stored response, {_short(expected.decode())}"
-            raise _Differs(Difference(seq, told, _short(found.decode())))
+    known: Json = msgspec.json.decode(encode(stored))
+    made: Json = msgspec.json.decode(encode(response(run)))
+    for field in dict.fromkeys((*_FIRST, *known, *made)):
+        if known.get(field) != made.get(field):
+            told = f"the {field} of the stored response, {_short(encode(known.get(field)).decode())}"
+            raise _Differs(Difference(seq, told, _short(encode(made.get(field)).decode())))
+
+
+def _compare_entries(run: Run, kept: Sequence[Entry], seq: int) -> None:
+    """Raises unless the run has added what is kept to the conversation."""
+    added, last = run.own_entries, kept[max(len(kept) - len(run.own_entries), 0) :]
+    for ours, theirs in zip_longest(added, last):
+        if encode(ours) != encode(theirs):
+            told = f"the stored item {_short(encode(theirs).decode())}"
+            raise _Differs(Difference(seq, told, _short(encode(ours).decode())))
 
 
 def _comparable(event: Event) -> Event:

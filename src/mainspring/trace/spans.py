@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mainspring.items import Usage
 from mainspring.spec import RunSpec
-from mainspring.trace.record import TraceAction, TraceRecord, TraceStep
+from mainspring.trace.record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
 Value = str | int | float | bool | tuple[str, ...]
 
@@ -56,7 +56,7 @@ def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Ite
     root = span_id(trace.run_id)
     yield _run_span(trace, root, provider, content)
     for step in trace.execution:
-        if step.model_at is not None:
+        if step.model_at is not None and step.kind != "step":
             yield _step_span(trace, step, root, provider)
         for action in step.actions:
             if action.completed_at is not None and (action.started_at is not None or action.verdict == "deny"):
@@ -164,10 +164,11 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
 
 def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root: str, content: bool) -> Span:
     assert action.completed_at is not None
+    tool = action.tool if action.kind is not None else UNKNOWN
     attributes = _known(
         {
             "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": action.tool,
+            "gen_ai.tool.name": tool,
             "gen_ai.tool.call.id": action.action_id,
             "gen_ai.tool.type": "function" if action.kind == "function" else "extension",
             "gen_ai.agent.name": trace.context.agent_id,
@@ -180,7 +181,7 @@ def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root:
     )
     error = "denied" if action.verdict == "deny" else {"failure": "tool_error", "timeout": "timeout"}.get(action.status, "")
     start = action.started_at if action.started_at is not None else action.completed_at
-    name, id = f"execute_tool {action.tool}", span_id(trace.run_id, step.step_id, action.action_id)
+    name, id = f"execute_tool {tool}", span_id(trace.run_id, step.step_id, action.action_id)
     return Span(name, "internal", id, root, start, action.completed_at, attributes | _error(error), error)
 
 

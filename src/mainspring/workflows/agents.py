@@ -6,8 +6,8 @@ from mainspring.agents.result import ToolLoopConfig, tool_loop_result
 from mainspring.agents.runtime import AgentRuntime, failure
 from mainspring.engine.engine import Engine, Handle
 from mainspring.items import Json
-from mainspring.spec import Caller
 from mainspring.workflows.attend import attend
+from mainspring.workflows.calls import Work
 
 
 class AgentSteps:
@@ -20,16 +20,24 @@ class AgentSteps:
     def known(self) -> Sequence[str]:
         return tuple(self._runtime.registry.agents)
 
-    async def __call__(self, agent: str, inputs: Json, *, run_id: str, tenant: str, caller: Caller, model: str | None) -> Json:
+    async def __call__(self, agent: str, inputs: Json, work: Work, *, model: str | None) -> Json:
         """See `drive.Agents`. Raises `RunFailed` if the agent did not come to an end of its own."""
 
         async def start() -> Handle:
-            await self._runtime.screen(agent, inputs, tenant=tenant, caller=caller)
+            order = work.order
             return await self._runtime.start(
-                agent, inputs, ToolLoopConfig(), id=run_id, tenant=tenant, caller=caller, model=model, background=True
+                agent,
+                inputs,
+                ToolLoopConfig(),
+                id=work.run_id,
+                tenant=order.tenant,
+                caller=order.caller,
+                model=model,
+                background=True,
+                traceparent=order.traceparent,
             )
 
-        run = await attend(self._engine, run_id, start)
+        run = await attend(self._engine, work.run_id, start, work.waiting)
         result = tool_loop_result(run)
         if result.termination_reason != "completed" or run.status != "completed":
             raise failure(run)

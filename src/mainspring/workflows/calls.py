@@ -14,11 +14,11 @@ from mainspring.errors import PeerError
 from mainspring.items import FunctionCallOutput, InputText, Json, OutputText, Part, ToolDefinition, text_of, user
 from mainspring.loop.decide import INTERRUPTED
 from mainspring.loop.run import Run
-from mainspring.spec import Limits, RunSpec
-from mainspring.workflows.attend import attend
+from mainspring.spec import STEP_MODEL, Limits, RunSpec
+from mainspring.workflows.attend import Waiting, attend
 from mainspring.workflows.definition import HttpRequest, RunCommand
-from mainspring.workflows.dictation import MODEL, dictating
-from mainspring.workflows.expressions import value_of
+from mainspring.workflows.dictation import dictating
+from mainspring.workflows.expressions import valued
 from mainspring.workflows.run import Order
 
 MOST_CHARS: Final = 500_000
@@ -41,12 +41,14 @@ class StepError(PeerError):
 
 
 class Work(Struct, frozen=True):
-    """What a step is about to do: for which order, as which run of the engine, with what names for its expressions."""
+    """What a step is about to do: for which order, as which run of the engine, with what names for its expressions. `waiting` is
+    told whenever it waits for a person."""
 
     order: Order
     key: str
     run_id: str
     names: Json
+    waiting: Waiting
 
 
 class Calls:
@@ -58,12 +60,12 @@ class Calls:
 
     async def command(self, step: RunCommand, work: Work) -> Json:
         """Runs the command. Raises `StepError` unless it ends with exit code 0."""
-        values = value_of(step.inputs, work.names)
-        variables = [f"{name}={shlex.quote(_text(value))}\n" for name, value in values.items()]
+        given = await valued({"inputs": step.inputs, "working_dir": step.working_dir}, work.names)
+        variables = [f"{name}={shlex.quote(_variable(name, value))}\n" for name, value in given["inputs"].items()]
         arguments: Json = {
             "command": "".join(variables) + step.command,
             "timeout_ms": int(min(step.timeout or COMMAND_SECONDS, LONGEST_COMMAND) * 1000),
-            "working_dir": value_of(step.working_dir, work.names),
+            "working_dir": given["working_dir"],
         }
         text = text_of(await self._performed("shell", arguments, work, repeatable=step.repeatable))
         text = _NEWS.sub("", text)
@@ -74,14 +76,15 @@ class Calls:
 
     async def request(self, step: HttpRequest, work: Work, idempotency_key: str) -> Json:
         """Sends the request. Raises `StepError` for no answer, and for a status of 400 and above."""
-        headers = {name: _text(value) for name, value in value_of(step.headers, work.names).items()}
+        given = await valued({"headers": step.headers, "url": step.url, "body": step.body}, work.names)
+        headers = {name: _text(value) for name, value in given["headers"].items()}
         if step.method not in SAFE and not any(name.lower() == "idempotency-key" for name in headers):
             headers = {**headers, "Idempotency-Key": idempotency_key}
         arguments: Json = {
             "operation": step.method,
-            "url": value_of(step.url, work.names),
+            "url": given["url"],
             "headers": headers,
-            **({} if step.body is None else {"body": value_of(step.body, work.names)}),
+            **({} if step.body is None else {"body": given["body"]}),
         }
         repeatable = step.repeatable or step.method in SAFE
         answer = _answer(await self._performed("http_request", arguments, work, repeatable=repeatable))
@@ -98,13 +101,13 @@ class Calls:
         async def start() -> Handle:
             return await self._engine.start(spec)
 
-        return _output(await attend(self._engine, work.run_id, start))
+        return _output(await attend(self._engine, work.run_id, start, work.waiting))
 
     def _spec(self, tool: ToolDefinition, arguments: Json, work: Work) -> RunSpec:
         order = work.order
         return RunSpec(
             id=work.run_id,
-            model=MODEL,
+            model=STEP_MODEL,
             input=(user(f"Step `{work.key}` of workflow `{order.workflow}`, run `{order.id}`."),),
             tools=(tool,),
             limits=Limits(max_turns=2, max_tool_calls=1, tool_output_chars=MOST_CHARS),
@@ -115,6 +118,7 @@ class Calls:
             caller=order.caller,
             # One container for all steps of a run.
             scope=order.id,
+            traceparent=order.traceparent,
         )
 
 
@@ -150,6 +154,13 @@ def _parsed(body: str) -> Any:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
         return body
+
+
+def _variable(name: str, value: object) -> str:
+    """Raises `StepError` for what no variable can hold."""
+    if "\0" in (text := _text(value)):
+        raise StepError(f"the input `{name}` has a NUL character, which no variable of the shell can hold", may_repeat=False)
+    return text
 
 
 def _text(value: object) -> str:

@@ -22,7 +22,7 @@ from mainspring.workflows.definition import (
     inner,
 )  # fmt: skip
 from mainspring.workflows.expressions import read_by, read_by_expression
-from mainspring.workflows.graph import EXPRESSIONS, cycle_in, order_of, reads
+from mainspring.workflows.graph import EXPRESSIONS, cycle_in, needs, order_of, reads
 
 _VARIABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
@@ -105,11 +105,17 @@ class _Check:
         for name in sorted(reading.names - {*names, "range"}):
             self._written.fault(place, f"`{name}` is not known here; {hint(name, names)}")
         for id in sorted(reading.steps - set(self._ids)):
-            self._written.fault(place, f"there is no step `{id}`; {hint(id, self._ids)}")
+            # `steps.my-step` is a subtraction.
+            cut = next((each for each in self._ids if each.startswith(f"{id}-")), None)
+            meant = hint(id, self._ids) if cut is None else f"for one with a hyphen write `steps['{cut}']`"
+            self._written.fault(place, f"there is no step `{id}`; {meant}")
 
-    def _order(self, steps: tuple[Step, ...], place: Place, mode: str) -> None:
-        """The order in which steps of one group can be carried out."""
+    def _order(self, steps: tuple[Step, ...], place: Place, mode: str, around: tuple[str, ...] = ()) -> None:
+        """The order in which steps of one group can be carried out; `around` are those that they are inside of."""
         after = order_of(steps)
+        for index, step in enumerate(steps):
+            for id in sorted(needs(step).intersection(around)):
+                self._written.fault((*place, index), f"`{step.id}` is inside of `{id}` and cannot wait for it")
         if (cycle := cycle_in(after)) is not None:
             first = next(index for index, step in enumerate(steps) if step.id == cycle[0])
             self._written.fault((*place, first), f"these steps wait for each other: {' -> '.join([*cycle, cycle[0]])}")
@@ -117,7 +123,9 @@ class _Check:
             self._keeps_to(steps, place, mode)
         for index, step in enumerate(steps):
             for key, group in inner(step):
-                self._order(group, (*place, index, key), "sequential" if isinstance(step, Conditional) else "parallel")
+                self._order(
+                    group, (*place, index, key), "sequential" if isinstance(step, Conditional) else "parallel", (*around, step.id)
+                )
 
     def _keeps_to(self, steps: tuple[Step, ...], place: Place, mode: str) -> None:
         after, seen = order_of(steps), set[str]()

@@ -53,7 +53,7 @@ class Retry(Struct, frozen=True):
     """How often a step is tried in all, and the seconds between."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10)] = 1
-    delay: Annotated[float, Meta(ge=1)] = 1.0
+    delay: Annotated[float, Meta(ge=1, le=3_600)] = 1.0
 
 
 class Execution(Struct, frozen=True):
@@ -77,7 +77,7 @@ class Base(Struct, frozen=True, kw_only=True, tag_field="action"):
     condition: str | bool | None = None
     depends_on: tuple[StepId, ...] = ()
     retry: Retry = Retry()
-    timeout: Annotated[float, Meta(ge=10)] | None = None
+    timeout: Annotated[float, Meta(ge=10, le=86_400)] | None = None
 
 
 class InvokeAgent(Base, frozen=True, kw_only=True, tag="invoke-agent"):

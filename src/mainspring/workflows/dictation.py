@@ -6,19 +6,16 @@ after a crash taken up by the same rules as a call that a model made.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Final
 
 from msgspec.structs import replace
 
 from mainspring.errors import Refused
 from mainspring.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.ids import derived
-from mainspring.items import FunctionCall, FunctionCallOutput, Json, assistant, encode
+from mainspring.items import FunctionCall, FunctionCallOutput, Json, Usage, assistant, encode
 from mainspring.loop.request import ModelRequest
 from mainspring.providers._wrapped import Wrapped
-from mainspring.spec import Sampling
-
-MODEL: Final = "mainspring/step"
+from mainspring.spec import STEP_MODEL, Sampling
 
 
 def dictating(name: str, arguments: Json) -> Sampling:
@@ -30,7 +27,7 @@ class Dictated(Wrapped):
     """Makes the calls of steps, and leaves all other questions to the provider behind it."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        return _dictated(request) if request.model == MODEL else self._provider.stream(request)
+        return _dictated(request) if request.model == STEP_MODEL else self._provider.stream(request)
 
 
 async def _dictated(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -38,16 +35,16 @@ async def _dictated(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         case {"call": {"name": str(name), "arguments": dict(arguments)}}:
             pass
         case _:
-            raise Refused(f"the model `{MODEL}` is for the steps of workflows; name another one")
+            raise Refused(f"the model `{STEP_MODEL}` is for the steps of workflows; name another one")
     if any(isinstance(item, FunctionCallOutput) for item in request.items):
         said = assistant("Done.", id=derived("msg", request.run_id))
         yield ItemStarted(replace(said, content=(), status="in_progress"))
         yield TextDelta(said.id, said.text)
         yield ItemDone(said)
-        yield TurnEnded()
+        yield TurnEnded(usage=Usage())
         return
     call = FunctionCall(derived("call", request.run_id), name, encode(arguments).decode(), id=derived("fc", request.run_id))
     yield ItemStarted(replace(call, arguments="", status="in_progress"))
     yield ArgumentsDelta(call.id, call.arguments)
     yield ItemDone(call)
-    yield TurnEnded()
+    yield TurnEnded(usage=Usage())

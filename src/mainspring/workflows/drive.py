@@ -18,15 +18,15 @@ from anyio import (
     create_task_group,
     fail_after,
     get_cancelled_exc_class,
+    move_on_after,
     sleep,
     sleep_forever,
 )  # fmt: skip
 from anyio import Event as Flag
-from msgspec import Struct
+from anyio.to_thread import run_sync
 
 from mainspring.errors import Interrupted, InvalidRequest, MainspringError, StoreError, Superseded
 from mainspring.items import Json
-from mainspring.spec import Caller
 from mainspring.tools.schema import compiled
 from mainspring.workflows.attend import run_id_of
 from mainspring.workflows.calls import Calls, StepError, Work
@@ -42,7 +42,6 @@ from mainspring.workflows.definition import (
     Transform,
     Validate,
     Wait,
-    Workflow,
     every_step,
     given_inputs,
 )  # fmt: skip
@@ -53,13 +52,15 @@ from mainspring.workflows.events import (
     StepRetrying,
     StepSkipped,
     StepStarted,
+    StepWaiting,
     WorkflowCompleted,
     WorkflowFailed,
 )  # fmt: skip
-from mainspring.workflows.expressions import is_true, value_of
-from mainspring.workflows.graph import After, after_in, order_of
+from mainspring.workflows.expressions import holds, read_by, valued
+from mainspring.workflows.graph import After, Losses, after_in, in_order
 from mainspring.workflows.journal import Journal
-from mainspring.workflows.run import StepState, WorkflowRun
+from mainspring.workflows.rehearsal import rehearsed, unknown_agent
+from mainspring.workflows.run import Scope, StepState, WorkflowRun
 
 # They leave no trace but their result, so one write holds both: that they began, and what came of it.
 _INSTANT: Final = (Transform, Validate)
@@ -72,23 +73,12 @@ class Agents(Protocol):
         """The names of those that there are."""
         ...
 
-    async def __call__(self, agent: str, inputs: Json, *, run_id: str, tenant: str, caller: Caller, model: str | None) -> Json:
-        """The agent's output. The run has this id: if there is one, it is followed, and no second one is begun.
+    async def __call__(self, agent: str, inputs: Json, work: Work, *, model: str | None) -> Json:
+        """The agent's output. The run has the id that the work says: if there is one, it is followed, and no second one is begun.
 
         Raises a `MainspringError` in words that say what went wrong. Being cancelled leaves the run to whoever cancels.
         """
         ...
-
-
-class Scope(Struct, frozen=True):
-    """A workflow that is being carried out: the whole, or one inside of it. `prefix` stands before the ids of its steps."""
-
-    workflow: Workflow
-    inputs: Json
-    prefix: str = ""
-
-    def key(self, id: str) -> str:
-        return f"{self.prefix}{id}"
 
 
 class Driver:
@@ -110,66 +100,95 @@ class Driver:
         self.is_leaving, self.why = True, self.why or why
         self.scope.cancel()
 
+    def superseded(self) -> None:
+        """Stops here, since another process has gone on with the run: what is under way is left to it, or ended if the run is."""
+        if self._journal.run.has_ended:
+            self.scope.cancel()
+        else:
+            self.leave(self._journal.failure)
+
     async def run(self) -> None:
         """Carries the run out to its end, and records that."""
         scope = Scope(self._order.definition, self._order.inputs)
-        if self._order.dry_run:
-            await self._pretend(scope)
-        else:
-            await self._whole(scope)
-        await self._journal.record(*stopped(self._journal.run, "the workflow ended"), self._ending(scope))
+        await self._whole(scope, dry_run=self._order.dry_run)
+        await self._journal.record(*stopped(self._journal.run, "the workflow ended"), await self._ending(scope))
 
-    def _ending(self, scope: Scope) -> Event:
-        states = [self._state(scope.key(step.id)) for step in scope.workflow.steps]
-        failed = [
-            f"step `{step.id}` failed: {state.error}"
-            for step, state in zip(scope.workflow.steps, states, strict=True)
-            if state is not None and state.status == "failed"
-        ]
-        done = any(state is not None and state.status == "success" for state in states)
-        if failed and not (done and scope.workflow.execution.continue_on_error):
-            return WorkflowFailed("; ".join(failed))
+    async def _ending(self, scope: Scope) -> WorkflowCompleted | WorkflowFailed:
+        workflow = scope.workflow
+        failed, done = self._failed(scope), any(self._status(scope, step.id) == "success" for step in workflow.steps)
+        if failed and not (done and workflow.execution.continue_on_error):
+            return WorkflowFailed(failed)
+        lost = self._losses(scope, workflow.steps)
+        missing = {each.id for step in workflow.steps if step.id in lost for each in every_step((step,))}
+        wanted = {name: value for name, value in workflow.outputs.items() if missing.isdisjoint(read_by(value).results)}
         try:
-            outputs = {} if not done or failed else value_of(scope.workflow.outputs, self._names(scope))
+            outputs = await valued(wanted, self._names(scope)) if done else {}
         except InvalidRequest as error:
             return WorkflowFailed(f"the outputs of the workflow: {error.message}")
         return WorkflowCompleted("partial" if failed else "success" if done else "skipped", outputs)
 
-    async def _whole(self, scope: Scope) -> bool:
+    def _failed(self, scope: Scope) -> str:
+        """What failed, and why; empty if nothing did."""
+        states = [(step.id, self._state(scope.key(step.id))) for step in scope.workflow.steps]
+        failed = [(id, state.error) for id, state in states if state is not None and state.status == "failed"]
+        return "; ".join([f"step `{id}` failed: {error}" for id, error in failed])
+
+    async def _whole(self, scope: Scope, *, dry_run: bool) -> None:
         execution = scope.workflow.execution
+        if dry_run:
+            agents, definitions = tuple(self._agents.known()), self._order.definitions
+            await self._journal.record(*await run_sync(rehearsed, scope, self._order.id, definitions, agents))
+            return
         after = after_in(scope.workflow.steps, execution.mode)
-        return await self._group(scope, scope.workflow.steps, after, CapacityLimiter(execution.parallel_limit))
+        await self._group(scope, scope.workflow.steps, after, CapacityLimiter(execution.parallel_limit))
+
+    def _losses(self, scope: Scope, steps: tuple[Step, ...]) -> Losses:
+        return Losses(steps, lambda id: self._status(scope, id), goes_on=scope.workflow.execution.continue_on_error)
 
     async def _group(self, scope: Scope, steps: tuple[Step, ...], after: After, limiter: CapacityLimiter) -> bool:
         """Carries out steps in their order; says whether none has failed. What was not begun then is skipped."""
-        execution, needed = scope.workflow.execution, order_of(steps)
+        execution = scope.workflow.execution
+        stops = execution.fail_fast and not execution.continue_on_error
         done = {step.id: Flag() for step in steps}
-        failed = [step.id for step in steps if (state := self._state(scope.key(step.id))) and state.status == "failed"]
-        if failed and execution.fail_fast and not execution.continue_on_error:
-            # Whoever worked on it before could not stop the others any more.
-            await self._halted(scope, steps)
-            await self._skipped(scope, steps, failed[0])
-            return False
+        lost = self._losses(scope, steps)
 
         async def carried(step: Step) -> None:
             for id in after[step.id]:
                 await done[id].wait()
             async with limiter:
-                blocked = [id for id in failed if id in needed[step.id] or not execution.continue_on_error]
-                if blocked and self._state(scope.key(step.id)) is None:
-                    await self._skipped(scope, (step,), blocked[0])
-                elif not await self._step(scope, step) and step.id not in failed:
-                    failed.append(step.id)
-                    if execution.fail_fast and not execution.continue_on_error:
-                        group.cancel_scope.cancel()
+                if not await self._unless_lost(scope, step, lost) and stops:
+                    group.cancel_scope.cancel()
             done[step.id].set()
 
-        async with create_task_group() as group:
-            for step in steps:
-                group.start_soon(carried, step)
-        if failed:
-            await self._skipped(scope, steps, failed[0])
-        return not failed
+        if lost and stops:
+            # Whoever worked on it before could not stop the others any more.
+            await self._halted(scope, steps)
+        else:
+            async with create_task_group() as group:
+                for step in steps:
+                    group.start_soon(carried, step)
+        if lost and stops:
+            await self._handled(scope, steps, lost)
+        if lost:
+            await self._skipped(scope, steps, lost.first)
+        return not lost
+
+    async def _unless_lost(self, scope: Scope, step: Step, lost: Losses) -> bool:
+        """Carries a step out, or skips it since one that it needs has failed; says whether it did not fail itself."""
+        if self._state(scope.key(step.id)) is None and (cause := lost.cause(step.id)) is not None:
+            await self._skipped(scope, (step,), cause)
+            lost.add(step.id, cause)
+        elif not await self._step(scope, step):
+            lost.add(step.id, step.id)
+            return False
+        return True
+
+    async def _handled(self, scope: Scope, steps: tuple[Step, ...], lost: Losses) -> None:
+        """Carries out what deals with the failure that has stopped all else."""
+        await self._skipped(scope, tuple([step for step in steps if not lost.handles_some(step.id)]), lost.first)
+        for step in in_order(steps):
+            if lost.handles_some(step.id):
+                await self._unless_lost(scope, step, lost)
 
     async def _skipped(self, scope: Scope, steps: tuple[Step, ...], because: str) -> None:
         """Ends those of the steps, and of the steps inside of them, that have not ended, since another one has failed."""
@@ -190,13 +209,6 @@ class Driver:
             if state is not None and state.run_id and not state.has_ended:
                 await self._stop(state.run_id)
 
-    async def _pretend(self, scope: Scope) -> None:
-        """Says what would be done, and does nothing. Raises `InvalidRequest` for what is not there to do it with."""
-        for step in every_step(scope.workflow.steps):
-            if isinstance(step, InvokeAgent):
-                self._known(step.agent)
-            await self._journal.record(StepSkipped(scope.key(step.id), f"dry run: {_described(step)}"))
-
     async def _step(self, scope: Scope, step: Step) -> bool:
         """Carries a step out, attempt after attempt; says whether it did not fail."""
         key = scope.key(step.id)
@@ -205,7 +217,7 @@ class Driver:
             return state.status != "failed"
         if state is None and step.condition is not None:
             try:
-                if not is_true(step.condition, self._names(scope)):
+                if not await holds(step.condition, self._names(scope)):
                     skipped = [scope.key(each.id) for each in every_step((step,))]
                     await self._journal.record(*[StepSkipped(key, "its condition does not hold") for key in skipped])
                     return True
@@ -228,8 +240,7 @@ class Driver:
                 start = ()
             began = monotonic()
             try:
-                output = await self._performed(scope, step, Work(self._order, key, run_id, self._names(scope)))
-                outputs = value_of(step.outputs, {**self._names(scope), "output": output}) if step.outputs else {}
+                output = await self._performed(scope, step, self._work(scope, key, run_id))
             except (Interrupted, Superseded, StoreError) as error:
                 # The engine stops, or somebody else has taken over: the step has not failed, it is only not done here.
                 self.leave(error)
@@ -243,8 +254,24 @@ class Driver:
                 await self._journal.record(*start, StepRetrying(key, attempt, error.message, step.retry.delay))
                 await sleep(step.retry.delay)
             else:
-                await self._journal.record(*start, StepCompleted(key, output, outputs, monotonic() - began))
-                return True
+                break
+        end: StepCompleted | StepFailed
+        try:
+            outputs = await valued(step.outputs, {**self._names(scope), "output": output})
+            end = StepCompleted(key, output, outputs, monotonic() - began)
+        except InvalidRequest as error:
+            # What was done is not done again to be named otherwise.
+            end = StepFailed(key, f"it was carried out, but its outputs cannot be had: {error.message}", attempt)
+        await self._journal.record(*start, end)
+        return isinstance(end, StepCompleted)
+
+    def _work(self, scope: Scope, key: str, run_id: str) -> Work:
+        async def waiting(approvals: tuple[str, ...]) -> None:
+            state = self._state(key)
+            if state is not None and state.approvals != approvals:
+                await self._journal.record(StepWaiting(key, approvals))
+
+        return Work(self._order, key, run_id, self._names(scope), waiting)
 
     async def _performed(self, scope: Scope, step: Step, work: Work) -> Any:
         """What comes of one attempt. The run of the engine that does the work is ended if nobody is to take it up."""
@@ -262,7 +289,7 @@ class Driver:
     async def _opened(self, scope: Scope, step: Group) -> Any:
         match step:
             case Conditional():
-                is_then = is_true(step.test, self._names(scope))
+                is_then = await holds(step.test, self._names(scope))
                 branch, other = (step.then, step.otherwise) if is_then else (step.otherwise, step.then)
                 if left := [each.id for each in every_step(other) if self._state(scope.key(each.id)) is None]:
                     name = "then" if not is_then else "else"
@@ -286,16 +313,17 @@ class Driver:
 
     async def _sub(self, scope: Scope, step: SubWorkflow) -> Json:
         workflow = self._order.definitions[step.workflow]
-        inputs = given_inputs(workflow, value_of(step.inputs, self._names(scope)))
-        within = Scope(workflow, inputs, f"{scope.key(step.id)}/")
-        await self._whole(within)
-        match self._ending(within):
-            case WorkflowFailed(error):
-                raise StepError(f"workflow `{workflow.name}`: {error}", may_repeat=False)
-            case WorkflowCompleted(outputs=outputs):
-                return outputs
-            case event:
-                raise AssertionError(event)
+        inputs = given_inputs(workflow, await valued(step.inputs, self._names(scope)))
+        within, execution = Scope(workflow, inputs, f"{scope.key(step.id)}/"), workflow.execution
+        with move_on_after(execution.timeout) as limit:
+            await self._whole(within, dry_run=execution.dry_run)
+        if limit.cancelled_caught:
+            raise StepError(f"workflow `{workflow.name}` took longer than its {execution.timeout:g} s", may_repeat=False)
+        ending = await self._ending(within)
+        if isinstance(ending, WorkflowFailed) or ending.status == "partial":
+            told = ending.error if isinstance(ending, WorkflowFailed) else self._failed(within)
+            raise StepError(f"workflow `{workflow.name}`: {told}", may_repeat=False)
+        return ending.outputs
 
     async def _done(self, scope: Scope, step: Step, work: Work) -> Any:
         match step:
@@ -307,9 +335,9 @@ class Driver:
                 key = sha256(f"{work.order.id} {work.key}".encode()).hexdigest()[:32]
                 return await self._calls.request(step, work, key)
             case Transform():
-                return value_of(step.value, work.names)
+                return await valued(step.value, work.names)
             case Validate():
-                return _validated(step, work.names)
+                return await _validated(step, work.names)
             case Wait():
                 return await self._waited(scope, step)
             case Conditional() | ParallelGroup() | SubWorkflow():
@@ -318,32 +346,21 @@ class Driver:
                 assert_never(step)
 
     async def _invoked(self, step: InvokeAgent, work: Work) -> Json:
-        agent, model = value_of(step.agent, work.names), value_of(step.model, work.names)
-        self._known(agent)
-        return await self._agents(
-            agent,
-            value_of(step.inputs, work.names),
-            run_id=work.run_id,
-            tenant=self._order.tenant,
-            caller=self._order.caller,
-            model=model,
-        )
+        agent, model, inputs = await valued((step.agent, step.model, step.inputs), work.names)
+        if (why := unknown_agent(agent, self._agents.known())) is not None:
+            raise StepError(why, may_repeat=False)
+        return await self._agents(agent, inputs, work, model=model)
 
     async def _waited(self, scope: Scope, step: Wait) -> Json:
         began = monotonic()
         if step.until is None:
             await sleep(step.seconds or 0)
         else:
-            while not is_true(step.until, self._names(scope)):
+            while not await holds(step.until, self._names(scope, with_open=True)):
                 if monotonic() - began + step.every > step.max_seconds:
                     raise StepError(f"`{step.until}` did not hold within {step.max_seconds:g} s")
                 await sleep(step.every)
         return {"seconds": monotonic() - began}
-
-    def _known(self, agent: str) -> None:
-        if agent not in (known := self._agents.known()):
-            names = ", ".join([f"`{name}`" for name in sorted(known)]) or "none"
-            raise StepError(f"there is no agent `{agent}`; known: {names}", may_repeat=False)
 
     @asynccontextmanager
     async def _ended_with(self, run_id: str) -> AsyncIterator[None]:
@@ -359,18 +376,24 @@ class Driver:
     def _state(self, key: str) -> StepState | None:
         return self._journal.run.steps.get(key)
 
-    def _names(self, scope: Scope) -> Json:
-        """What expressions may read: inputs, the results so far, and which run this is."""
-        start = len(scope.prefix)
-        return {
-            "inputs": scope.inputs,
-            "steps": {
-                key[start:]: {"status": state.status, "output": state.output, "outputs": state.outputs, "error": state.error}
-                for key, state in self._journal.run.steps.items()
-                if state.has_ended and key.startswith(scope.prefix) and "/" not in key[start:]
-            },
-            "workflow": {"name": scope.workflow.name, "run_id": self._order.id},
+    def _status(self, scope: Scope, id: str) -> str | None:
+        state = self._state(scope.key(id))
+        return None if state is None else state.status
+
+    def _names(self, scope: Scope, *, with_open: bool = False) -> Json:
+        """What expressions may read: inputs, the results so far, and which run this is. `with_open` adds the steps that have not
+        ended; those that have not begun are `pending`."""
+        start, states = len(scope.prefix), self._journal.run.steps
+        found = {
+            key[start:]: {"status": state.status, "output": state.output, "outputs": state.outputs, "error": state.error}
+            for key, state in states.items()
+            if (state.has_ended or with_open) and key.startswith(scope.prefix) and "/" not in key[start:]
         }
+        if with_open:
+            pending: Json = {"status": "pending", "output": None, "outputs": {}, "error": None}
+            found = {each.id: pending for each in every_step(scope.workflow.steps)} | found
+        workflow = {"name": scope.workflow.name, "run_id": self._order.id}
+        return {"inputs": scope.inputs, "steps": found, "workflow": workflow}
 
 
 def stopped(run: WorkflowRun, why: str) -> list[Event]:
@@ -378,29 +401,15 @@ def stopped(run: WorkflowRun, why: str) -> list[Event]:
     return [StepFailed(key, f"stopped: {why}", state.attempt) for key, state in run.steps.items() if not state.has_ended]
 
 
-def _validated(step: Validate, names: Json) -> Any:
+async def _validated(step: Validate, names: Json) -> Any:
     """The value, if it is right. Raises `StepError` that says what is not."""
-    value = value_of(step.value, names)
+    value = await valued(step.value, names)
     problems = []
     if step.schema is not None:
         errors = compiled(step.schema).iter_errors(value)
         problems += [f"{'.'.join(map(str, error.instance_path)) or 'the value'}: {error.message}" for error in errors]
-    if step.expression is not None and not is_true(step.expression, names):
+    if step.expression is not None and not await holds(step.expression, names):
         problems.append(f"`{step.expression}` does not hold")
     if problems:
         raise StepError(f"{step.message or 'the value is not valid'}: {'; '.join(problems)[:2_000]}")
     return value
-
-
-def _described(step: Step) -> str:
-    match step:
-        case InvokeAgent():
-            return f"would invoke agent `{step.agent}`"
-        case RunCommand():
-            return f"would run `{step.command}`"
-        case HttpRequest():
-            return f"would send {step.method} {step.url}"
-        case SubWorkflow():
-            return f"would carry out workflow `{step.workflow}`"
-        case _:
-            return f"would carry out the {type(step).__struct_config__.tag}"

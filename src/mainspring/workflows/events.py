@@ -33,6 +33,13 @@ class StepStarted(Struct, frozen=True, tag_field="type", tag="step_started"):
     run_id: str = ""
 
 
+class StepWaiting(Struct, frozen=True, tag_field="type", tag="step_waiting"):
+    """The step waits for a person, who has to answer these approvals; none says that it goes on."""
+
+    step: str
+    approvals: tuple[str, ...] = ()
+
+
 class StepCompleted(Struct, frozen=True, tag_field="type", tag="step_completed"):
     step: str
     output: Any = None
@@ -74,7 +81,7 @@ class WorkflowCancelled(Struct, frozen=True, tag_field="type", tag="workflow_can
 
 
 Event = (
-    WorkflowStarted | WorkflowResumed | StepStarted | StepCompleted | StepFailed | StepSkipped | StepRetrying
+    WorkflowStarted | WorkflowResumed | StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying
     | WorkflowCompleted | WorkflowFailed | WorkflowCancelled
 )  # fmt: skip
 

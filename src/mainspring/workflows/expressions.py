@@ -9,16 +9,38 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from mainspring.errors import InvalidRequest
 
 
 class Reading(Struct, frozen=True):
-    """What an expression reads: names, and with `steps` the ids of the steps whose results it wants."""
+    """What an expression reads: names, and the ids of steps: those whose `results` it wants, and those of which it wants to know
+    how they ended, by `status` or `error`."""
 
-    names: frozenset[str]
-    steps: frozenset[str]
+    names: frozenset[str] = frozenset()
+    results: frozenset[str] = frozenset()
+    outcomes: frozenset[str] = frozenset()
+
+    @property
+    def steps(self) -> frozenset[str]:
+        return self.results | self.outcomes
+
+    def __or__(self, other: "Reading") -> "Reading":
+        return Reading(self.names | other.names, self.results | other.results, self.outcomes | other.outcomes)
+
+
+async def valued(template: object, names: Mapping[str, object]) -> Any:
+    """Like `value_of`, beside the event loop: others go on while much is computed."""
+    if next(_templates(template), None) is None:
+        return value_of(template, names)
+    return await run_sync(value_of, template, names, abandon_on_cancel=True)
+
+
+async def holds(expression: str | bool, names: Mapping[str, object]) -> bool:
+    """Like `is_true`, beside the event loop."""
+    return await run_sync(is_true, expression, names, abandon_on_cancel=True)
 
 
 def value_of(template: object, names: Mapping[str, object]) -> Any:
@@ -47,9 +69,10 @@ def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
 
 def read_by(template: object) -> Reading:
     """What a value of a definition reads, in all its depth. Raises `InvalidRequest` for what is no expression."""
-    readings = [_sandbox().read(text) for text in _templates(template)]
-    names = frozenset[str]().union(*[reading.names for reading in readings])
-    return Reading(names, frozenset[str]().union(*[reading.steps for reading in readings]))
+    found = Reading()
+    for text in _templates(template):
+        found |= _sandbox().read(text)
+    return found
 
 
 def read_by_expression(expression: str) -> Reading:

@@ -1,6 +1,6 @@
 """Which step comes after which: by what it says, and by what it reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mainspring.errors import InvalidRequest
@@ -51,7 +51,8 @@ def reads(step: Step) -> Json:
 
 
 def needs(step: Step) -> frozenset[str]:
-    """The steps whose results this one, or one inside of it, waits for or reads."""
+    """The steps whose results this one, or one inside of it, waits for or reads. What a `wait` looks at again and again, until it
+    is as wanted, it does not need."""
     # Only those who have workflows pay for the template engine.
     from mainspring.workflows.expressions import read_by, read_by_expression
 
@@ -59,14 +60,72 @@ def needs(step: Step) -> frozenset[str]:
     for each in every_step((step,)):
         found |= set(each.depends_on)
         for key, value in reads(each).items():
+            if key == "until":
+                continue
             found |= (read_by_expression(str(value)) if key in EXPRESSIONS else read_by(value)).steps
     return frozenset(found)
 
 
-def order_of(steps: tuple[Step, ...]) -> After:
+def handles(step: Step) -> frozenset[str]:
+    """The steps whose failure this one deals with: its condition reads their `status` or `error`."""
+    from mainspring.workflows.expressions import read_by_expression
+
+    tests = [step.condition, step.test if isinstance(step, Conditional) else None]
+    return frozenset[str]().union(*[read_by_expression(test).outcomes for test in tests if isinstance(test, str)])
+
+
+def order_of(steps: tuple[Step, ...], wanted: Callable[[Step], frozenset[str]] = needs) -> After:
     """For each step of a group, the others of the group that come before it. A step inside of another stands for that one."""
     owner = {each.id: step.id for step in steps for each in every_step((step,))}
-    return {step.id: frozenset({owner[id] for id in needs(step) if id in owner} - {step.id}) for step in steps}
+    return {step.id: frozenset({owner[id] for id in wanted(step) if id in owner} - {step.id}) for step in steps}
+
+
+def in_order(steps: tuple[Step, ...]) -> list[Step]:
+    """The steps, none of them before one that it needs."""
+    known = {step.id: step for step in steps}
+    return [known[id] for level in levels(order_of(steps)) for id in level]
+
+
+class Losses:
+    """What a failed step takes with it: those that need it, and those that need them; without `goes_on` all that has not begun.
+
+    A step that handles a failure is not lost to it.
+    """
+
+    def __init__(self, steps: tuple[Step, ...], status: Callable[[str], str | None], *, goes_on: bool) -> None:
+        self._needed, self._handled = order_of(steps), order_of(steps, handles)
+        self._goes_on = goes_on
+        self._lost: dict[str, str] = {}
+        for step in in_order(steps):
+            match status(step.id):
+                case "failed":
+                    self._lost[step.id] = step.id
+                case "skipped" if (cause := self.cause(step.id)) is not None:
+                    self._lost[step.id] = cause
+
+    def __bool__(self) -> bool:
+        return bool(self._lost)
+
+    def __contains__(self, step: str) -> bool:
+        return step in self._lost
+
+    @property
+    def first(self) -> str:
+        """The step that failed first."""
+        return next(iter(self._lost.values()))
+
+    def add(self, step: str, cause: str) -> None:
+        self._lost.setdefault(step, cause)
+
+    def handles_some(self, step: str) -> bool:
+        return not self._handled[step].isdisjoint(self._lost)
+
+    def cause(self, step: str) -> str | None:
+        """The failed step that keeps this one from being begun; None if nothing does."""
+        for id in sorted(self._needed[step] - self._handled[step]):
+            if id in self._lost:
+                return self._lost[id]
+        return None if self._goes_on or not self._lost or self.handles_some(step) else self.first
 
 
 def after_in(steps: tuple[Step, ...], mode: Mode) -> After:

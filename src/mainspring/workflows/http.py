@@ -68,7 +68,7 @@ class HttpRequest:
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
             raise InvalidRequest(f"`{url:.200}` may not be asked: {why}")
-        if not url.startswith(("http://", "https://")):
+        if not url.lower().startswith(("http://", "https://")):
             raise InvalidRequest(f"`{url:.200}` is no web address; write http:// or https:// and a host")
         data, kind = _body(params.get("body", UNSET))
         headers = {"User-Agent": "Mainspring", "Accept-Encoding": "identity", **kind, **params.get("headers", {})}

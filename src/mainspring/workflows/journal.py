@@ -86,6 +86,16 @@ class Journal:
             await checkpoint()
             raise self.failure
 
+    async def catch_up(self) -> bool:
+        """Says whether another process has gone on with the log. Then nothing more is written here; if it has ended the run, that
+        is known here, too."""
+        async with self._writing:
+            order, seq = self.run.order, self.run.seq
+            if self.failure is None and await self._store.get(EVENT, str(seq), tenant=order.tenant, parent=order.id) is not None:
+                self.failure = self._superseded()
+                await self.refresh()
+            return self.failure is not None
+
     async def _record(self, events: Sequence[Event]) -> None:
         if self.failure is not None:
             return
@@ -93,7 +103,7 @@ class Journal:
         records = [Recorded(self.run.seq + place, now, event) for place, event in enumerate(events)]
         try:
             if not await self._store.put([_document(self.run.order, record) for record in records], if_absent=True):
-                self.failure = Superseded(f"another process has taken over workflow run `{self.run.id}`, or it was deleted")
+                self.failure = self._superseded()
         except MainspringError as error:
             self.failure = error
         if self.failure is not None:
@@ -102,6 +112,9 @@ class Journal:
         self._take(records)
         if self.run.has_ended:
             await self._store.remove(OPEN, _open(self.run.id))
+
+    def _superseded(self) -> Superseded:
+        return Superseded(f"another process has taken over workflow run `{self.run.id}`, or it was deleted")
 
     def _take(self, records: Sequence[Recorded]) -> None:
         for record in records:

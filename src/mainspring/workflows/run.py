@@ -1,6 +1,6 @@
 """A workflow run as its log makes it. Pure: the same log always makes the same run."""
 
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from mainspring.errors import Malformed
 from mainspring.items import Json
 from mainspring.spec import Caller
-from mainspring.workflows.definition import Workflow
+from mainspring.workflows.definition import Group, Workflow
 from mainspring.workflows.events import (
     Recorded,
     Status,
@@ -17,6 +17,7 @@ from mainspring.workflows.events import (
     StepRetrying,
     StepSkipped,
     StepStarted,
+    StepWaiting,
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
@@ -25,6 +26,8 @@ from mainspring.workflows.events import (
 )  # fmt: skip
 
 StepStatus = Literal["running", "retrying", "success", "failed", "skipped"]
+
+GROUPS: Final = tuple([str(kind.__struct_config__.tag) for kind in get_args(Group)])
 
 
 class Order(Struct, frozen=True):
@@ -39,14 +42,27 @@ class Order(Struct, frozen=True):
     dry_run: bool = False
     tenant: str = ""
     caller: Caller = Caller()
+    traceparent: str = ""
 
     @property
     def definition(self) -> Workflow:
         return self.definitions[self.workflow]
 
 
+class Scope(Struct, frozen=True):
+    """A workflow that is being carried out: the whole, or one inside of it. `prefix` stands before the ids of its steps."""
+
+    workflow: Workflow
+    inputs: Json
+    prefix: str = ""
+
+    def key(self, id: str) -> str:
+        return f"{self.prefix}{id}"
+
+
 class StepState(Struct, frozen=True):
-    """How far a step is. `attempt` is the one under way, the next one, or the last one."""
+    """How far a step is. `attempt` is the one under way, the next one, or the last one; `approvals` are what a person has to
+    answer before it goes on."""
 
     status: StepStatus
     action: str = ""
@@ -57,6 +73,7 @@ class StepState(Struct, frozen=True):
     error: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    approvals: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -86,6 +103,12 @@ class WorkflowRun(Struct, frozen=True):
         return self.status != "running"
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a person is waited for, and nothing else is done meanwhile."""
+        under_way = [state for state in self.steps.values() if not state.has_ended and state.action not in GROUPS]
+        return bool(under_way) and all(state.approvals for state in under_way)
+
+    @property
     def elapsed(self) -> float:
         """Seconds that somebody worked on it, up to the last event."""
         return self.clock - self.order.created_at - self.idle
@@ -101,7 +124,7 @@ def fold(run: WorkflowRun, record: Recorded) -> WorkflowRun:
             return replace(run, driver=driver)
         case WorkflowResumed(driver):
             return replace(run, driver=driver, idle=run.idle + record.at - before)
-        case StepStarted() | StepCompleted() | StepFailed() | StepSkipped() | StepRetrying() as event:
+        case StepStarted() | StepWaiting() | StepCompleted() | StepFailed() | StepSkipped() | StepRetrying() as event:
             return replace(run, steps={**run.steps, event.step: _step(run.steps.get(event.step), event, record.at)})
         case WorkflowCompleted(status, outputs):
             return replace(run, status=status, outputs=outputs)
@@ -114,12 +137,17 @@ def fold(run: WorkflowRun, record: Recorded) -> WorkflowRun:
 
 
 def _step(
-    known: StepState | None, event: StepStarted | StepCompleted | StepFailed | StepSkipped | StepRetrying, at: float
+    known: StepState | None,
+    event: StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying,
+    at: float,
 ) -> StepState:
+    known = None if known is None else replace(known, approvals=())
     match event:
         case StepStarted():
             began = at if known is None else known.started_at
             return StepState("running", event.action, event.attempt, event.run_id, started_at=began)
+        case StepWaiting():
+            return replace(known or StepState("running"), approvals=event.approvals)
         case StepCompleted():
             return replace(
                 known or StepState("success"), status="success", output=event.output, outputs=event.outputs, ended_at=at

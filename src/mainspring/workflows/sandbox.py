@@ -1,18 +1,20 @@
 """The sandbox that expressions are evaluated in: a template engine, with everything taken away that can do harm or grow.
 
 The engine's own sandbox keeps expressions away from Python's insides. On top of it only expressions are left, no statements and
-so no loops; methods and filters are those listed here; and whatever could grow a value by a factor is bounded. Import this only
-to evaluate: the template engine takes longer to import than most commands.
+so no loops; methods and filters are those listed here; whatever could grow a value by a factor is bounded; and filters and tests,
+which go through lists of any length, are counted by what they are given and what they make, and have so much and no more. Import
+this only to evaluate: the template engine takes longer to import than most commands.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from functools import lru_cache
-from typing import Any, Final
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from typing import Any, Final, cast
 
 import msgspec
-from jinja2 import StrictUndefined, TemplateError, Undefined, nodes, pass_eval_context
+from jinja2 import StrictUndefined, TemplateError, Undefined, nodes, pass_environment, pass_eval_context
 from jinja2.exceptions import SecurityError
-from jinja2.filters import FILTERS, do_join, do_replace, do_round
+from jinja2.filters import FILTERS, do_join, do_replace, do_round, do_sum
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 
@@ -24,6 +26,11 @@ MOST_CHARS: Final = 1_000_000
 MOST_STEPS: Final = 10_000
 
 MOST_BITS: Final = 4_096
+
+MOST_WORK: Final = 2_000_000
+"""How many elements and characters the filters and tests of one evaluation may go through: about a second, at the worst."""
+
+MOST_DEPTH: Final = 100
 
 LONGEST: Final = 20_000
 
@@ -61,10 +68,14 @@ def read(text: str, *, is_expression: bool = False) -> Reading:
     if is_expression and not _is_one(tree):
         raise InvalidRequest(f"`{_short(text)}` is no expression; write one, such as `steps.a.output == 1`")
     names = {node.name for node in tree.find_all(nodes.Name)}
-    attributes = [(node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
-    items = [(node.node, node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)]
-    steps = {str(key) for node, key in (*attributes, *items) if isinstance(node, nodes.Name) and node.name == "steps"}
-    return Reading(frozenset(names), frozenset(steps))
+    attributes = [(node, node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
+    items = [(node, node.node, node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)]
+    keys = (*attributes, *items)
+    ended = [owner for _, owner, key in keys if key in ("status", "error")]
+    steps = [(node, str(key)) for node, owner, key in keys if isinstance(owner, nodes.Name) and owner.name == "steps"]
+    outcomes = {id for node, id in steps if any(node is each for each in ended)}
+    results = {id for node, id in steps if not any(node is each for each in ended)}
+    return Reading(frozenset(names), frozenset(results), frozenset(outcomes))
 
 
 def rendered(text: str, names: Mapping[str, object]) -> Any:
@@ -80,13 +91,16 @@ def evaluated(expression: str, names: Mapping[str, object]) -> Any:
 
 
 def _value(text: str, names: Mapping[str, object]) -> Any:
+    prepared, token = _prepared(text), _LEFT.set([MOST_WORK])
     try:
-        value = _prepared(text)(names)
+        value = prepared(names)
         if isinstance(value, Undefined):
             value._fail_with_undefined_error()
+        return _kept(list(value) if isinstance(value, _VIEWS) else value, text)
     except _FAULTS as error:
         raise _wrong(text, error) from error
-    return _kept(value, text)
+    finally:
+        _LEFT.reset(token)
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +111,7 @@ def _prepared(text: str) -> Callable[[Mapping[str, object]], object]:
         if is_one:
             return _environment().compile_expression(_bare(text), undefined_to_none=False)
         template = _environment().from_string(text)
-    except (TemplateError, RecursionError) as error:
+    except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
         raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
     return lambda names: _gathered(template.generate(names))
 
@@ -119,9 +133,21 @@ def _parsed(text: str) -> nodes.Template:
         tree = _environment().parse(text)
     except (TemplateError, RecursionError) as error:
         raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
+    if (depth := _depth(tree)) > MOST_DEPTH:
+        told = f"`{_short(text)}` nests {depth} expressions; at most {MOST_DEPTH} are allowed: make several steps of it"
+        raise InvalidRequest(told)
     if not all(isinstance(node, nodes.Output) for node in tree.body):
         raise InvalidRequest(f"`{_short(text)}` has a statement; only expressions `{{{{ ... }}}}` are allowed")
     return tree
+
+
+def _depth(tree: nodes.Node) -> int:
+    deepest, left = 0, [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        deepest = max(deepest, depth)
+        left.extend([(inner, depth + 1) for inner in node.iter_child_nodes()])
+    return deepest
 
 
 def _is_one(tree: nodes.Template) -> bool:
@@ -131,7 +157,9 @@ def _is_one(tree: nodes.Template) -> bool:
 
 
 # What an expression can do wrong: the sandbox's objections, and Python's to what it was made to do.
-_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+
+_VIEWS = (Iterator, range, KeysView, ValuesView, ItemsView)
 
 
 def _wrong(text: str, error: BaseException) -> InvalidRequest:
@@ -152,8 +180,6 @@ def _bare(text: str) -> str:
 
 def _kept(value: object, text: str) -> Any:
     """The value as plain data, no matter what the expression made. Raises `InvalidRequest` for what is none, or too much."""
-    if isinstance(value, Iterator | range | KeysView | ValuesView | ItemsView):
-        value = list(value)
     try:
         _bounded(_size(value))
         return msgspec.json.decode(msgspec.json.encode(value))
@@ -234,6 +260,34 @@ def _bounded(size: int) -> None:
         raise SecurityError(f"this would give {size} characters or elements; at most {MOST_CHARS} are allowed")
 
 
+_LEFT: ContextVar[list[int]] = ContextVar("left")
+
+
+def _counted(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or a test whose work is counted; that of one which gives its results one by one, as they are taken."""
+
+    @wraps(work)
+    def counted(*given: Any, **options: Any) -> Any:
+        _count(*given)
+        made = work(*given, **options)
+        return _each(made) if isinstance(made, Iterator) else made
+
+    return counted
+
+
+def _each(made: Iterator[Any]) -> Iterator[Any]:
+    for item in made:
+        _count(item)
+        yield item
+
+
+def _count(*values: object) -> None:
+    left = _LEFT.get()
+    left[0] -= 1 + sum([len(value) for value in values if isinstance(value, str | list | tuple | dict | range)])
+    if left[0] < 0:
+        raise SecurityError(f"it goes through more than {MOST_WORK} elements and characters; give it less, or use a command")
+
+
 def _range(*bounds: int) -> range:
     made = range(*bounds)
     if len(made) > MOST_STEPS:
@@ -252,6 +306,13 @@ def _join(eval_ctx: Any, value: Any, d: str = "", attribute: Any = None) -> str:
 def _replace(eval_ctx: Any, s: str, old: str, new: str, count: int | None = None) -> str:
     _bounded(len(str(s)) + str(s).count(str(old)) * len(str(new)))
     return str(do_replace(eval_ctx, str(s), str(old), str(new), count))
+
+
+@pass_environment
+def _sum(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+    if not isinstance(start, int | float):
+        raise SecurityError(f"sum adds numbers; it cannot start with `{type(start).__name__}`")
+    return do_sum(environment, iterable, attribute, start)
 
 
 def _round(value: float, precision: int = 0, method: Any = "common") -> float:
@@ -273,9 +334,10 @@ def _from_json(text: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _environment() -> _Environment:
-    made = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
-    bounded = {"join": _join, "replace": _replace, "round": _round}
-    made.filters = {name: FILTERS[name] for name in _FILTERS} | bounded | {"tojson": _to_json, "fromjson": _from_json}
-    made.tests = {name: TESTS[name] for name in _TESTS}
+    # Not optimized: what is constant would be computed when it is compiled, and not counted.
+    made = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, optimized=False)
+    own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json, "fromjson": _from_json}
+    made.filters = {name: _counted(work) for name, work in ({name: FILTERS[name] for name in _FILTERS} | own).items()}
+    made.tests = {name: _counted(cast(Callable[..., Any], TESTS[name])) for name in _TESTS}
     made.globals = {"range": _range}
     return made

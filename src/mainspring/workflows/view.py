@@ -25,7 +25,8 @@ class ShownWorkflow(Struct, frozen=True):
 
 
 class ShownStep(Struct, frozen=True):
-    """A step of a run. `run_id` is the response that did the work, if there is one; `error` is also why a step was skipped."""
+    """A step of a run. `run_id` is the response that did the work, if there is one; `error` is also why a step was skipped.
+    `approvals` are what it waits for: see `/v1/approvals`."""
 
     id: str
     action: str
@@ -37,6 +38,7 @@ class ShownStep(Struct, frozen=True):
     run_id: str | None
     started_at: float | None
     ended_at: float | None
+    approvals: tuple[str, ...]
 
 
 class ShownRun(Struct, frozen=True):
@@ -86,6 +88,7 @@ def shown_run(run: WorkflowRun) -> ShownRun:
                     run_id=state.run_id or None,
                     started_at=state.started_at,
                     ended_at=state.ended_at,
+                    approvals=state.approvals,
                 )
                 for key, state in run.steps.items()
             ]

@@ -8,6 +8,7 @@ is known). A run carries its definition along: files that change meanwhile do no
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from hashlib import sha256
 from logging import getLogger
 from types import TracebackType
 from typing import Final, Self
@@ -17,9 +18,12 @@ from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
+from mainspring.engine.approvals import withdraw
 from mainspring.engine.engine import Engine
+from mainspring.engine.pending import continuing_id
 from mainspring.engine.presence import BEAT_SECONDS, Presence
-from mainspring.errors import Interrupted, MainspringError, NotFound, StoreError, Superseded
+from mainspring.errors import CallerError, Interrupted, MainspringError, NotFound, StoreError, Superseded
+from mainspring.events import Reason
 from mainspring.ids import NewId, random_id
 from mainspring.items import Json, decode
 from mainspring.ports import Document
@@ -106,6 +110,13 @@ class WorkflowHandle:
         return self._journal.failure or (self._driver and self._driver.why) or stopped
 
 
+class KeyReused(CallerError):
+    """A key that stands for one order was sent with another."""
+
+    code = "idempotency_key_reused"
+    status = 409
+
+
 class Listed(Struct, frozen=True):
     """A run in a list."""
 
@@ -164,13 +175,25 @@ class Workflows:
             await self._presence.leave()
 
     async def start(
-        self, name: str, inputs: Json | None = None, *, dry_run: bool = False, tenant: str = "", caller: Caller | None = None
+        self,
+        name: str,
+        inputs: Json | None = None,
+        *,
+        dry_run: bool = False,
+        tenant: str = "",
+        caller: Caller | None = None,
+        key: str | None = None,
+        traceparent: str = "",
     ) -> WorkflowHandle:
-        """A new run, durable when this returns. Raises `NotFound` and `InvalidRequest` before anything is recorded."""
+        """A new run, durable when this returns; with a `key` that the tenant has used for this workflow before, the run of that
+        time. `traceparent` is the span that its steps belong to.
+
+        Raises `NotFound`, `InvalidRequest`, and `KeyReused` for a key with other inputs, before anything is recorded.
+        """
         definitions = self.folders.closure(name)
         workflow = definitions[name]
         order = Order(
-            id=self._new_id("wfr"),
+            id=self._new_id("wfr") if key is None else _keyed(tenant, name, key),
             workflow=name,
             definitions=definitions,
             inputs=given_inputs(workflow, inputs or {}),
@@ -178,11 +201,35 @@ class Workflows:
             dry_run=dry_run or workflow.execution.dry_run,
             tenant=tenant,
             caller=caller or Caller(),
+            traceparent=traceparent,
         )
         self._group()
+        if key is not None and (known := await self._known(order)) is not None:
+            return known
         await self._presence.show()
         first = WorkflowStarted(name, order.inputs, order.dry_run, self._presence.id)
-        return self._drive(await Journal.begin(self._store, order, first, self._clock))
+        try:
+            return self._drive(await Journal.begin(self._store, order, first, self._clock))
+        except StoreError:
+            # Somebody else may have sent the same key in this moment.
+            if key is not None and (known := await self._known(order)) is not None:
+                return known
+            raise
+
+    async def _known(self, order: Order) -> WorkflowHandle | None:
+        """The run that this order has begun before, None if it has not."""
+        try:
+            handle = await self.attach(order.id, tenant=order.tenant)
+        except NotFound:
+            return None
+        before = handle.run.order
+        if (before.inputs, before.dry_run) != (order.inputs, order.dry_run):
+            raise KeyReused(
+                f"this Idempotency-Key has started run `{before.id}` of workflow `{order.workflow}`, with other inputs; send a "
+                "new key with new inputs",
+                param="Idempotency-Key",
+            )
+        return handle
 
     async def run(self, name: str, inputs: Json | None = None, *, dry_run: bool = False) -> WorkflowRun:
         """Starts a run and waits for its end; `.status` and `.outputs` say what came of it."""
@@ -267,10 +314,10 @@ class Workflows:
         return handles
 
     async def drained(self) -> None:
-        """Waits until no run is carried out here."""
-        while self._live:
-            for handle in list(self._live.values()):
-                await handle._ended.wait()
+        """Waits until nothing is done here for any run; those that only wait for a person can do so anywhere."""
+        while busy := [handle for handle in self._live.values() if not handle.run.is_waiting]:
+            if not await busy[0]._journal.more(busy[0].run.seq - 1):
+                await busy[0]._ended.wait()
 
     def interrupt(self) -> None:
         """Leaves every run as it is, to be taken up."""
@@ -292,6 +339,7 @@ class Workflows:
         if not self._is_beating:
             self._is_beating = True
             group.start_soon(self._beat)
+            group.start_soon(self._look_around)
         group.start_soon(self._drive_to_end, handle, driver)
         return handle
 
@@ -321,8 +369,12 @@ class Workflows:
                 handle._ended.set()
 
     async def _stop(self, run_id: str) -> None:
+        """Ends a run of the engine, and what it asks a person; if there was an answer, the run that goes on with it."""
         with suppress(MainspringError):
-            await self._engine.cancel(run_id)
+            run = await self._engine.cancel(run_id)
+            while run.reason is Reason.APPROVAL_NEEDED:
+                await withdraw(self._store, run, "the step that asks was stopped", self._clock())
+                run = await self._engine.cancel(continuing_id(run.spec.id))
 
     async def _beat(self) -> None:
         """Shows that whoever carries runs out lives."""
@@ -333,6 +385,15 @@ class Workflows:
                     await self._presence.beat()
             except StoreError as error:
                 log.warning("the store could not be told that this process lives: %s", error)
+
+    async def _look_around(self) -> None:
+        """Stops what is carried out here of runs that another process has ended or taken over."""
+        while True:
+            await sleep(LOOK_SECONDS)
+            for handle in list(self._live.values()):
+                with suppress(StoreError):
+                    if not handle.run.has_ended and await handle._journal.catch_up() and handle._driver is not None:
+                        handle._driver.superseded()
 
     async def _listed(self, document: Document) -> Listed:
         order = decode(document.body, _Named)
@@ -347,6 +408,12 @@ class Workflows:
             case _:
                 told = "running"
         return Listed(order.id, order.workflow, told, order.created_at, order.dry_run)
+
+
+def _keyed(tenant: str, workflow: str, key: str) -> str:
+    """The id of the run that a key stands for."""
+    meant = sha256("\0".join((tenant, workflow, key)).encode())
+    return f"wfr_{meant.hexdigest()[:24]}"
 
 
 class _Named(Struct, frozen=True):
