@@ -16,7 +16,7 @@ from mainspring.agents.registry import AgentRegistry
 from mainspring.agents.runtime import AgentRuntime
 from mainspring.backends import provider_for
 from mainspring.config import Remembering
-from mainspring.engine.approvals import asked_by
+from mainspring.engine.approvals import Asked, asked_by
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle
 from mainspring.engine.redact import presentable
@@ -44,7 +44,7 @@ from mainspring.skills.activation import LOAD, ActiveSkills
 from mainspring.skills.folder import SkillFolders
 from mainspring.skills.prompt import build_skill_metadata_block
 from mainspring.skills.tools import SkillTools
-from mainspring.spec import PresetName, RunSpec, spec_for
+from mainspring.spec import STEP_MODEL, PresetName, RunSpec, spec_for
 from mainspring.store.memory import MemoryStore
 from mainspring.store.sqlite import SqliteStore
 from mainspring.tools.contract import Tool as CallableTool
@@ -58,7 +58,7 @@ from mainspring.trace.reading import trace_of
 from mainspring.trace.record import TraceRecord
 from mainspring.workflows.agents import AgentSteps
 from mainspring.workflows.calls import Calls
-from mainspring.workflows.dictation import MODEL, Dictated
+from mainspring.workflows.dictation import Dictated
 from mainspring.workflows.folder import WorkflowFolders
 from mainspring.workflows.http import HttpRequest
 from mainspring.workflows.workflows import Workflows
@@ -143,7 +143,10 @@ class Engine(CoreEngine):
         kept = store if store is not None else store_for(database)
         plan = Plan(budget) if isinstance(budget, AutonomyBudget) else budget
         self.admission = Admission(kept, plan, root=root)
-        governing = (ToolStatus(registry.status), *scope, Chartered(), *policies, self.admission.policy)
+        self.policies = tuple(policies)
+        self.governed = ""
+        """A digest of the settings that runs are governed by here."""
+        governing = (ToolStatus(registry.status, registry.reason), *scope, Chartered(), *policies, self.admission.policy)
         super().__init__(
             Dictated(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
             kept,
@@ -154,9 +157,9 @@ class Engine(CoreEngine):
             audit=audit,
         )
         self.approval_seconds, self._scans = approval_seconds, scans
-        self.metrics, self._exporter = Metrics(), exporter
         self.owns_provider, self._owns_store = isinstance(model, str), store is None
         self.model = model if isinstance(model, str) else model.name
+        self.metrics, self._exporter = Metrics(self.model), exporter
         self.preset = preset
         self.instructions = instructions
         self.definitions: tuple[ToolDefinition, ...] = (*registry.definitions, *loading.definitions())
@@ -191,13 +194,18 @@ class Engine(CoreEngine):
                     await self.store.close()
 
     async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
-        """Starts a run under its budget, with the tools of MCP servers that the order names or the engine has."""
+        """Starts a run under its budget, with the tools of MCP servers that the order names or the engine has. What a person's
+        answer lets go on is bound by the agents that asked, whoever brings the answer."""
+        question = await asked_by(self.store, spec.input, spec.tenant)
+        if question is not None:
+            above = tuple([each for each in question.charters if each not in spec.charters])
+            spec = replace(spec, charters=(*above, *spec.charters))
         hosting = await self._with_hosted(self._with_skills(self._bounded(spec)))
         # An agent that answers in one turn has no tools at all.
         is_single = bool(spec.agent) and not spec.tools and spec.tool_choice.mode == "none"
-        whole = hosting if is_single or spec.model == MODEL else await joined(hosting, self.mcp, self.new_id)
+        whole = hosting if is_single or spec.model == STEP_MODEL else await joined(hosting, self.mcp, self.new_id)
         try:
-            admitted = await self.admission.admit(await self._flagged(whole), await self._before(whole))
+            admitted = await self.admission.admit(await self._flagged(whole), await self._before(question))
             return await super().start(admitted, history=history)
         except BaseException:
             if spec.id not in self._live:
@@ -224,8 +232,21 @@ class Engine(CoreEngine):
     async def resume(self, run_id: str) -> Handle:
         """As the engine's own; what was not remembered of the run before its driver was gone is remembered now."""
         handle = await super().resume(run_id)
+        if not handle.run.has_ended and handle.run.spec.governed not in ("", self.governed):
+            log.warning("run %s began under other settings of governance or budget; it goes on under those of now", run_id)
         await self.memory.catch_up(handle.retell)
         return handle
+
+    async def forget(self, run_id: str) -> None:
+        """As the engine's own, with the runs of the agents that it has called, and with what is remembered of it."""
+        run = (await self.attach(run_id)).run
+        for item in run.allowed:
+            if is_delegation(item.name):
+                with suppress(NotFound):  # it was refused, or is gone
+                    await self.cancel(child := child_id(run_id, item.call_id))
+                    await self.forget(child)
+        await super().forget(run_id)
+        await self.memory.forget_run(run.spec)
 
     async def _catch_up(self) -> None:
         """After a crash: what ended just before it may be in the store and not in the memory."""
@@ -236,9 +257,8 @@ class Engine(CoreEngine):
                     await self.memory.catch_up((await self.attach(stored.id)).retell)
             await self.memory.caught_up()
 
-    async def _before(self, spec: RunSpec) -> Before:
-        """What the run was under, and has used, that a person's answer lets go on with this order."""
-        question = await asked_by(self.store, spec.input, spec.tenant)
+    async def _before(self, question: Asked | None) -> Before:
+        """What the run was under, and has used, that a person's answer lets go on."""
         if question is None:
             return Before()
         with suppress(MainspringError):  # it was not stored, or is gone
@@ -280,7 +300,7 @@ class Engine(CoreEngine):
 
     def _bounded(self, spec: RunSpec) -> RunSpec:
         most = min(spec.limits.approval_seconds or self.approval_seconds, self.approval_seconds)
-        return replace(spec, limits=replace(spec.limits, approval_seconds=most))
+        return replace(spec, limits=replace(spec.limits, approval_seconds=most), governed=self.governed)
 
     async def _with_hosted(self, spec: RunSpec) -> RunSpec:
         """The order with the built-in tools that it names by their own kind, in the container of what it continues."""
@@ -291,7 +311,7 @@ class Engine(CoreEngine):
             with suppress(NotFound):
                 parent = (await self.attach(spec.parent)).run.spec
                 scope = parent.scope or parent.id if parent.tenant == spec.tenant else scope
-        return hosted(spec, self.definitions, scope)
+        return hosted(spec, self.definitions, scope, self.workshop.containers)
 
     def _with_skills(self, spec: RunSpec) -> RunSpec:
         """The order with the list of skills in its instructions, of which its client is not told."""

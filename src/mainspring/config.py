@@ -36,7 +36,7 @@ class Remembering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     keep_days: float = 90.0
     """How long an observation is kept."""
     keep_observations: int = 1_000_000
-    """How many are kept at most; the oldest go first."""
+    """How many of each tenant's are kept at most; the oldest go first."""
     embedding_model: str | None = None
     """A model that makes embeddings: recall goes by meaning, too. Needs `pip install 'mainspring[vectors]'`."""
     embedding_url: str | None = None
@@ -75,6 +75,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How many tokens the model takes; what does not fit is cut off or refused, as a request's `truncation` says."""
     tools: tuple[str, ...] = ()
     """Python functions to offer to every request: `module:function`, or `module` for all `@tool` in it."""
+    discover: bool = False
+    """Offer the tools of installed packages, too: those under the entry point group `mainspring.tools`."""
     approval_seconds: float = 86_400.0
     """How long a call waits for a person to approve it; after that it can only be refused."""
     audit: bool = True
@@ -84,7 +86,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     sandbox: str = "auto"
     """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing."""
     working_dir: str | None = None
-    """The folder that `file_ops` works in."""
+    """The folder that `file_ops` works in, for all tenants the same one."""
     skills: tuple[str, ...] = ()
     """Folders of skills, each a folder with a SKILL.md, that every request may load."""
     agents: tuple[str, ...] = ()

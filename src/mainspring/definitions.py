@@ -16,7 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -122,6 +124,8 @@ class Written:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             told, inner = _told(error)
+            if told.startswith("Invalid enum value") and not inner and (known := _choices(kind)):
+                told = f"it cannot be {_named(value)}; {hint(str(value), known)}"
             names = [step for step in (*place, *inner) if isinstance(step, str)]
             self.fault((*place, *inner), f"`{names[-1]}`: {told}" if names else told)
             return None
@@ -179,7 +183,10 @@ class Written:
 
         if node.tag in [f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")]:
             try:
-                return SafeConstructor().construct_object(cast(Any, node))
+                value = SafeConstructor().construct_object(cast(Any, node))
+                if isinstance(value, float) and not isfinite(value):
+                    raise ValueError("a number must be finite")
+                return value
             except (YAMLError, ValueError) as error:
                 raise InvalidRequest(f"{self.file}:{line}: `{str(node.value)[:80]}` is no value: {error}") from error
         if node.tag.startswith("!"):
@@ -191,6 +198,8 @@ class Written:
 def read_text(file: Path) -> str:
     """The text of a definition. Raises `InvalidRequest` with the file if it cannot be had."""
     try:
+        if not S_ISREG(file.stat().st_mode):  # a pipe would be waited for
+            raise InvalidRequest(f"{file}: it is no file; take it out of this folder, or rename it")
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
@@ -232,6 +241,13 @@ def _meant(structs: Sequence[types.StructType], value: Mapping[str, object]) -> 
     """The one of several structs that a mapping names by its tag; the only one needs none."""
     fitting = [each for each in structs if each.tag_field is None or value.get(each.tag_field) == each.tag]
     return fitting[0] if fitting else None
+
+
+def _choices(kind: Any) -> list[str]:
+    """The texts that a value of this type may be."""
+    info = _info(kind)
+    each = info.types if isinstance(info, types.UnionType) else (info,)
+    return [str(value) for inner in each if isinstance(inner, types.LiteralType) for value in inner.values]
 
 
 def _told(error: msgspec.ValidationError) -> tuple[str, Place]:

@@ -143,11 +143,25 @@ class ToolProgress(Struct, frozen=True, tag_field="type", tag="tool_progress"):
     text: str
 
 
+class Used(Struct, frozen=True):
+    """What runs have used of the limits that they share."""
+
+    turns: int = 0
+    calls: int = 0
+    usage: Usage = Usage()
+
+    def __add__(self, other: "Used") -> "Used":
+        return Used(self.turns + other.turns, self.calls + other.calls, self.usage + other.usage)
+
+
 class ToolEnded(Struct, frozen=True, tag_field="type", tag="tool_ended"):
+    """`used` is what other runs have used on behalf of the call, if it began any."""
+
     call_id: str
     output: str | tuple[Part, ...]
     is_error: bool = False
     seconds: float = 0.0
+    used: Used | None = None
 
 
 class Nudged(Struct, frozen=True, tag_field="type", tag="nudged"):

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from mainspring.events import Event, ModelEvent, Reason, Recorded, Status
+from mainspring.events import Event, ModelEvent, Reason, Recorded, Status, Used
 from mainspring.items import Item, Json, Part, ToolDefinition, ToolKind
 from mainspring.loop.history import Entry
 from mainspring.loop.request import ModelRequest
@@ -54,9 +54,12 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
+    """What came of a call. `used` is what other runs have used on its behalf: it counts against the limits of the caller."""
+
     call_id: str
     output: str | tuple[Part, ...]
     is_error: bool = False
+    used: Used | None = None
 
 
 class CallContext(Struct, frozen=True):

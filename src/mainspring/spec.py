@@ -18,6 +18,9 @@ Amount = Annotated[float, Meta(ge=0)]
 
 MILLION: Final = 1_000_000
 
+STEP_MODEL: Final = "mainspring/step"
+"""Stands for the model in runs that are steps of workflows, for which no model is asked."""
+
 CONFIRM = (
     "Before this counts as finished: is every part of the task done, and have you checked the results, for example by reading "
     "back what you wrote? If anything is missing, go on working. If all is done, state your final answer once more."
@@ -172,7 +175,8 @@ class RunSpec(Struct, frozen=True):
     `agent` is the defined agent that it runs as, if one. `traceparent` is the span of others (W3C) that the run belongs to.
     `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
     `purse` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all of them hold.
-    `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model."""
+    `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
+    `governed` is a digest of the operator's settings that it began under, empty if there were none."""
 
     id: str
     model: str
@@ -203,6 +207,7 @@ class RunSpec(Struct, frozen=True):
     flags: tuple[str, ...] = ()
     charters: tuple[Charter, ...] = ()
     within: str = ""
+    governed: str = ""
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:

@@ -109,7 +109,8 @@ def test_json_is_read_as_well_even_if_it_is_indented_by_tabs() -> None:
 
 
 def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
-    told = problems("name: x1\nversion: 1.0.0\nrole: qq\nconstraints:\n  max_tokens: 99\n  max_retries: 11\ncapabilties: []\n")
+    told = problems("name: X\nversion: 1.0.0\nrole: qq\nconstraints:\n  max_tokens: 99\n  max_retries: 11\ncapabilties: []\n")
+    assert "agent.yaml:1: `X` cannot name an agent" in told
     assert "agent.yaml:3: `role`" in told
     assert "agent.yaml:5: `max_tokens`: Expected `int` >= 100" in told
     assert "agent.yaml:6: `max_retries`: Expected `int` <= 10" in told
@@ -140,8 +141,12 @@ def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
         ({"governance": "{scope: [../up]}"}, "is no path"),
         ({"governance": "{network: 'http://x.example/'}"}, "is no domain"),
         ({"governance": "{tool_policies: {'a:': deny}}"}, "names no tool or no operation"),
-        ({"governance": "{tool_policies: {a: never}}"}, "Invalid enum value 'never'"),
-        ({"autonomy_level": "none"}, "agent.yaml:4: `autonomy_level`"),
+        ({"governance": "{tool_policies: {a: never}}"}, "`a`: it cannot be `never`; known: `allow`, `ask`, `deny`"),
+        ({"autonomy_level": "none"}, "`autonomy_level`: it cannot be `none`; known: `full`, `read-only`, `supervised`"),
+        ({"role": "boss"}, "agent.yaml:3: `role`: it cannot be `boss`; known: `architect`, "),
+        ({"dependencies": "[{agent: aa}, {agent: bb}, {agent: aa}]"}, "`aa` is there twice; keep one of them"),
+        ({"inputs": "{a: {type: number, default: .nan}}"}, "agent.yaml:4: `.nan` is no value: a number must be finite"),
+        ({"prompts": "{user: 'Do {{ q|upper }}'}", "inputs": "{q: {}}"}, "`{{ q|upper }}` is nothing that could be filled in"),
     ],
 )
 def test_mistakes_are_told_by_file_and_line(fields: dict[str, str], expected: str) -> None:

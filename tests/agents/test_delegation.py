@@ -13,7 +13,7 @@ from tests.agents.world import engine_of, look, write, written
 from mainspring import Engine
 from mainspring.agents.delegation import child_id, is_delegation
 from mainspring.agents.result import ToolLoopConfig, tool_loop_result
-from mainspring.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted
+from mainspring.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.items import ToolDefinition, text_of
 from mainspring.loop.run import Run
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, stall
@@ -135,6 +135,23 @@ async def test_what_earlier_children_used_is_used(tmp_path: Path, store: bool) -
     assert shares == [(4, 8), (2, 4)]
 
 
+async def test_what_a_child_has_used_counts_against_its_callers_limits(tmp_path: Path) -> None:
+    team(tmp_path)
+    theirs = [call("look", at=str(n)) for n in range(3)]
+    own = [call("look", at=str(n)) for n in range(10, 14)]
+    engine, script = engine_of(tmp_path, call("agent_helper", what="a"), *theirs, say("1"), say("1"), *own)
+    async with engine:
+        config = ToolLoopConfig(max_iterations=10, enable_double_confirmation=False)
+        result = await engine.agents.invoke_iterative("boss", {}, config)
+        run = (await engine.attach(result.run_id)).run
+        (child,) = await children_of(engine, run)
+    # The child has taken five of the ten turns.
+    assert (result.termination_reason, result.iterations, child.turns) == ("max_iterations", 5, 5)
+    assert run.delegated == Used(5, 3, child.usage)
+    assert result.tokens_used == run.usage.total_tokens + child.usage.total_tokens
+    script.assert_done()
+
+
 async def test_a_caller_with_too_little_left_must_do_it_itself(tmp_path: Path) -> None:
     team(tmp_path)
     told = say("Done.", expect="there is too little left of max_turns to have an agent work on this")
@@ -151,14 +168,15 @@ async def test_the_budget_of_a_caller_is_shared_by_its_children(tmp_path: Path) 
         tmp_path,
         call("agent_helper", what="a"), *[call("look", at=str(n)) for n in range(3)],
         call("agent_helper", what="b"),
-        say("Done.", expect="nothing left of iterations"),
     )  # fmt: skip
     async with engine:
         # Level 0 allows five turns and ten calls.
         result = await engine.agents.invoke_iterative("boss", {}, PLAIN, autonomy_level=0)
         run = (await engine.attach(result.run_id)).run
         (first,) = await _those_that_began(engine, run)
-    assert result.termination_reason == "completed"
+    # With what the child has used, the caller's own two turns are all that it has.
+    assert (result.termination_reason, result.iterations) == ("budget_exceeded", 2)
+    assert run.delegated.turns == 3
     assert tool_loop_result(first).termination_reason == "budget_exceeded"
     assert (first.turns, first.spec.limits.budget_turns) == (3, 3)
 

@@ -120,3 +120,21 @@ def test_a_folder_that_is_not_there_is_a_problem_until_it_is(tmp_path: Path) -> 
     assert "there are no agents to be read" in registry.problems[0]
     written(tmp_path / "later", "one")
     assert list(registry.agents) == ["one"]
+
+
+def test_what_is_no_file_is_a_problem_of_its_own_and_of_no_other_agent(tmp_path: Path) -> None:
+    for name in ("one", "two", "zoo"):
+        written(tmp_path, name)
+    registry = AgentRegistry([tmp_path])
+    assert len(registry.agents) == 3
+    (tmp_path / "aa.yaml").symlink_to("aa.yaml")
+    (tmp_path / "dangling.yaml").symlink_to("nowhere.yaml")
+    (tmp_path / "two.json").unlink()
+    (tmp_path / "two.json").symlink_to("two.json")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    assert list(registry.agents) == ["one", "zoo"]
+    told = [problem.removeprefix(f"{tmp_path}/") for problem in registry.problems]
+    assert [problem.split(":")[0] for problem in told] == ["aa.yaml", "dangling.yaml", "folder.yaml", "pipe.yaml", "two.json"]
+    assert "Too many levels of symbolic links; mend the link" in told[0]
+    assert "it is no file" in told[3]

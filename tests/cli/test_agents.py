@@ -118,3 +118,35 @@ def test_an_agent_that_was_interrupted_is_taken_up_with_its_agents(bees: Shell) 
     done = bees.run("resume", "--all", "--database", "r.db", "--model", rest, "--tool", "mytools:add")
     assert done.code == 0, done.err
     assert "Done." in done.out
+
+
+def test_the_settings_that_are_named_govern_and_equip_the_agent(bees: Shell) -> None:
+    work = bees.folder / "work"
+    work.mkdir()
+    (work / "notes.txt").write_text("hello from work")
+    (bees.folder / "mainspring.toml").write_text('[governance.rules]\nfile_ops = "allow"\n')
+    (bees.folder / "strict.toml").write_text(
+        'agents = ["agents"]\nbuiltins = ["file_ops"]\nworking_dir = "work"\n'
+        '[governance.rules]\n"file_ops:write" = "deny"\n[memory]\nenabled = true\n'
+    )
+    reads = {"calls": [{"name": "file_ops", "arguments": {"operation": "read", "path": "notes.txt"}}]}
+    writes = {
+        "expect": "hello from work",
+        "calls": [{"name": "file_ops", "arguments": {"operation": "write", "path": "x.txt", "content": "x"}}],
+    }
+    model = bees.script(reads, writes, {"say": "Denied, then.", "expect": "file_ops:write"})
+    done = bees.run("agents", "run", "ant", "--config", "strict.toml", "--no-confirm", "--model", model, "--database", "runs.db")
+    assert done.code == 0, done.err
+    assert "Denied, then." in done.out
+    assert not (work / "x.txt").exists()
+    assert "hello from work" in bees.run("memory", "search", "work", "--database", "runs.db").out
+
+
+def test_the_budget_of_the_settings_that_are_named_holds(bees: Shell) -> None:
+    (bees.folder / "tight.toml").write_text('agents = ["agents"]\ntools = ["mytools:add"]\n[budget.limits]\nmax_tool_calls = 1\n')
+    add = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
+    model = bees.script(add, {**add, "calls": [{"name": "add", "arguments": {"a": 3, "b": 4}}]}, {"say": "never"})
+    done = bees.run("agents", "run", "ant", "--config", "tight.toml", "--no-confirm", "--model", model)
+    assert "add(a=1, b=2)" in done.out
+    assert "never" not in done.out
+    assert "incomplete (max_tool_calls)" in done.out

@@ -186,7 +186,7 @@ def test_executor_may_hand_its_call_to_the_client_at_run_time() -> None:
     story.speak(calls("look"))
     story.apply(CallJudged("call_1", "allow", "kind"), ToolStarted("call_1"))
     run = story.apply(CallJudged("call_1", "client", "executor"))
-    assert run.call("call_1") == Call(run.calls[0].item, 0, verdict="client")
+    assert run.call("call_1") == Call(run.calls[0].item, 0, verdict="client", policy="executor")
     story.play()
     assert story.end == ("requires_action", Reason.CLIENT_ACTION)
 

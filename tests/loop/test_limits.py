@@ -1,9 +1,12 @@
 """The limits of a run, exact at their boundaries."""
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 from tests.loop.world import CHOOSE, LOOK, Failed, Made, Story, Turn, calls, fails, is_cut, order, says, told, used
 
-from mainspring.events import CallJudged, Reason
+from mainspring.events import CallJudged, Reason, ToolEnded, Used
 from mainspring.items import Message, OutputText
 
 DONE = ("completed", Reason.FINAL_ANSWER)
@@ -238,3 +241,38 @@ def test_usage_is_the_sum_over_all_turns() -> None:
         Turn((Message("assistant", (OutputText("x"),), id="m"),), usage=used(10, 20)),
     )
     assert run.usage == used(11, 22)
+
+
+class Delegating(Story):
+    """A run whose calls of `look` have other runs work: each of them takes 2 turns, 3 calls, and 70 tokens in and 30 out."""
+
+    def result(self, call_id: str) -> ToolEnded:
+        ended = super().result(call_id)
+        return replace(ended, used=Used(2, 3, used(70, 30))) if self.run.call(call_id).item.name == "look" else ended
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_turns": 3}, Reason.MAX_TURNS),
+        ({"max_turns": None, "budget_turns": 3}, Reason.BUDGET),
+        ({"max_tokens": 112}, Reason.BUDGET),
+        ({"max_output_tokens": 32}, Reason.OUTPUT_TRUNCATED),
+    ],
+)
+def test_what_others_have_used_for_a_call_counts_against_the_limits(limits: dict[str, Any], reason: Reason) -> None:
+    story = Delegating(order(**limits))
+    story.play(calls("look", usage=used(10, 2)))
+    assert story.end == ("incomplete", reason)
+    one_more: dict[str, Any] = {name: limit and limit + 1 for name, limit in limits.items()}
+    story = Delegating(order(**one_more))
+    story.play(calls("look", usage=used(10, 2)), says("done"))
+    assert story.end == DONE
+    assert story.run.delegated == Used(2, 3, used(70, 30))
+
+
+def test_calls_that_others_have_made_for_a_call_count_as_calls() -> None:
+    story = Delegating(order(max_tool_calls=5))
+    story.play(calls("look"), calls("save"), calls("save"))
+    assert story.end == ("incomplete", Reason.MAX_TOOL_CALLS)
+    assert story.executed == ["call_1", "call_2"]

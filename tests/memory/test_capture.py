@@ -269,13 +269,13 @@ async def test_what_cannot_be_written_waits_in_a_bounded_buffer(tmp_path: Path, 
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for number in range(3 * MOST_PENDING):
-            await memory.record(seen(f"fact {number}"))
+            await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
         assert len(memory.capture._pending) < MOST_PENDING
         assert len(memory.capture._unwritten) == MOST_PENDING
         assert "could not be written" in caplog.text
         other.execute("ROLLBACK")
         other.close()
-        await memory.record(seen("the last fact"))
+        await memory.capture._keep(seen("the last fact", id="obs_last"))
         assert (await memory.search("last", tenant=""))[0].text.endswith("the last fact")
         assert len(await memory.search("fact", tenant="", top_k=100)) == 100
 
@@ -323,7 +323,7 @@ async def test_observations_are_written_in_few_transactions(tmp_path: Path) -> N
         statements: list[str] = []
         memory._shelf._connection.set_trace_callback(statements.append)  # type: ignore[union-attr]
         for number in range(200):
-            await memory.record(seen(f"fact {number}"))
+            await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
     assert statements.count("COMMIT") <= 3
 
 

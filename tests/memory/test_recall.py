@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.memory.world import NOW, a_memory, seen
 
 from mainspring.errors import InvalidRequest, NotFound
@@ -221,7 +222,8 @@ async def test_forgetting_takes_one_session_or_one_tenant_and_nothing_comes_back
         assert await memory.forget(tenant="a", session="1") == 0
         assert await memory.forget(tenant="b") == 2
         # What is told again from a log has the time at which it happened.
-        await kept(memory, *breads)
+        for bread in breads:
+            await memory.capture._keep(bread)
         assert [each.citation for tenant in "ab" for each in await memory.search("bread", tenant=tenant)] == ["a2"]
         await kept(memory, seen("bread anew", id="new", tenant="b", session_id="1", timestamp=time.time() + 60))
         assert [each.citation for each in await memory.search("bread", tenant="b")] == ["new"]
@@ -232,3 +234,55 @@ async def test_bounds_that_keep_nothing_are_refused() -> None:
         a_memory(keep_days=0)
     with pytest.raises(InvalidRequest, match="above 0"):
         a_memory(keep_observations=0)
+
+
+async def test_what_somebody_records_is_kept_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    plain = Observation(id="", session_id="s", agent_name="scout", event_type="decision", content="bread")
+    async with a_memory(path) as memory:
+        await memory.record(plain)
+        assert await memory.forget(tenant="", session="s") == 1
+        anew = await memory.record(replace(plain, content="bread anew"))
+        with pytest.raises(InvalidRequest, match="was forgotten; leave out its id and its time"):
+            await memory.record(replace(plain, timestamp=1.0))
+        await memory.record(replace(plain, id="obs_1", tenant="b"))
+        with pytest.raises(InvalidRequest, match="`obs_1` cannot be kept: its id is taken"):
+            await memory.record(replace(plain, id="obs_1", tenant="c"))
+    async with a_memory(path) as memory:  # which prunes what is old
+        assert [each.citation for each in await memory.search("bread", tenant="")] == [anew]
+        assert await memory.search("bread", tenant="c") == []
+
+
+async def test_a_tenant_that_says_much_does_not_displace_another() -> None:
+    async with a_memory(keep_observations=50) as memory:
+        await kept(memory, *[seen(f"mine {n}", tenant="a") for n in range(40)])
+        await kept(memory, *[seen(f"theirs {n}", tenant="b") for n in range(PRUNE_EVERY)])
+        await memory.capture.flush()
+        assert len(await memory.search("", tenant="a", top_k=100)) == 40
+        assert len(await memory.search("", tenant="b", top_k=100)) == 50
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join([file.read_bytes() for file in folder.iterdir()])
+
+
+async def test_what_was_forgotten_leaves_no_trace_in_the_file_and_no_mark_for_ever(tmp_path: Path) -> None:
+    path, now = tmp_path / "memory.db", time.time()
+    async with a_memory(path) as memory:
+        await kept(memory, *[seen(f"marzipan{n} cake", id=f"{n}", timestamp=now) for n in range(50)])
+        await kept(memory, seen("bread", id="other", session_id="t", timestamp=now))
+        assert await memory.forget(tenant="", session="s") == 50
+        assert await memory.forget(tenant="", session="never there") == 0
+    data = bytes_of(tmp_path)
+    assert b"bread" in data
+    assert b"marzipan" not in data
+    assert b"cake" not in data
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM observations_forgotten").fetchone() == (2,)
+        raw.execute("UPDATE observations_forgotten SET upto = 1.0")
+    raw.close()
+    async with a_memory(path):
+        pass
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM observations_forgotten").fetchone() == (0,)
+    raw.close()

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from tests.agents.world import written
 from tests.memory.world import a_memory, seen
 from tests.server.hosting import hosted
 from tests.server.process import Script, serving
@@ -18,7 +19,7 @@ from mainspring.events import RunResumed, ToolEnded, TurnEnded
 from mainspring.items import Json, text_of
 from mainspring.memory.memory import Memory
 from mainspring.memory.observation import Observation
-from mainspring.providers.scripted import Scripted, say
+from mainspring.providers.scripted import Scripted, call, say
 from mainspring.server.app import server
 from mainspring.server.keys import Keys
 from mainspring.store.sqlite import SqliteStore
@@ -234,3 +235,49 @@ async def test_the_runs_of_two_tenants_are_remembered_apart(http: aiohttp.Client
         for tenant, other in (("a", "b"), ("b", "a")):
             found = await memory.search(f"secret of {other}", tenant=tenant, level="full")
             assert [f"secret of {tenant}" in each.text for each in found] == [True]
+
+
+async def _told(http: aiohttp.ClientSession, url: str, words: str) -> list[str]:
+    async with http.get(f"{url}/memory/search", params={"q": words, "level": "full"}) as answer:
+        return [each["text"] for each in (await answer.json())["data"]]
+
+
+async def test_what_an_agent_has_others_do_is_private_and_forgotten_with_it(http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    written(tmp_path, "boss", dependencies=[{"agent": "helper"}])
+    written(tmp_path, "helper")
+    turns: list[Any] = [call("agent_helper", task="x"), say("marzipan"), say("Done: marzipan.")]
+    engine = Engine(Scripted(*turns * 3), agents=[tmp_path], memory=True)
+    async with hosted(server(engine)) as url:
+
+        async def asked(metadata: Json) -> str:
+            body = {"model": "agent:boss", "input": "Go.", "metadata": metadata}
+            async with http.post(f"{url}/responses", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                return str((await answer.json())["id"])
+
+        await asked({"tags": "secret", "session_id": "private"})
+        assert await _told(http, url, "marzipan") == []
+        await asked({"session_id": "trip"})
+        assert len(await _told(http, url, "marzipan")) == 3
+        async with http.delete(f"{url}/memory/observations", params={"session": "trip"}) as answer:
+            assert (await answer.json())["count"] == 4
+        # A response that is deleted takes the runs of its agents along, and what is remembered of all of them.
+        deleted = await asked({"session_id": "shared"})
+        await engine.memory.record(seen("marzipan of another", session_id="shared"))  # type: ignore[union-attr]
+        async with http.delete(f"{url}/responses/{deleted}") as answer:
+            assert answer.status == 200
+        assert [text for text in await _told(http, url, "marzipan") if "another" not in text] == []
+        assert len(await _told(http, url, "marzipan")) == 1
+        async with http.get(f"{url}/responses") as answer:
+            left = (await answer.json())["data"]
+    assert [each["metadata"]["session_id"] for each in left] == ["trip", "trip", "private", "private"]
+
+
+async def test_what_is_told_of_a_run_after_it_was_deleted_is_not_remembered() -> None:
+    async with Engine(Scripted(say("marzipan")), memory=True) as engine:
+        run = await engine.run("Go.")
+        handle = await engine.attach(run.spec.id)
+        await engine.forget(run.spec.id)
+        await engine.memory.catch_up(handle.retell)
+        assert isinstance(engine.memory, Memory)
+        assert await engine.memory.search("marzipan", tenant="") == []

@@ -28,8 +28,8 @@ async def citations(memory: Memory, query: str, tenant: str = "", **options: obj
 @pytest.mark.requirement("C34")
 async def test_an_observation_is_embedded_and_found_by_its_meaning() -> None:
     async with embeddings() as backend, a_memory(**backend.options()) as memory:
-        await memory.record(seen("The automobile would not start.", id="car"))
-        await memory.record(seen("A fresh baguette every morning.", id="bread"))
+        await memory.capture._keep(seen("The automobile would not start.", id="car"))
+        await memory.capture._keep(seen("A fresh baguette every morning.", id="bread"))
         await memory.settled()
         assert backend.asked == [["The automobile would not start.", "A fresh baguette every morning."]]
         assert (await citations(memory, "vehicle"))[0] == "car"
@@ -109,7 +109,7 @@ async def test_a_text_that_is_refused_does_not_hold_up_the_others() -> None:
 async def test_many_are_embedded_in_batches() -> None:
     async with embeddings() as backend, a_memory(**backend.options()) as memory:
         for number in range(150):
-            await memory.record(seen(f"fact {number}"))
+            await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
         await memory.settled()
         assert sum(map(len, backend.asked)) == 150
         assert len(backend.asked) <= 5

@@ -17,7 +17,7 @@ from tests.server.process import Script, serving
 from mainspring import Engine
 from mainspring.engine.audit import entry_of
 from mainspring.providers.script import Call, Turn
-from mainspring.providers.scripted import Scripted, call, fail, say, stall
+from mainspring.providers.scripted import Scripted, call, calls, fail, refuse, say, stall
 from mainspring.server.app import server
 from mainspring.server.keys import Keys
 
@@ -280,6 +280,8 @@ async def test_a_prompt_is_an_agent_with_its_variables(tmp_path: Path) -> None:
             await client.responses.create(prompt={"id": "bee", "variables": {"who": INJECTION}})
         with pytest.raises(openai.BadRequestError, match="reads like orders"):
             await client.responses.create(model="agent:bee", input=INJECTION)
+        with pytest.raises(openai.NotFoundError, match="there is no agent `wasp`"):
+            await client.responses.create(model="AGENT:wasp", input="Hi.")
     it.script.assert_done()
 
 
@@ -336,3 +338,75 @@ async def test_a_served_process_has_the_agents_of_its_settings(tmp_path: Path) -
                 listed = await answer.json()
     assert (told["output"], told["tools_used"]) == ({"text": "hello"}, ["file_ops"])
     assert [agent["name"] for agent in listed["data"]] == ["bee", "new"]
+
+
+async def test_what_a_person_lets_go_on_stays_bound_by_the_agent_that_asked(tmp_path: Path) -> None:
+    written(tmp_path, "bee", governance={"tool_policies": {"write": "ask", "look": "deny"}})
+    again = calls(call("write", text="b"), expect="wrote a")
+    other = calls(call("look", at="c"), expect="wrote b")
+    async with door(tmp_path, call("write", text="a"), again, other, say("Enough.")) as it:
+        _, told = await it.post("bee/invoke-iterative", {"inputs": {}, "enable_double_confirmation": False})
+        assert told["termination_reason"] == "approval_required"
+        client = it.client()
+        waiting = told["run_id"]
+        for _ in range(2):
+            request = (await client.responses.retrieve(waiting)).output[-1]
+            assert request.type == "mcp_approval_request"
+            said: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+            # No agent is named here: the client only passes on what the person said.
+            waiting = (await client.responses.create(previous_response_id=waiting, input=[said])).id
+        run = (await it.engine.attach(waiting)).run
+    assert run.text == "Enough."
+    assert [charter.agent for charter in run.spec.charters] == ["bee"]
+    denied = [item for item in run.output if getattr(item, "is_error", False)]
+    assert len(denied) == 1
+    it.script.assert_done()
+
+
+async def test_metadata_and_store_of_a_run_are_given_and_unknown_keys_refused(tmp_path: Path) -> None:
+    written(tmp_path, "bee")
+    async with door(tmp_path, say("Hm."), say("Hm!")) as it:
+        status, told = await it.post("bee/invoke", {"inputs": {}, "metadata": {"tags": "secret"}})
+        assert status == 200
+        status, shown = await it.get(f"responses/{told['run_id']}")
+        assert (status, shown["metadata"]) == (200, {"tags": "secret"})
+        status, told = await it.post("bee/invoke", {"inputs": {}, "store": False})
+        assert (status, (await it.get(f"responses/{told['run_id']}"))[0]) == (200, 404)
+        for path, body, why in (
+            ("bee/invoke", {"input": {}}, "there is no `input` in this request; did you mean `inputs`?"),
+            ("bee/invoke-iterative", {"autonomy_levl": 0}, "did you mean `autonomy_level`?"),
+            ("bee/invoke-iterative/stream", {"x": 0}, "there is no `x` in this request; known: `inputs`"),
+        ):
+            status, told = await it.post(path, body)
+            assert (status, told["error"]["code"]) == (400, "unknown_parameter")
+            assert why in told["error"]["message"]
+    it.script.assert_done()
+
+
+async def test_a_refusal_is_told_and_is_no_answer(tmp_path: Path) -> None:
+    written(tmp_path, "bee")
+    async with door(tmp_path, refuse("No."), refuse("No.")) as it:
+        status, told = await it.post("bee/invoke", {"inputs": {}})
+        assert (status, told["error"]["code"]) == (502, "run_failed")
+        assert "it refused: No." in told["error"]["message"]
+        status, told = await it.post("bee/invoke-iterative", {"inputs": {}})
+        assert (status, told["termination_reason"], told["raw_response"]) == (200, "error", "No.")
+
+
+async def test_a_run_of_an_agent_can_be_cancelled(tmp_path: Path) -> None:
+    written(tmp_path, "bee")
+    async with door(tmp_path, stall()) as it:
+        path = f"{it.url}/agents/bee/invoke-iterative/stream"
+        async with it.session.post(path, json={"inputs": {}}) as answer:
+            first = json.loads((await answer.content.readuntil(b"\n\n")).decode().removeprefix("data: "))
+            async with it.session.post(f"{it.url}/responses/{first['data']['run_id']}/cancel") as cancelled:
+                assert (cancelled.status, (await cancelled.json())["status"]) == (200, "cancelled")
+            assert b'"termination_reason":"cancelled"' in await answer.content.read()
+
+
+async def test_a_model_that_fails_by_any_name_is_a_502(tmp_path: Path) -> None:
+    written(tmp_path, "bee", constraints={"max_retries": 0})
+    async with door(tmp_path, fail("server_error"), fail("server_error")) as it:
+        for path in ("bee/invoke", "bee/invoke-iterative"):
+            status, told = await it.post(path, {"inputs": {}})
+            assert (status, told["error"]["code"]) == (502, "server_error")

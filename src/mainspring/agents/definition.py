@@ -64,6 +64,7 @@ _VERSION = re.compile(
 )
 _AGENT_ID = re.compile(r"AGT-\d{3}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
 
 
@@ -169,6 +170,7 @@ def parse_definition(text: str, file: Path) -> AgentDefinition:
     """The agent that this text defines. Raises as `read_definition` does; `file` is named in mistakes, and says YAML or JSON."""
     written = Written(file, text)
     definition = written.made(AgentDefinition)
+    _check_names(written)
     if definition is not None:
         _check(definition, written)
     written.check()
@@ -210,15 +212,20 @@ def _domains(given: bool | str | tuple[str, ...] | None) -> tuple[str, ...] | No
     return (EVERYTHING,) if listed is not None and {"all", EVERYTHING} & set(listed) else listed
 
 
+def _check_names(written: Written) -> None:
+    """Finds names that are none, also where something else is wrong with the definition."""
+    given = written.value if isinstance(written.value, dict) else {}
+    for field, pattern, problem in (
+        ("name", _NAME, "cannot name an agent; use 2 to 64 lower-case letters, digits and hyphens, a letter first"),
+        ("version", _VERSION, "is no version; write three numbers, as in `1.0.0`"),
+        ("agent_id", _AGENT_ID, "is no agent id; write one like `AGT-001`"),
+    ):
+        if isinstance(value := given.get(field), str) and not pattern.fullmatch(value):
+            written.fault((field,), f"`{value}` {problem}")
+
+
 def _check(definition: AgentDefinition, written: Written) -> None:
     """Finds what types alone do not tell."""
-    if not _NAME.fullmatch(definition.name):
-        rule = "use 2 to 64 lower-case letters, digits and hyphens, a letter first"
-        written.fault(("name",), f"`{definition.name}` cannot name an agent; {rule}")
-    if not _VERSION.fullmatch(definition.version):
-        written.fault(("version",), f"`{definition.version}` is no version; write three numbers, as in `1.0.0`")
-    if definition.agent_id is not None and not _AGENT_ID.fullmatch(definition.agent_id):
-        written.fault(("agent_id",), f"`{definition.agent_id}` is no agent id; write one like `AGT-001`")
     for index, capability in enumerate(definition.spec_capabilities):
         if capability not in SPEC_CAPABILITIES:
             told = hint(capability, tuple(SPEC_CAPABILITIES))
@@ -229,6 +236,8 @@ def _check(definition: AgentDefinition, written: Written) -> None:
     for index, dependency in enumerate(definition.dependencies):
         if dependency.agent == definition.name:
             written.fault(("dependencies", index), "an agent cannot call itself; take this dependency out")
+        if dependency.agent in [each.agent for each in definition.dependencies[:index]]:
+            written.fault(("dependencies", index), f"`{dependency.agent}` is there twice; keep one of them")
         if len(dependency.agent) > MOST_TOOL_NAME:
             told = f"`{dependency.agent}` has more than {MOST_TOOL_NAME} characters, so it cannot be called; rename it"
             written.fault(("dependencies", index), told)
@@ -236,6 +245,9 @@ def _check(definition: AgentDefinition, written: Written) -> None:
         if name not in definition.inputs:
             told = f"`{{{{ {name} }}}}` stands for no input; {hint(name, tuple(definition.inputs))}"
             written.fault(("prompts", "user"), told)
+    for other in _BRACES.findall(SLOT.sub("", definition.prompts.user)):
+        told = f"`{other[:80]}` is nothing that could be filled in; write `{{{{ name }}}}` with the name of an input"
+        written.fault(("prompts", "user"), told)
     _check_governance(definition.governance, written)
 
 

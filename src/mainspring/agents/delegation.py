@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from anyio import to_thread
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.agents.definition import TOOL_PREFIX
 from mainspring.agents.inputs import checked, message
 from mainspring.agents.orders import Manner, refusal
-from mainspring.agents.result import ToolLoopConfig, tool_loop_result
+from mainspring.agents.result import ToolLoopConfig, lack, tool_loop_result
 from mainspring.engine.engine import Handle
 from mainspring.errors import CallerError, InvalidRequest, NotFound
-from mainspring.events import ToolStarted, TurnStarted
-from mainspring.items import FunctionCall, Json, ToolDefinition, ToolKind, Usage, user
+from mainspring.events import ToolStarted, TurnStarted, Used
+from mainspring.items import FunctionCall, Json, ToolDefinition, ToolKind, user
+from mainspring.loop.purse import spent
 from mainspring.loop.run import Run
+from mainspring.memory.capture import SESSION, TAGS, session_of
 from mainspring.policies.autonomy.budget import AutonomyBudget
 from mainspring.policies.autonomy.context import Ceilings, Spent, ceilings, least
 from mainspring.policies.autonomy.enforce import MEASURES
@@ -44,17 +45,6 @@ if TYPE_CHECKING:
 
 KEPT: Final = 0.2
 REMEMBERED: Final = 256
-
-
-class Used(Struct, frozen=True):
-    """What runs have used of the limits that they share."""
-
-    turns: int = 0
-    calls: int = 0
-    usage: Usage = Usage()
-
-    def __add__(self, other: "Used") -> "Used":
-        return Used(self.turns + other.turns, self.calls + other.calls, self.usage + other.usage)
 
 
 class AgentTools:
@@ -84,7 +74,7 @@ class AgentTools:
             raise
         if not handle.run.spec.store:
             self._remember(handle.run)
-        return _answer(call, handle.run)
+        return replace(_answer(call, handle.run), used=used_by(handle.run))
 
     def _remember(self, run: Run) -> None:
         """Keeps what a run has used that nothing else will tell of."""
@@ -119,30 +109,15 @@ class AgentTools:
             caller=spec.caller,
             store=spec.store,
             within=spec.id,
+            # What is private stays so, and is forgotten together.
+            metadata={SESSION: session_of(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
             traceparent=traceparent_of(spec),
             context_tokens=spec.window.context_tokens,
         )
         made = await runtime.orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
-        held = replace(made, limits=_within(made.limits, await self._left(caller, earlier), max(beside, 1)))
+        held = replace(made, limits=_within(made.limits, _left(caller, earlier), max(beside, 1)))
         budget = budget_of(spec)
         return held if budget is None else narrowed(held, await self._share(budget, caller, earlier, max(beside, 1)))
-
-    async def _left(self, caller: Run, earlier: Sequence[Run]) -> Limits:
-        """What is left of the caller's limits."""
-        limits = caller.spec.limits
-        used = sum([await self._used(run) for run in earlier], Used(caller.turns, caller.calls_allowed, caller.usage))
-        seconds = None if limits.max_seconds is None else limits.max_seconds - caller.elapsed
-        return Limits(
-            max_turns=_rest(limits.max_turns, used.turns),
-            max_tool_calls=_rest(limits.max_tool_calls, used.calls),
-            max_tokens=_rest(limits.max_tokens, used.usage.total_tokens),
-            max_output_tokens=_rest(limits.max_output_tokens, used.usage.output_tokens),
-            max_seconds=seconds,
-        )
-
-    async def _used(self, run: Run) -> Used:
-        own = Used(run.turns, run.calls_allowed, run.usage)
-        return sum([await self._used(child) for child in await self._children(run, run.allowed)], own)
 
     async def _earlier(self, caller: Run) -> list[Run]:
         """The runs that the caller's earlier turns have begun."""
@@ -198,6 +173,25 @@ def _latest(run: Run) -> list[FunctionCall]:
     return [item for item in said if isinstance(item, FunctionCall)]
 
 
+def used_by(run: Run) -> Used:
+    """What a run has used, with the runs that it has begun in turn."""
+    return Used(run.turns, run.calls_allowed, spent(run)) + run.delegated
+
+
+def _left(caller: Run, earlier: Sequence[Run]) -> Limits:
+    """What is left of the caller's limits."""
+    limits = caller.spec.limits
+    used = sum([used_by(run) for run in earlier], Used(caller.turns, caller.calls_allowed, spent(caller)))
+    seconds = None if limits.max_seconds is None else limits.max_seconds - caller.elapsed
+    return Limits(
+        max_turns=_rest(limits.max_turns, used.turns),
+        max_tool_calls=_rest(limits.max_tool_calls, used.calls),
+        max_tokens=_rest(limits.max_tokens, used.usage.total_tokens),
+        max_output_tokens=_rest(limits.max_output_tokens, used.usage.output_tokens),
+        max_seconds=seconds,
+    )
+
+
 def _rest(most: int | None, used: int) -> int | None:
     return None if most is None else most - used
 
@@ -250,7 +244,7 @@ def _answer(call: ToolCall, run: Run) -> ToolResult:
     told = msgspec.json.encode(result.output).decode()
     if result.termination_reason == "completed":
         return ToolResult(call.id, told)
-    has = f" What it has said last: {told}" if result.raw_response else ""
-    why = f": {run.error.message}" if run.error is not None else ""
+    has = f" What it has said last: {told}" if run.text else ""
+    why = f": {lack(run)}" if result.termination_reason == "error" else ""
     name = run.spec.agent
     return ToolResult(call.id, f"The agent `{name}` did not finish ({result.termination_reason}{why}).{has}", is_error=True)

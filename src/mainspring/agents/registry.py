@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
 from pathlib import Path
+from stat import S_ISREG
 from types import MappingProxyType
 from typing import Final
 
@@ -123,13 +124,23 @@ def _lack(definition: AgentDefinition, agents: Collection[str], skills: Collecti
 
 
 def _files(folder: Path, problems: list[str]) -> list[tuple[str, Stamp]]:
-    found: list[tuple[str, Stamp]] = []
+    """The definitions in a folder. What cannot be looked at is a problem of its own, and of no other file."""
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file():
-                    stat = entry.stat()
-                    found.append((entry.path, (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)))
+            paths = [entry.path for entry in entries if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")]
     except OSError as error:
         problems.append(f"{folder}: there are no agents to be read: {error.strerror}; name a folder that holds agents")
-    return sorted(found)
+        return []
+    found: list[tuple[str, Stamp]] = []
+    for path in sorted(paths):
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            if os.path.lexists(path):  # else it is gone by now
+                problems.append(f"{path}: it cannot be read: {error.strerror}; mend the link, or take it away")
+            continue
+        if S_ISREG(stat.st_mode):
+            found.append((path, (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)))
+        else:
+            problems.append(f"{path}: it is no file; take it out of this folder, or rename it")
+    return found

@@ -1,18 +1,14 @@
 """What an agent's run comes to, in the words of the iterative runtime: views of the run, and nothing else."""
 
-from typing import Final
-
 from msgspec import Struct
 
 from mainspring.agents.output import parsed
 from mainspring.events import Reason
-from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, text_of
+from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, Refusal, text_of
 from mainspring.loop.reasons import Termination, termination
 from mainspring.loop.request import request_for
 from mainspring.loop.run import Run
 from mainspring.spec import CONFIRM
-
-ANSWERED: Final = (Reason.FINAL_ANSWER, Reason.REFUSAL)
 
 
 class ToolLoopConfig(Struct, frozen=True):
@@ -84,29 +80,59 @@ class ToolLoopResult(Struct, frozen=True):
 
 
 def tool_loop_result(run: Run) -> ToolLoopResult:
-    """The result of a run that has ended. Calls are counted if they were let through."""
+    """The result of a run that has ended. Calls are counted if they were let through, tokens with those of agents it called."""
+    said = words(run)
     return ToolLoopResult(
-        output=parsed(run.text, outputs_of(run)),
-        raw_response=run.text,
-        tokens_used=run.usage.total_tokens,
+        output=parsed(said, outputs_of(run)),
+        raw_response=said,
+        tokens_used=(run.usage + run.delegated.usage).total_tokens,
         model=run.spec.model,
         iterations=run.turns,
         tool_calls_made=run.calls_allowed,
         tools_used=run.tools_used,
-        termination_reason=termination(run),
+        termination_reason=outcome(run),
         run_id=run.spec.id,
     )
+
+
+def words(run: Run) -> str:
+    """What the agent has said last, be it that it refuses."""
+    if run.text:
+        return run.text
+    said = [entry.item for entry in run.transcript[run.base :] if entry.origin == "model" and not entry.hidden]
+    messages = [item for item in said if isinstance(item, Message)]
+    return "".join([part.refusal for item in messages[-1:] for part in item.content if isinstance(part, Refusal)])
+
+
+def has_answered(run: Run) -> bool:
+    """Whether there is an answer: to refuse, or to say nothing, is none."""
+    return run.reason is Reason.FINAL_ANSWER and bool(run.text.strip())
+
+
+def outcome(run: Run) -> Termination:
+    """How the run has ended; `completed` only with an answer."""
+    told = termination(run)
+    return "error" if told == "completed" and not has_answered(run) else told
+
+
+def lack(run: Run) -> str:
+    """Why there is no answer."""
+    if run.error is not None:
+        return run.error.message
+    if run.reason is Reason.REFUSAL:
+        return f"it refused: {words(run)}"
+    return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{outcome(run)}`"
 
 
 def tool_loop_state(run: Run) -> ToolLoopState:
     return ToolLoopState(
         iterations=run.turns,
-        total_tokens=run.usage.total_tokens,
+        total_tokens=(run.usage + run.delegated.usage).total_tokens,
         tool_calls_made=run.calls_allowed,
         tools_used=run.tools_used,
         messages=messages(run),
         consecutive_errors=run.errors_in_row,
-        termination_reason=termination(run) if run.has_ended else "",
+        termination_reason=outcome(run) if run.has_ended else "",
     )
 
 

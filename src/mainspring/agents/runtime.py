@@ -15,13 +15,12 @@ from mainspring.agents.inputs import checked, message, understood
 from mainspring.agents.orders import Effort, Manner, Orders
 from mainspring.agents.prompt import Recall
 from mainspring.agents.registry import AgentRegistry
-from mainspring.agents.result import ANSWERED, AgentResult, ToolLoopConfig, ToolLoopResult, tool_loop_result
+from mainspring.agents.result import AgentResult, ToolLoopConfig, ToolLoopResult, has_answered, lack, tool_loop_result
 from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
 from mainspring.engine.engine import Handle
-from mainspring.errors import InvalidRequest, RunFailed
+from mainspring.errors import InvalidInputs, InvalidRequest, RunFailed
 from mainspring.ids import NewId
-from mainspring.items import Item, Json, ToolDefinition, encode, user
-from mainspring.loop.reasons import termination
+from mainspring.items import InputFile, InputText, Item, Json, Message, OutputText, Part, ToolDefinition, encode, user
 from mainspring.loop.run import Run
 from mainspring.policies.injection import refuse_injection
 from mainspring.ports import Note, Store
@@ -29,6 +28,8 @@ from mainspring.skills.folder import SkillFolders
 from mainspring.spec import Caller, RunSpec, spec_for
 
 PREFIX: Final = "agent:"
+DOMAIN_CHARS: Final = 100
+MOST_INPUT_BYTES: Final = 1024 * 1024
 
 
 class Host(Protocol):
@@ -63,6 +64,7 @@ class Options(TypedDict, total=False):
     background: bool
     store: bool
     id: str
+    traceparent: str
 
 
 _MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds")
@@ -97,7 +99,7 @@ class AgentRuntime:
 
         Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no whole answer: its run has what there is."""
         run = await (await self.start(name, inputs, None, **options)).wait()
-        if run.reason not in ANSWERED:
+        if not has_answered(run):
             raise failure(run)
         return tool_loop_result(run).agent_result
 
@@ -130,9 +132,14 @@ class AgentRuntime:
         config: ToolLoopConfig | None = None,
         **options: Unpack[Options],
     ) -> RunSpec:
-        """The order for such a run."""
+        """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
         definition = self.registry.get(name)
         engine, given = self.engine, checked(definition, inputs or {})
+        domain = _checked_domain(options.get("domain") or "")
+        if len(encode(given)) > MOST_INPUT_BYTES:
+            told = f"the inputs of agent `{name}` have more than {MOST_INPUT_BYTES} bytes; put what is long into a file"
+            raise InvalidInputs(told, param="inputs")
+        await self._screen(name, {**(inputs or {}), **({"domain": domain} if domain else {})}, options)
         fields: Json = {field: value for field, value in options.items() if field not in _MANNER and value is not None}
         manner = {field: value for field, value in options.items() if field in _MANNER and value is not None}
         spec = spec_for(
@@ -151,6 +158,9 @@ class AgentRuntime:
         """An order that another door has made, as one for this agent. With `variables`, they are its inputs, said before what the
         order says; without, the agent is spoken to as it comes. It is not asked whether it is done: its client can."""
         definition = self.registry.get(name)
+        # What functions of the client's give back is material, as is what tools of the server do.
+        texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
+        await self._screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
         said: tuple[Item, ...] = ()
         if variables is not None:
             given = checked(definition, understood(definition, variables))
@@ -158,8 +168,9 @@ class AgentRuntime:
         config = ToolLoopConfig(enable_double_confirmation=False)
         return await self.orders.applied(replace(spec, input=(*said, *spec.input)), definition, Manner(config))
 
-    async def screen(self, name: str, inputs: object, *, tenant: str = "", caller: Caller | None = None) -> None:
+    async def _screen(self, name: str, inputs: object, options: Options) -> None:
         """Raises `InvalidRequest` for inputs that try to give orders to the model, and leaves a note of it in the audit."""
+        tenant, caller = options.get("tenant", ""), options.get("caller")
         try:
             await to_thread.run_sync(refuse_injection, inputs)
         except InvalidRequest as error:
@@ -174,7 +185,27 @@ class AgentRuntime:
             raise
 
 
+def _checked_domain(domain: str) -> str:
+    """It enters what the agent is told about itself, so it is a few words and nothing else."""
+    if len(domain) > DOMAIN_CHARS or not domain.isprintable():
+        told = (
+            f"domain must be one line of at most {DOMAIN_CHARS} characters, not `{domain[:40]!r}`; put the rest into the inputs"
+        )
+        raise InvalidRequest(told, param="domain")
+    return domain
+
+
+def _texts(part: Part) -> list[str]:
+    """What there is to read in a piece of a message."""
+    match part:
+        case InputText(text) | OutputText(text):
+            return [text]
+        case InputFile(filename, data):
+            return [text for text in (filename, data) if isinstance(text, str)]
+        case _:
+            return []
+
+
 def failure(run: Run) -> RunFailed:
     """Why there is no answer, and where what there is can be found."""
-    why = run.error.message if run.error is not None else f"it ended by `{termination(run)}`"
-    return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {why}")
+    return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {lack(run)}")

@@ -19,7 +19,9 @@ Has an agent work on its inputs, and shows it live.
 Examples:
 
     mainspring agents run code-review --input path=src --builtin file_ops
+
     mainspring agents run summary --inputs '{"text": "..."}' --once
+
     cat ticket.json | mainspring agents run triage --inputs - --level 1 --database runs.db
 """
 
@@ -100,16 +102,8 @@ def run_agent(
     from mainspring.cli.follow import follow, launch
     from mainspring.cli.run import Setup, view_for
 
-    settings = _settings(folder, config)
-    setup = Setup(
-        model or settings.model,
-        base_url,
-        api_key,
-        tuple(tool or settings.tools),
-        builtins=tuple(builtin or settings.builtins),
-        agents=tuple(settings.agents),
-        skills=tuple(settings.skills),
-    )
+    settings = _settings(folder, config, tools=tuple(tool) if tool else None, builtins=tuple(builtin) if builtin else None)
+    setup = Setup(model, base_url, api_key, (), settings=settings)
     loop = None if once else ToolLoopConfig(max_iterations=max_iterations, enable_double_confirmation=confirm)
     given = _inputs(input or (), inputs)
     engine = setup.engine(database)
@@ -123,12 +117,12 @@ def run_agent(
     return launch(live())
 
 
-def _settings(folders: list[Path] | None, config: Path | None) -> "Settings":
+def _settings(folders: list[Path] | None, config: Path | None, **given: object) -> "Settings":
     """The settings in force. Raises `InvalidRequest` if no folder of agents is named anywhere."""
     from mainspring.config import load
     from mainspring.errors import InvalidRequest
 
-    settings = load({"agents": tuple(map(str, folders)) if folders else None}, file=config)
+    settings = load({"agents": tuple(map(str, folders)) if folders else None, **given}, file=config)
     if not settings.agents:
         raise InvalidRequest("no folder of agents is named; pass --folder DIR, or set `agents` in mainspring.toml")
     return settings

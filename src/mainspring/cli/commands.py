@@ -245,6 +245,9 @@ def resume(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The settings that it began under.", show_default=False)
+    ] = None,
     json: Events = False,
 ) -> int:
     from mainspring.cli.run import Setup, resume
@@ -252,8 +255,8 @@ def resume(
 
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
-    known = load({})
-    setup = Setup(model, base_url, api_key, tuple(tool or ()), agents=known.agents, skills=known.skills)
+    known = load({}, file=config)
+    setup = Setup(model, base_url, api_key, tuple(tool or ()), agents=known.agents, skills=known.skills, config=config)
     return resume(run_id, setup, database, as_json=json)
 
 
@@ -302,12 +305,14 @@ def chat(
     from mainspring.cli.chat import Talk, chat
     from mainspring.cli.run import Setup
     from mainspring.cli.tasks import data_folder
+    from mainspring.config import load
     from mainspring.decisions.settings import decisions_of
 
-    given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution}
+    given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution, "model": model}
     named = {name: str(value) for name, value in given.items() if value is not None}
     # Whoever waits at a terminal can stop waiting themselves.
-    settings = decisions_of({"model_seconds": 300, **named})
+    settings = decisions_of({"model_seconds": 300, **load({}).decisions, **named})
+    model = model or settings.model
     talk = Talk(user, conversation, message)
     return chat(talk, Setup(model, base_url, api_key, ()), settings, folder or data_folder(), as_json=json)
 

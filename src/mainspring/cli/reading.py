@@ -16,6 +16,13 @@ def reader(database: Path) -> Engine:
     return Engine(Scripted(), database=database)
 
 
+def kept_in(database: Path | None) -> Path:
+    """The database that is named, else that of the settings."""
+    from mainspring.config import load
+
+    return database if database is not None else Path(load({}).database)
+
+
 async def found(engine: Engine, run_id: str, database: Path) -> Handle:
     """The run as far as the database has it. Raises `NotFound`, with the way to find out which there are."""
     try:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring import backends
 from mainspring.agents.definition import TOOL_PREFIX
@@ -15,20 +16,18 @@ from mainspring.cli.lines import Lines
 from mainspring.cli.plain import say
 from mainspring.cli.reading import found, how_to_list, reader
 from mainspring.cli.screen import Screen
-from mainspring.config import Settings, load
+from mainspring.composition import composed
+from mainspring.config import Remembering, Settings, load
 from mainspring.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.items import ToolDefinition
 from mainspring.loop.run import Run
-from mainspring.oversight import plan_of, policies_of
 from mainspring.ports import Provider
-from mainspring.spec import PresetName, ToolChoice
-from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.functions import load as load_tools
-from mainspring.workshop import Workshop
+from mainspring.spec import STEP_MODEL, PresetName, ToolChoice
 
 
 class Setup(Struct, frozen=True):
-    """Who answers, how, and with which tools."""
+    """Who answers, how, and with which tools. With `settings` they say what there is; without, mainspring.toml only governs what
+    the options name."""
 
     model: str | None
     base_url: str | None
@@ -41,45 +40,47 @@ class Setup(Struct, frozen=True):
     builtins: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
+    settings: Settings | None = None
+    config: Path | None = None
 
     def engine(self, database: Path | None, model: str | None = None) -> Engine:
-        """An engine set up like this, with `model` if none is named, governed by mainspring.toml as a server would be.
+        """An engine set up like this, with `model` if none is named, governed as a server would be.
 
         Raises `InvalidRequest` for what cannot be had.
         """
-        functions = dict.fromkeys([function for reference in self.tools for function in load_tools(reference)])
-        provider, name = self._answering(self.model or model)
-        settings = load({})
+        settings = self._settings()
+        provider, name = self._answering(self.model or model or settings.model, settings)
         try:
-            engine = Engine(
-                provider,
-                tools=tuple(functions),
-                instructions=self.instructions,
-                database=database,
-                audit=database is not None,
-                preset=self.preset,
-                workshop=Workshop(self.builtins, working_dir=Path.cwd()) if self.builtins else None,
-                policies=policies_of(settings.governance, AddressGuard(settings.allow_hosts)),
-                budget=plan_of(settings.budget),
-                agents=[Path(folder) for folder in self.agents],
-                skills=[Path(folder) for folder in self.skills],
-            )
+            return composed(settings, provider, name, database=database, instructions=self.instructions, preset=self.preset)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        engine.owns_provider, engine.model = True, name
-        return engine
 
-    def _answering(self, model: str | None) -> tuple[Provider, str]:
+    def _settings(self) -> Settings:
+        found = self.settings or replace(
+            load({}, file=self.config),
+            tools=self.tools,
+            builtins=self.builtins,
+            agents=self.agents,
+            skills=self.skills,
+            workflows=(),
+            mcp={},
+            memory=Remembering(),
+        )
+        return found if found.working_dir is not None else replace(found, working_dir=str(Path.cwd()))
+
+    def _answering(self, model: str | None, settings: Settings) -> tuple[Provider, str]:
         if self.record is not None or self.replay is not None:
             return self._taped(model), model or ""
-        settings = load({"model": model}) if self.base_url is None and self.api_key is None else Settings()
-        if settings.providers and not (model or "").startswith(("scripted:", "local:")):
-            answering = backends.configured_answering(settings, progress=say)
+        base_url, api_key, is_named = self.base_url, self.api_key, self.base_url is not None or self.api_key is not None
+        if settings.providers and not is_named and not (model or "").startswith(("scripted:", "local:")):
+            answering = backends.configured_answering(replace(settings, model=model), progress=say)
             return answering.provider, answering.model
+        if self.settings is not None and not is_named:
+            base_url, api_key = settings.base_url, settings.backend_key
         if model:
-            return backends.provider_for(model, self.base_url, self.api_key, progress=say), model
-        if self.base_url is not None:
-            raise InvalidRequest(f"no model is named; pass --model with a name that {self.base_url} knows")
+            return backends.provider_for(model, base_url, api_key, progress=say), model
+        if base_url is not None:
+            raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
         if (found := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
             raise InvalidRequest(
                 "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
@@ -151,6 +152,7 @@ def resume(run_id: str | None, setup: Setup, database: Path, *, as_json: bool) -
             left = (await found(reading, run_id, database)).run
         engine = setup.engine(database, model=left.spec.model)
         check_tools(engine, left)
+        check_governed(engine, left)
         async with engine:
             return await follow(await engine.resume(run_id), view_for(as_json), database)
 
@@ -180,10 +182,21 @@ def view_for(as_json: bool) -> View:
 def check_tools(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
     known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.agents}
-    needed = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
-    if missing := [name for name in needed if name not in known]:
+    needed = [tool for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
+    if run.spec.model == STEP_MODEL:  # steps have a tool that no model is told of
+        needed = [tool for tool in needed if not engine.can_perform(tool)]
+    if missing := [tool.name for tool in needed if tool.name not in known]:
         names = ", ".join([f"`{name}`" for name in missing])
         raise InvalidRequest(f"run `{run.spec.id}` uses the tools {names}; pass them with --tool MODULE:FUNCTION, as to `run`")
+
+
+def check_governed(engine: Engine, run: Run) -> None:
+    """Raises `InvalidRequest` unless the settings in force are those that the run began under, or it began under none."""
+    if run.spec.governed not in ("", engine.governed):
+        raise InvalidRequest(
+            f"run `{run.spec.id}` began under other settings of governance or budget than those in force here; name the ones it "
+            "began under with --config FILE, from the folder that it began in, or leave it to its server"
+        )
 
 
 def _prompt(given: str) -> str:

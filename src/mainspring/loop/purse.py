@@ -28,7 +28,7 @@ def room(run: Run, items: Sequence[Item]) -> int | None:
     """How many tokens the output of the next turn may have, below 1 if the turn may not begin; None if there is no purse."""
     if (purse := run.spec.purse) is None:
         return None
-    used, asked, price = spent(run), told(run, items), purse.price
+    used, asked, price = spent(run) + run.delegated.usage, told(run, items), purse.price
     bounds = [] if purse.tokens is None else [purse.tokens - used.total_tokens - asked]
     if purse.cost is not None:
         dearest = max([each for each in (price.input, price.cached, price.cache_write) if each is not None])

@@ -68,7 +68,8 @@ class Items(Sequence[Item]):
 class ModelRequest(Struct, frozen=True):
     """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number.
 
-    `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line.
+    `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line. One that is not
+    `is_patient` is not asked again after a rate limit.
     """
 
     run_id: str
@@ -86,6 +87,7 @@ class ModelRequest(Struct, frozen=True):
     reasoning: Json | None = None
     extra: Json | None = None
     tenant: str = ""
+    is_patient: bool = True
 
 
 def request_for(run: Run) -> ModelRequest:

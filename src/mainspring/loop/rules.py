@@ -67,16 +67,17 @@ def _between_turns(run: Run) -> Finish | Nudge | None:
         return Finish("failed", Reason.ERRORS_IN_ROW, run.failure or told)
     if not run.unanswered or run.closing is not None:
         return None
-    if limits.max_tokens is not None and run.usage.total_tokens >= limits.max_tokens:
+    usage, turns = run.usage + run.delegated.usage, run.turns + run.delegated.turns
+    if limits.max_tokens is not None and usage.total_tokens >= limits.max_tokens:
         return Finish("incomplete", Reason.BUDGET)
-    if limits.max_output_tokens is not None and run.usage.output_tokens >= limits.max_output_tokens:
+    if limits.max_output_tokens is not None and usage.output_tokens >= limits.max_output_tokens:
         return Finish("incomplete", Reason.OUTPUT_TRUNCATED)
     # Only with tokens left can a limit grant a closing turn, so these come second.
     if run.stop is not None:
         return _limit(run, run.stop)
-    if limits.max_turns is not None and run.turns >= limits.max_turns:
+    if limits.max_turns is not None and turns >= limits.max_turns:
         return _limit(run, Reason.MAX_TURNS)
-    if limits.budget_turns is not None and run.turns >= limits.budget_turns:
+    if limits.budget_turns is not None and turns >= limits.budget_turns:
         return _limit(run, Reason.BUDGET)
     if limits.max_repeats is not None and run.repeats == limits.max_repeats and not run.is_warned:
         return Nudge("repeat", run.spec.completion.repeat)
@@ -108,7 +109,8 @@ def excess(run: Run, call: Call) -> Excess | None:
         told = f"Not executed: at most {cap} tool calls are allowed in one turn. Call again in the next."
         return Excess("max_tool_calls_per_turn", told)
     tool = run.spec.tool(call.item.name)
-    if most is not None and run.calls_allowed >= most and not (tool is not None and tool.kind == "function"):
+    made = run.calls_allowed + run.delegated.calls
+    if most is not None and made >= most and not (tool is not None and tool.kind == "function"):
         told = f"Not executed: the limit of {most} tool calls for this run is reached."
         return Excess("max_tool_calls", told, Reason.MAX_TOOL_CALLS)
     return None

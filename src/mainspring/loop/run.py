@@ -41,6 +41,7 @@ from mainspring.events import (
     TurnAborted,
     TurnEnded,
     TurnStarted,
+    Used,
 )  # fmt: skip
 from mainspring.ids import derived
 from mainspring.items import (
@@ -78,13 +79,15 @@ CUT_OFF = "Not executed: the model's turn was cut off before it ended."
 
 
 class Call(Struct, frozen=True):
-    """A call that has no place in the transcript for its output yet. `position` counts the calls of its turn from 0."""
+    """A call that has no place in the transcript for its output yet. `position` counts the calls of its turn from 0; `policy` is
+    the one whose verdict stands."""
 
     item: FunctionCall
     position: int
     verdict: Judgement | None = None
     is_started: bool = False
     output: FunctionCallOutput | None = None
+    policy: str = ""
 
 
 class Run(Struct, frozen=True):
@@ -94,7 +97,8 @@ class Run(Struct, frozen=True):
     yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well,
     `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
     `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
-    out, when the transcript had `counted` entries; 0 if that is not known.
+    out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
+    its calls: it counts against the limits of this one.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -122,6 +126,7 @@ class Run(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
     lost: Usage = Usage()
+    delegated: Used = Used()
     context: int = 0
     counted: int = 0
     calls_allowed: int = 0
@@ -261,7 +266,8 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             run.call(call_id)
             return {}
         case ToolEnded(call_id, output, is_error):
-            return _answered(run, run.call(call_id), output, is_error)
+            answered = _answered(run, run.call(call_id), output, is_error)
+            return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
         case Nudged(kind, text, reason):
             return _nudged(run, kind, text, reason)
         case RunResumed():
@@ -414,7 +420,7 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
     is_handed_over = call.is_started and event.verdict == "client"
     if call.output is not None or (call.verdict is not None and not is_handed_over):
         raise Malformed(f"call `{event.call_id}` has been judged already")
-    judged = replace(call, verdict=event.verdict, is_started=False)
+    judged = replace(call, verdict=event.verdict, is_started=False, policy=event.policy)
     changes: Changes = {"status": "in_progress", "calls": _swapped(run.calls, call, judged), "stop": run.stop or event.stop}
     match event.verdict:
         case "allow":

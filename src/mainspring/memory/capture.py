@@ -22,7 +22,8 @@ from mainspring.events import CallJudged, Event, Recorded, ToolEnded, TurnEnded
 from mainspring.ids import random_id
 from mainspring.items import FunctionCall, Json, Message, Refusal, flaw, text_of
 from mainspring.loop.run import Run
-from mainspring.memory.observation import Cleaner, EventType, Observation, Redact
+from mainspring.memory.observation import RUN, Cleaner, EventType, Observation, Redact
+from mainspring.memory.rows import Whose
 from mainspring.memory.shelf import Shelf
 from mainspring.spec import RunSpec
 
@@ -50,6 +51,7 @@ class ObservationCapture:
         self._written = written
         self._pending: list[Observation] = []
         self._unwritten: list[Observation] = []
+        self._recorded = 0
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted, self._hurry = asyncio.Event(), asyncio.Event()
         self._is_writing = False
@@ -62,11 +64,23 @@ class ObservationCapture:
             await self._keep(seen)
 
     async def record(self, seen: Observation) -> str:
-        """Remembers this once, and returns its id; one is made if it has none. Raises `InvalidRequest`."""
+        """Remembers this once, and returns its id when that is done; one is made if it has none. Without a time, it is now.
+
+        Raises `InvalidRequest` if it cannot be kept, because its id is taken or what happened then was forgotten."""
         if (why := flaw(seen, Observation)) is not None:
             raise InvalidRequest(f"an observation cannot be kept: {why}")
-        seen = seen if seen.id else replace(seen, id=random_id("obs"))
-        await self._keep(seen)
+        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._shelf.now())
+        if seen.is_private:
+            await self._keep(seen)
+            return seen.id
+        kept = await to_thread.run_sync(partial(_cleaned, self._cleaner, [seen]))
+        added = await self._shelf.add(kept)
+        if not added and not await self._shelf.load([seen.id], Whose(seen.tenant)):
+            told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
+            raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
+        # Whoever waits for what is new is told with the next batch, lest they be told of each.
+        self._recorded += added
+        self._wanted.set()
         return seen.id
 
     async def catch_up(self, retell: "Retell") -> None:
@@ -89,17 +103,20 @@ class ObservationCapture:
 
     async def flush(self) -> None:
         """Returns when all that was recorded so far is written, or could not be. To cancel this stops nothing."""
-        if self._writer is not None and (self._pending or self._is_writing):
+        if self._writer is not None and (self._pending or self._is_writing or self._recorded):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(done)
             self._wanted.set()
             self._hurry.set()
             await done
 
-    def drop_private(self, tenant: str, session: str | None) -> None:
-        """Forgets what is buffered of a session, or of a whole tenant."""
-        kept = [seen for seen in self.buffered if seen.tenant != tenant or session not in (None, seen.session_id)]
-        self.buffered = deque(kept, MOST_PRIVATE)
+    def drop_private(self, tenant: str, session: str | None, run: str | None = None) -> None:
+        """Forgets what is buffered of a session, or of one of its runs, or of a whole tenant."""
+
+        def is_meant(seen: Observation) -> bool:
+            return seen.tenant == tenant and session in (None, seen.session_id) and run in (None, seen.run)
+
+        self.buffered = deque([seen for seen in self.buffered if not is_meant(seen)], MOST_PRIVATE)
 
     def start(self) -> None:
         self._is_stopping = False
@@ -137,8 +154,10 @@ class ObservationCapture:
         """What cannot be written is logged, and tried again with what follows it; of too much, the oldest is lost."""
         batch = [*self._unwritten, *await to_thread.run_sync(partial(_cleaned, self._cleaner, seen))]
         try:
-            await self._written(await self._shelf.add(batch) if batch else 0)
+            count = await self._shelf.add(batch) if batch else 0
             self._unwritten = []
+            recorded, self._recorded = self._recorded, 0
+            await self._written(count + recorded)
         except StoreError as error:
             self._unwritten = batch[-MOST_PENDING:]
             lost = len(batch) - len(self._unwritten)
@@ -232,7 +251,7 @@ def _observation(run: Run, kind: EventType, content: str, what: Json) -> Observa
         agent_name=spec.agent or "assistant",
         event_type=kind,
         content=content,
-        metadata={"run": spec.id, "turn": run.turns, **what},
+        metadata={RUN: spec.id, "turn": run.turns, **what},
         tags=tags_of(spec),
         timestamp=run.clock,
         tenant=spec.tenant,

@@ -9,7 +9,7 @@ from typing import Final
 
 from mainspring.errors import InvalidRequest, NotFound, StoreError
 from mainspring.ids import random_id
-from mainspring.memory.capture import ObservationCapture, Retell
+from mainspring.memory.capture import ObservationCapture, Retell, session_of
 from mainspring.memory.embedding import PAUSE, Embedder, Embedding
 from mainspring.memory.observation import Observation, Redact, plain
 from mainspring.memory.recall import TOP_K, Level, Meaning, ProgressiveRecall, Recalled
@@ -17,6 +17,7 @@ from mainspring.memory.rows import Whose
 from mainspring.memory.shelf import Clock, Shelf
 from mainspring.memory.vectors import Vectors, check_installed
 from mainspring.ports import Sink
+from mainspring.spec import RunSpec
 
 log = getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Memory:
 
     `path` is the database of the runs, or any file of its own; without one, all is forgotten with the process. `redact` takes
     secrets out of what is kept. With an `embedder`, which the memory closes, recall goes by meaning too. Observations go after
-    `keep_days`, and the oldest of more than `keep_observations`.
+    `keep_days`, and of each tenant's the oldest of more than `keep_observations`.
 
     `cut_off_since` is set while it may lack what a process that crashed has not written.
     """
@@ -59,7 +60,7 @@ class Memory:
         self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
         self._embedding: Embedding | None = None
         self._embeds: asyncio.Task[None] | None = None
-        self._has_vectors = False
+        self._has_vectors = self._has_remains = False
         self._token = random_id("memory")
         self.cut_off_since: float | None = None
         self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
@@ -112,6 +113,7 @@ class Memory:
         await self._vectors.close()
         self._has_vectors = False
         if self._shelf.is_open:
+            await self._purge()
             await self._shelf.leave(self._token)
             await self._shelf.close()
 
@@ -164,9 +166,27 @@ class Memory:
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
         gone = await self._shelf.forget(tenant, session)
+        await self._remove(gone)
+        await self._purge()
+        return len(gone)
+
+    async def forget_run(self, spec: RunSpec) -> None:
+        """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
+        await self.capture.flush()
+        self.capture.drop_private(spec.tenant, session_of(spec), spec.id)
+        await self._remove(await self._shelf.forget_run(spec.tenant, plain(session_of(spec)), spec.id))
+
+    async def _remove(self, gone: list[str]) -> None:
+        self._has_remains = self._has_remains or bool(gone)
         if self._has_vectors:
             await self._vectors.remove(gone)
-        return len(gone)
+
+    async def _purge(self) -> None:
+        """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
+        while."""
+        if self._has_remains:
+            await self._shelf.purge()
+            self._has_remains = False
 
     async def catch_up(self, retell: Retell) -> None:
         """Remembers what is missing of a run whose events are told again."""
@@ -197,6 +217,7 @@ class Memory:
         while gone := await self._shelf.prune(self._keep_seconds, self._keep_observations):
             if self._has_vectors:
                 await self._vectors.remove(gone)
+        await self._purge()
 
 
 class NoMemory:
@@ -209,6 +230,8 @@ class NoMemory:
     async def close(self) -> None: ...
 
     async def catch_up(self, retell: Retell) -> None: ...
+
+    async def forget_run(self, spec: RunSpec) -> None: ...
 
     async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> Sequence[Recalled]:
         return ()

@@ -20,6 +20,7 @@ Redact = Callable[[str, int], str]
 """The text without secrets, and not much longer than so many characters."""
 
 PRIVATE: Final = frozenset({"sensitive", "pii", "secret", "unstored"})
+RUN: Final = "run"
 CONTENT_CHARS: Final = 16_000
 VALUE_CHARS: Final = 4_000
 METADATA_BYTES: Final = 16_384
@@ -30,7 +31,8 @@ REDACTED: Final = "[redacted]"
 
 
 class Observation(Struct, frozen=True):
-    """One model response, tool call, decision or error. `timestamp` is in seconds since 1970, `tenant` is whose it is.
+    """One model response, tool call, decision or error. `timestamp` is in seconds since 1970, and 0 until it is
+    recorded; `tenant` is whose it is.
 
     An observation with a tag of `PRIVATE` never leaves the process. `unstored` is what runs are tagged with that are not to be
     stored.
@@ -49,6 +51,11 @@ class Observation(Struct, frozen=True):
     @property
     def is_private(self) -> bool:
         return any(tag.strip().lower() in PRIVATE for tag in self.tags)
+
+    @property
+    def run(self) -> str:
+        """The run that it was made of; empty for one that somebody has recorded."""
+        return str(self.metadata.get(RUN, ""))
 
     @property
     def about(self) -> str:
@@ -81,14 +88,15 @@ class Cleaner:
         metadata = self._value(seen.metadata, 0)
         assert isinstance(metadata, dict)
         if len(body := msgspec.json.encode(metadata)) > METADATA_BYTES:
-            metadata = {"shortened": body[:METADATA_BYTES].decode(errors="replace")}
+            whose = {RUN: seen.run} if seen.run else {}
+            metadata = {**whose, "shortened": body[:METADATA_BYTES].decode(errors="replace")}
         return replace(
             seen,
             session_id=plain(seen.session_id)[:VALUE_CHARS],
             agent_name=plain(seen.agent_name)[:VALUE_CHARS],
             content=self._redact(plain(seen.content), CONTENT_CHARS),
             metadata=metadata,
-            tags=tuple([plain(tag)[:TAG_CHARS] for tag in seen.tags[:MOST_TAGS]]),
+            tags=tuple([self._redact(plain(tag), TAG_CHARS)[:TAG_CHARS] for tag in seen.tags[:MOST_TAGS]]),
         )
 
     def _value(self, value: object, depth: int) -> object:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mainspring.errors import StoreError
 from mainspring.items import decode, encode
-from mainspring.memory.observation import Observation
+from mainspring.memory.observation import RUN, Observation
 
 # The mark of the store's files: memory and runs share one, whoever creates it.
 APPLICATION_ID: Final = 0x4D73_7072
@@ -74,7 +74,8 @@ _SCHEMA = (
         VALUES ('delete', old.number, old.content, old.about, old.tags, old.owner);
     END
     """,
-    # What was forgotten stays forgotten, also when the log that it was observed in is read again. `whole` is all of a tenant.
+    # What was forgotten stays forgotten, also when the log that it was observed in is read again. `whole` is all of a tenant; a
+    # run that was forgotten stands here as a session does.
     """
     CREATE TABLE IF NOT EXISTS observations_forgotten (
         tenant TEXT NOT NULL, session TEXT NOT NULL, whole INTEGER NOT NULL, upto REAL NOT NULL,
@@ -121,6 +122,8 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What is forgotten is overwritten, and not only let go of.
+    connection.execute("PRAGMA secure_delete = ON")
     with transaction(connection):
         for statement in _SCHEMA:
             connection.execute(statement)
@@ -173,7 +176,7 @@ _ADD = """
     SELECT :id, :tenant, :session, :agent, :kind, :at, :content, :about, :tags, :metadata, :owner
     WHERE NOT EXISTS (
         SELECT 1 FROM observations_forgotten
-        WHERE tenant = :tenant AND upto >= :at AND (whole OR session = :session)
+        WHERE (tenant, session, whole) IN (VALUES (:tenant, '', 1), (:tenant, :session, 0), (:tenant, :run, 0)) AND upto >= :at
     )
 """
 
@@ -183,6 +186,7 @@ def _row(seen: Observation) -> dict[str, object]:
         "id": seen.id,
         "tenant": seen.tenant,
         "session": seen.session_id,
+        "run": seen.run,
         "agent": seen.agent_name,
         "kind": seen.event_type,
         "at": seen.timestamp,
@@ -306,18 +310,41 @@ def forget(connection: sqlite3.Connection, tenant: str, session: str | None, now
         return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
 
 
-def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
-    """Removes some of what is older than `before`, or beyond the newest so many; returns the ids, none once all is removed."""
-    old = f"SELECT number FROM observations WHERE at < ? ORDER BY at LIMIT {AT_ONCE}"
-    excess = (
-        f"SELECT number FROM observations ORDER BY number LIMIT min({AT_ONCE}, max(0, (SELECT count(*) FROM observations) - ?))"
-    )
+def forget_run(connection: sqlite3.Connection, tenant: str, session: str, run: str, now: float) -> list[str]:
+    """Removes a run's observations, and keeps those from coming that are not written yet; returns the ids of what was there."""
+    mine = f"tenant = :tenant AND session = :session AND json_extract(metadata, '$.{RUN}') = :run"
+    names = {"tenant": tenant, "session": session, "run": run, "upto": now}
     with transaction(connection):
-        for which, bound in ((old, before), (excess, most)):
-            rows = connection.execute(f"DELETE FROM observations WHERE number IN ({which}) RETURNING id", (bound,)).fetchall()
-            if rows:
-                return [id for (id,) in rows]
+        connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, :run, 0, :upto)", names)
+        return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+
+
+def purge(connection: sqlite3.Connection) -> None:
+    """Takes the words of what was removed out of the index: there, they are only marked as gone until parts of it are merged."""
+    with transaction(connection):
+        connection.execute("INSERT INTO observation_words (observation_words) VALUES ('optimize')")
+
+
+def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
+    """Removes some of what is older than `before`, or beyond the newest so many of a tenant; returns the ids, none once all is
+    removed."""
+    with transaction(connection):
+        # What is as old as that would not be kept anyway.
+        connection.execute("DELETE FROM observations_forgotten WHERE upto < ?", (before,))
+        if gone := _removed(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
+            return gone
+        crowded = connection.execute(
+            "SELECT tenant, count(*) - :most FROM observations GROUP BY tenant HAVING count(*) > :most LIMIT 1", {"most": most}
+        )
+        for tenant, excess in crowded.fetchall():
+            return _removed(connection, "tenant = ? ORDER BY number LIMIT ?", (tenant, min(excess, AT_ONCE)))
     return []
+
+
+def _removed(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
+    chosen = f"SELECT number FROM observations WHERE {which}"
+    rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", values)
+    return [id for (id,) in rows.fetchall()]
 
 
 def to_embed(connection: sqlite3.Connection, limit: int) -> list[Observation]:

@@ -43,6 +43,9 @@ class Shelf:
         if self._connection is None:
             self._connection = await self._do(partial(rows.connect, self.path))
 
+    def now(self) -> float:
+        return self._clock()
+
     @property
     def is_open(self) -> bool:
         return self._connection is not None
@@ -75,6 +78,12 @@ class Shelf:
 
     async def forget(self, tenant: str, session: str | None) -> list[str]:
         return await self._ask(partial(rows.forget, tenant=tenant, session=session, now=self._clock()))
+
+    async def forget_run(self, tenant: str, session: str, run: str) -> list[str]:
+        return await self._ask(partial(rows.forget_run, tenant=tenant, session=session, run=run, now=self._clock()))
+
+    async def purge(self) -> None:
+        await self._ask(rows.purge)
 
     async def prune(self, seconds: float, most: int) -> list[str]:
         return await self._ask(partial(rows.prune, before=self._clock() - seconds, most=most))

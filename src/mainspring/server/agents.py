@@ -9,19 +9,19 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.agents.definition import AgentDefinition
-from mainspring.agents.inputs import checked
-from mainspring.agents.result import ANSWERED, ToolLoopConfig, tool_loop_result
+from mainspring.agents.result import ToolLoopConfig, has_answered, tool_loop_result
 from mainspring.agents.runtime import failure
 from mainspring.agents.stream import ToolLoopEvent, told
 from mainspring.app import Engine
 from mainspring.engine.engine import Handle
+from mainspring.events import Reason
 from mainspring.items import Json, encode
 from mainspring.loop.history import History
 from mainspring.loop.run import Run, fold, open_run
 from mainspring.server.faults import Fault, json_response
 from mainspring.server.keys import caller_of, ordered_by
 from mainspring.server.orders import runtime_of
-from mainspring.server.requests import Name, read
+from mainspring.server.requests import Metadata, Name, read
 from mainspring.server.responses import body_of, ended, raise_failure
 from mainspring.server.streams import EventStream
 from mainspring.server.wire import without_addresses
@@ -30,17 +30,20 @@ from mainspring.spec import Caller
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class InvokeAgent(Struct, kw_only=True):
-    """The body of `POST /v1/agents/{name}/invoke`. `domain` is the field that the task is from, for the agent to know."""
+class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/agents/{name}/invoke`. `domain` is the field that the task is from, for the agent to know; `metadata`
+    and `store` are those of the response that its run is."""
 
     inputs: Json = {}
     model: Name | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high"] | None = None
     domain: Name = ""
+    metadata: Metadata = {}
+    store: bool = True
 
 
-class InvokeAgentIteratively(InvokeAgent, kw_only=True):
+class InvokeAgentIteratively(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream."""
 
     max_iterations: Count = 20
@@ -104,8 +107,8 @@ class AgentRoutes:
         handle = await self._start(request, body, None)
         await ended(handle, request)
         run = handle.run
-        if run.reason not in ANSWERED:
-            raise_failure(run)
+        if not has_answered(run):
+            _raise_failure(run)
             raise Fault(502, "run_failed", without_addresses(failure(run).message))
         result = tool_loop_result(run)
         return json_response(InvokedAgent(run.spec.agent, result.output, result.tokens_used, result.model, result.run_id))
@@ -115,7 +118,7 @@ class AgentRoutes:
         body = read(await body_of(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         await ended(handle, request)
-        raise_failure(handle.run)
+        _raise_failure(handle.run)
         result = tool_loop_result(handle.run)
         return json_response(InvokedAgentIteratively(agent=handle.run.spec.agent, **asdict(result)))
 
@@ -129,9 +132,6 @@ class AgentRoutes:
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
         runtime, name, caller = runtime_of(self._engine), _name(request), caller_of(request)
-        checked(runtime.registry.get(name), body.inputs)
-        who = Caller(caller.subject, caller.tools)
-        await runtime.screen(name, body.inputs, tenant=caller.tenant, caller=who)
         order = await runtime.order(
             name,
             body.inputs,
@@ -141,10 +141,22 @@ class AgentRoutes:
             effort=body.effort,
             domain=body.domain,
             autonomy_level=autonomy_level,
+            metadata=body.metadata,
+            store=body.store,
             tenant=caller.tenant,
-            caller=who,
+            caller=Caller(caller.subject, caller.tools),
         )
         return await self._engine.start(ordered_by(request, order))
+
+
+def _raise_failure(run: Run) -> None:
+    """As for a response; but a model that failed is somebody else's failure, whatever it calls that."""
+    try:
+        raise_failure(run)
+    except Fault as fault:
+        if fault.status == 500 and run.reason in (Reason.PROVIDER_ERROR, Reason.ERRORS_IN_ROW):
+            raise Fault(502, fault.code, fault.message, param="model") from None
+        raise
 
 
 def _name(request: Request) -> str:

@@ -89,7 +89,8 @@ def server(
         return json_response(document(app.routes))
 
     async def health(request: Request) -> HttpResponse:
-        return json_response(Health("ok", await engine.workshop.health()))
+        sandbox = await engine.workshop.health()
+        return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
 
     async def ready(request: Request) -> HttpResponse:
         await engine.store.list(limit=1)

@@ -55,7 +55,8 @@ class Models(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """How the server is; with tools that need a sandbox, which one holds and how firmly."""
+    """How the server is: `degraded` if its tools need a sandbox and none is in order. The sandbox is there with such tools, and
+    says which one holds and how firmly."""
 
     status: str
     sandbox: SandboxHealth | None = None
@@ -122,13 +123,13 @@ _TOLD: dict[tuple[str, str], _Told] = {
     ("/v1/approvals", "GET"): _Told(Page, query=(*_CURSOR, "state")),
     ("/v1/approvals/{approval_id}", "GET"): _Told(Approval),
     ("/v1/approvals/{approval_id}", "POST"): _Told(Response, AnswerApproval, errors=(409, 410, *_OF_MODELS), waits=Approval),
-    ("/v1/chat", "POST"): _Told(Reply, Say, errors=(404, 503)),
-    ("/v1/decisions", "POST"): _Told(Decision, Decide, errors=(503,)),
+    ("/v1/chat", "POST"): _Told(Reply, Say, headers=("Idempotency-Key",), errors=(404, 409, 503)),
+    ("/v1/decisions", "POST"): _Told(Decision, Decide, headers=("Idempotency-Key",), errors=(409, 503)),
     ("/v1/budgets", "GET"): _Told(Page),
     ("/v1/budgets/{budget_id}", "GET"): _Told(Statement),
     ("/v1/workflows", "GET"): _Told(ListOfWorkflows),
     ("/v1/workflows/{name}", "GET"): _Told(ShownWorkflow),
-    ("/v1/workflows/{name}/runs", "POST"): _Told(ShownRun, RunWorkflow, errors=(422, 503)),
+    ("/v1/workflows/{name}/runs", "POST"): _Told(ShownRun, RunWorkflow, headers=("Idempotency-Key",), errors=(409, 422, 503)),
     ("/v1/workflows/{name}/runs", "GET"): _Told(Page, query=_CURSOR),
     ("/v1/workflows/{name}/runs/{run_id}", "GET"): _Told(ShownRun),
     ("/v1/workflows/{name}/runs/{run_id}/cancel", "POST"): _Told(ShownRun),

@@ -7,7 +7,6 @@ from starlette.requests import HTTPConnection
 from mainspring.agents.runtime import PREFIX, AgentRuntime
 from mainspring.app import Engine
 from mainspring.errors import InvalidRequest
-from mainspring.items import Message
 from mainspring.server.faults import Fault
 from mainspring.server.keys import INVOKE, caller_of, ordered_by
 from mainspring.server.references import resolve
@@ -43,7 +42,7 @@ async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) 
 
 def chosen(body: CreateResponse) -> Selection | None:
     """Raises `InvalidRequest` for a prompt that cannot be read, or that names another agent than the model does."""
-    model = body.model.removeprefix(PREFIX) if body.model is not None and _is_agent(body.model) else None
+    model = body.model[len(PREFIX) :] if body.model is not None and _is_agent(body.model) else None
     match body.prompt:
         case None:
             return None if model is None else Selection(model)
@@ -73,10 +72,8 @@ async def _selected(engine: Engine, client: HTTPConnection, choice: Selection, s
     if choice.version not in (None, definition.version):
         told = f"agent `{choice.name}` has the version {definition.version}, not {choice.version}; leave `version` out"
         raise InvalidRequest(told, param="prompt.version")
-    texts = [item.text for item in spec.input if isinstance(item, Message)]
-    await runtime.screen(choice.name, [choice.variables, texts], tenant=spec.tenant, caller=spec.caller)
     return await runtime.selected(spec, choice.name, choice.variables)
 
 
 def _is_agent(model: str | None) -> bool:
-    return (model or "").startswith(PREFIX)
+    return (model or "")[: len(PREFIX)].lower() == PREFIX

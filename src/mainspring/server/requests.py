@@ -10,8 +10,9 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
+from mainspring.definitions import hint
 from mainspring.errors import InvalidRequest
 from mainspring.ids import NewId
 from mainspring.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
@@ -95,11 +96,18 @@ def read(body: bytes, kind: type[Body]) -> Body:
         msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
         return request
     except msgspec.ValidationError as error:
+        if (unknown := _UNKNOWN.fullmatch(str(error))) is not None:
+            known = tuple([field.encode_name for field in fields(kind)])
+            message = f"there is no `{unknown[1][:80]}` in this request; {hint(unknown[1][:80], known)}"
+            raise InvalidRequest(message, param=unknown[1][:80], code="unknown_parameter") from None
         raise _misfit(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 def _misfit(error: msgspec.ValidationError) -> InvalidRequest:

@@ -83,7 +83,8 @@ class Responses:
 
     async def cancel(self, request: Request) -> HttpResponse:
         handle = await self._find(request)
-        if not handle.run.spec.background:
+        # An agent's run is told by its id while it works, so whoever sees it going wrong can stop it.
+        if not handle.run.spec.background and not handle.run.spec.agent:
             raise InvalidRequest("Only responses created with background=true can be cancelled.", param="response_id")
         if handle.run.has_ended and handle.run.status != "cancelled":
             raise InvalidRequest(f"Cannot cancel a {handle.run.status} response.", param="response_id")

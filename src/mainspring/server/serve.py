@@ -2,10 +2,8 @@
 
 import asyncio
 import sys
-from functools import partial
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
-from typing import cast
 
 from anyio import move_on_after
 from msgspec import Struct
@@ -13,27 +11,19 @@ from uvicorn import Config, Server
 
 import mainspring
 from mainspring import backends
-from mainspring.app import Engine, memory_for
+from mainspring.app import Engine
 from mainspring.backends import Answering
+from mainspring.composition import composed
 from mainspring.config import Settings
 from mainspring.decisions.settings import decisions_of
 from mainspring.errors import InvalidRequest
-from mainspring.oversight import plan_of, policies_of, scans_inputs
-from mainspring.policies.domains import Domains
-from mainspring.policies.paths import Paths
+from mainspring.oversight import doubts
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say
 from mainspring.server.app import server
 from mainspring.server.keys import Keys, is_loopback
 from mainspring.server.responses import MOST_BODY_BYTES
 from mainspring.server.wire import Dialect
-from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.functions import load
-from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.servers import servers_of
-from mainspring.tools.registry import Registry
-from mainspring.trace.otel import Exporter, is_wanted, provider_name
-from mainspring.workshop import Mode, Workshop
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
@@ -101,56 +91,15 @@ class Choice(Struct, frozen=True):
 
 def chosen(settings: Settings) -> Choice:
     """Raises `InvalidRequest` for what is missing or wrong."""
-    tools = [function for reference in settings.tools for function in load(reference)]
     answering = _answering(settings)
-    guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
-    policies = policies_of(settings.governance, guard)
-    paths = next((policy for policy in policies if isinstance(policy, Paths)), None)
-    domains = next((policy for policy in policies if isinstance(policy, Domains)), None)
-    workshop = Workshop(
-        settings.builtins,
-        sandbox=cast(Mode, settings.sandbox),
-        working_dir=None if settings.working_dir is None else Path(settings.working_dir),
-        guard=guard,
-        wraps=any(server.is_held for server in servers),
-        path_flaw=None if paths is None else paths.flaw,
-        url_flaw=None if domains is None else domains.flaw,
-    )
-    registry = Registry(tools, context=workshop.context)
-    if settings.tool_definitions is not None:
-        registry.load_definitions(Path(settings.tool_definitions))
-    engine = Engine(
-        answering.provider,
-        tools=registry,
-        database=Path(settings.database),
-        mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
-        workshop=workshop,
-        skills=[Path(folder) for folder in settings.skills],
-        agents=[Path(folder) for folder in settings.agents],
-        workflows=[Path(folder) for folder in settings.workflows],
-        policies=policies,
-        budget=plan_of(settings.budget),
-        scans=scans_inputs(settings.governance),
-        audit=settings.audit,
-        approval_seconds=settings.approval_seconds,
-        context_tokens=settings.context_tokens,
-        exporter=_exporter(settings, answering.provider.name),
-        memory=memory_for(settings.database, settings.memory) if settings.memory.enabled else False,
-    )
+    engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
     engine.agents.registry.refresh()  # what is wrong with a definition is logged now, not at the first request
-    for problem in (*engine.skills.problems, *engine.workflows.folders.problems):
+    # What MCP servers and agents bring is not known yet.
+    tools = () if settings.mcp or settings.agents else engine.definitions
+    slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)
+    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
         _note(f"mainspring: {problem}")
-    engine.owns_provider = True
-    engine.model = answering.model
     return Choice(engine, answering.told)
-
-
-def _exporter(settings: Settings, provider: str) -> Exporter | None:
-    if not is_wanted(settings.otel.endpoint):
-        return None
-    named = partial(provider_name, provider=provider)
-    told = settings.otel
-    return Exporter(named, endpoint=told.endpoint, content=told.content, version=mainspring.__version__)
 
 
 def _answering(settings: Settings) -> Answering:
