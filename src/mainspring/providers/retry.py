@@ -6,7 +6,7 @@ from random import random
 
 from anyio import sleep
 
-from mainspring.errors import ProviderError
+from mainspring.errors import ProviderError, RateLimited
 from mainspring.events import ModelEvent
 from mainspring.loop.request import ModelRequest
 from mainspring.ports import Provider
@@ -49,13 +49,15 @@ class Retrying(Wrapped):
                         yield event
                 return
             except ProviderError as error:
-                if is_begun or attempt == self._attempts or not self._may_pass(error):
+                if is_begun or attempt == self._attempts or not self._may_pass(error, request):
                     raise
                 pause = self._pause(attempt, error.retry_after)
             await sleep(pause)
             attempt += 1
 
-    def _may_pass(self, error: ProviderError) -> bool:
+    def _may_pass(self, error: ProviderError, request: ModelRequest) -> bool:
+        if isinstance(error, RateLimited) and not request.is_patient:
+            return False
         return error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest
 
     def _pause(self, attempt: int, retry_after: float | None) -> float:
