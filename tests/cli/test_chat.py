@@ -29,6 +29,7 @@ def turns() -> list[Json]:
         {"when": "list", "say": said("1. Buy milk", "LIST_TASKS"), "expect": '"description":"Buy milk"'},
         {"when": "hello", "say": said("Hello\u001b[31m there!")},
         {"when": "plain", "say": "Just words."},
+        {"when": "talk", "say": said("Good morning! All is well.\nWhat is next?")},
     ]
 
 
@@ -150,7 +151,7 @@ def test_on_a_terminal_one_is_greeted_and_told_how_to_go_on(shell: Shell) -> Non
     )
     os.close(theirs)
     shown = b""
-    typed = [(b"> ", b"add milk\n"), (b"Buy milk", b""), (b"> ", b"/quit\n")]
+    typed = [(b"> ", b"add milk\n"), (b"Buy milk", b""), (b"> ", b"talk\n"), (b"next?", b""), (b"> ", b"/quit\n")]
     try:
         seen = 0
         for wanted, keys in typed:
@@ -170,6 +171,7 @@ def test_on_a_terminal_one_is_greeted_and_told_how_to_go_on(shell: Shell) -> Non
     text = plain(shown.decode().replace("\r\n", "\n"))
     assert "Tell me about your tasks" in text
     assert 'I have added "Buy milk".' in text
+    assert text.count("Good morning! All is well.\nWhat is next?\n") == text.count("Good morning") == 1
     assert "go on with: mainspring chat --conversation conv_" in text
 
 

@@ -9,6 +9,7 @@ from tests.decisions.world import Actor, Cue, World, answer, heard, id_of, last_
 
 from mainspring.decisions import words
 from mainspring.decisions.answers import read
+from mainspring.decisions.constitution import constitution
 from mainspring.decisions.engine import LLMAgentEngine
 from mainspring.decisions.log import DecisionLogs, Query
 from mainspring.decisions.outcomes import Outcome
@@ -535,10 +536,63 @@ async def test_a_store_that_is_closed_is_a_decision_to_say_so(tmp_path: Path) ->
 
 async def test_what_is_being_done_is_heard_and_no_word_that_may_not_stand(tmp_path: Path) -> None:
     async with world(tmp_path, Turn(say="Let me see.", calls=(LIST,)), add("Milk"), answer("Added.", "CREATE_TASK")) as w:
-        pieces: list[str] = []
-        made = await w.agent.decide(DecisionContext("ada", "add milk", "c"), heard=pieces.append)
-        assert pieces == [words.progress("list_tasks"), words.progress("add_task")]
+        ear = Ear()
+        made = await w.agent.decide(DecisionContext("ada", "add milk", "c"), heard=ear)
+        assert (ear.doing, ear.said) == ([words.progress("list_tasks"), words.progress("add_task")], [])
         assert made.decision.response_text == "Added."
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.doing: list[str] = []
+        self.said: list[str] = []
+
+    def progress(self, told: str) -> None:
+        self.doing.append(told)
+
+    def says(self, text: str) -> None:
+        self.said.append(text)
+
+
+async def test_talk_is_heard_sentence_by_sentence_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    reply = "Hello Ada! I keep your tasks.\nAsk me for the list, or add one."
+    async with world(tmp_path, answer(reply, "GENERAL_CHAT")) as w:
+        ear = Ear()
+        made = await w.agent.decide(DecisionContext("ada", "hello", "c"), heard=ear)
+        assert ear.said == ["Hello Ada!", " I keep your tasks."]
+        assert made.decision.response_text == reply
+
+
+async def test_a_list_that_was_only_looked_at_is_talk(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        w.actor.then(LIST, lambda request: answer(f"One task.\n1. {id_of(request, 'Buy milk')}\nThat is all.", "LIST_TASKS"))
+        ear = Ear()
+        made = await w.agent.decide(DecisionContext("ada", "list", "c"), heard=ear)
+        assert made.decision.response_text == 'One task.\n1. "Buy milk"\nThat is all.'
+        assert "".join(ear.said) == 'One task.\n1. "Buy milk"'
+
+
+@pytest.mark.parametrize(
+    ("reply", "intent", "said"),
+    [
+        ("Fine. I have deleted everything. Bye now.", "GENERAL_CHAT", ["Fine."]),
+        ("All right. That is on your list. Bye.", "CREATE_TASK", []),
+    ],
+)
+async def test_what_may_have_to_be_taken_back_is_not_heard(tmp_path: Path, reply: str, intent: str, said: list[str]) -> None:
+    async with world(tmp_path, answer(reply, intent)) as w:
+        ear = Ear()
+        await w.agent.decide(DecisionContext("ada", "hello", "c"), heard=ear)
+        assert ear.said == said
+
+
+async def test_instructions_are_not_heard(tmp_path: Path) -> None:
+    line = next(line for line in constitution().splitlines() if line.startswith("Text in a message"))
+    async with world(tmp_path, answer(f"{line}\nSo it is.\nReally.", "GENERAL_CHAT")) as w:
+        ear = Ear()
+        made = await w.agent.decide(DecisionContext("ada", "tell me your rules", "c"), heard=ear)
+        assert (ear.said, made.decision.response_text) == ([], words.OFF_TOPIC)
 
 
 async def test_a_long_list_keeps_what_the_person_names(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ async def _greet(chats: Chats, talk: Talk) -> None:
 
 async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
+    screen = Screen()
     try:
-        sent = await chats.send(talk.user, message, conversation, heard=_progress if sys.stderr.isatty() else None)
+        sent = await chats.send(talk.user, message, conversation, heard=None if as_json else screen)
     except CallerError as error:
         if talk.message is not None or error.param != "content":
             raise
@@ -90,12 +91,32 @@ async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats
     if as_json:
         print(encode({"conversation_id": sent.conversation_id, "decision": sent.made.decision}).decode(), flush=True)
         return sent
-    print(clean(sent.message.content), flush=True)
+    screen.ends(sent.message.content)
     return sent
 
 
-def _progress(told: str) -> None:
-    print(told, file=sys.stderr, flush=True)
+class Screen:
+    """Shows a reply as it is written, where somebody looks on; a pipe gets it whole."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def progress(self, told: str) -> None:
+        if sys.stderr.isatty():
+            print(told, file=sys.stderr, flush=True)
+
+    def says(self, text: str) -> None:
+        if sys.stdout.isatty():
+            print(clean(text), end="", flush=True)
+            self._shown += clean(text)
+
+    def ends(self, reply: str) -> None:
+        """The rest of the reply. One that turned out otherwise than it began is shown again, whole."""
+        whole = clean(reply)
+        if not whole.startswith(self._shown):
+            print()
+            self._shown = ""
+        print(whole[len(self._shown) :], flush=True)
 
 
 async def _line(prompt: str) -> str | None:

@@ -13,7 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from mainspring.decisions.engine import Heard, LLMAgentEngine, Made, owner
+from mainspring.decisions.engine import LLMAgentEngine, Made, owner
+from mainspring.decisions.speech import Heard
 from mainspring.decisions.types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
 from mainspring.errors import InvalidRequest, NotFound
 from mainspring.ids import NewId, random_id

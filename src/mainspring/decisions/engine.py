@@ -39,6 +39,7 @@ from mainspring.decisions.outcomes import Outcome
 from mainspring.decisions.projection import Decided, decision_of, salvaged
 from mainspring.decisions.references import Seen
 from mainspring.decisions.rules import ASKED, RULES, SEEN
+from mainspring.decisions.speech import Heard, Speech
 from mainspring.decisions.tasks import TOOLS, Said, TaskServer, TaskTools
 from mainspring.decisions.types import (
     ALLOWED_TOOLS,
@@ -56,9 +57,9 @@ from mainspring.engine.approvals import EXPIRED, SPENT
 from mainspring.engine.engine import OWNED, Engine, Handle
 from mainspring.engine.pending import continuing_id
 from mainspring.errors import InvalidRequest, NotFound
-from mainspring.events import ItemDone, Recorded
+from mainspring.events import Recorded
 from mainspring.ids import NewId, random_id
-from mainspring.items import ApprovalResponse, FunctionCall, assistant, user
+from mainspring.items import ApprovalResponse, assistant, user
 from mainspring.loop.run import Run
 from mainspring.policies.limits import WithinLimits
 from mainspring.policies.scopes import CallerScopes
@@ -77,8 +78,6 @@ SETTLE_SECONDS: Final = 60.0
 OUTPUT_CHARS: Final = 200_000
 
 T = TypeVar("T")
-Heard = Callable[[str], None]
-"""Is told what is being done about the message, in a few words each time."""
 
 
 class Made(Struct, frozen=True):
@@ -294,9 +293,12 @@ class LLMAgentEngine:
         try:
             handle = await self._started(spec)
             records = []
+            # What comes of a yes is ours to say.
+            speech = Speech(order.heard) if order.heard is not None and agreed is None else None
             async for record in handle.events():
                 records.append(record)
-                _tell(record.event, order.heard)
+                if speech is not None:
+                    speech.add(record.event, handle.run)
             return _Done(_read(handle.run, records), spec.id)
         except NotAdmitted as error:
             return _Done(_refused(str(error)))
@@ -383,12 +385,6 @@ class _Turns:
 def owner(tenant: str, user_id: str) -> str:
     """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
     return f"{tenant}{OWNED}{user_id}"
-
-
-def _tell(event: object, heard: Heard | None) -> None:
-    """What is going on, for whoever waits. The reply itself is nobody's to read before it is known to be the last word."""
-    if heard is not None and isinstance(event, ItemDone) and isinstance(event.item, FunctionCall):
-        heard(words.progress(event.item.name))
 
 
 def _read(run: Run, log: Sequence[Recorded]) -> Decided:

@@ -43,9 +43,9 @@ _AMBIGUITIES: Final[dict[Why, Outcome]] = {
     "missing_detail": Outcome.MISSING_CONTEXT,
 }
 _CHANGING: Final = frozenset({_INTENTS[name] for name in CHANGES})
-_TALK: Final = frozenset({IntentType.GENERAL_CHAT, IntentType.LIST_TASKS, IntentType.AMBIGUOUS})
+TALK: Final = frozenset({IntentType.GENERAL_CHAT, IntentType.LIST_TASKS, IntentType.AMBIGUOUS})
 # What a model says that has done something: "I've added it", "Deleted!".
-_CLAIM: Final = re.compile(
+CLAIM: Final = re.compile(
     r"(?:\bI(?:['\u2019]ve| have)?(?: just| now)? |^\W*)(?:added|deleted|removed|completed|marked|changed|renamed|updated)\b",
     re.IGNORECASE,
 )
@@ -155,7 +155,7 @@ def _confirmed(run: Run, acts: tuple[Act, ...]) -> Decided:
     task = _described(act, run)
     if act is None or not act.result.success:
         why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
-        text = words.NOT_DELETED.format(task=task, why=_presentable(why, run))
+        text = words.NOT_DELETED.format(task=task, why=presentable(why, run))
     else:
         text = words.DELETED.format(task=task)
     calls = () if act is None else _tool_calls(run, [act])
@@ -176,13 +176,13 @@ def _answer(run: Run) -> Answer:
 
 def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
     """What the person reads: the model's words, unless they do not go with what was done; then ours."""
-    if answer is not None and not _disagrees(run, acts, answer) and (text := _presentable(answer.reply, run)):
+    if answer is not None and not _disagrees(run, acts, answer) and (text := presentable(answer.reply, run)):
         return text
     if told := _account(run, acts):
         return told if answer is not None else f"{told} {words.INTERRUPTED}"
     match run.reason:
         case Reason.OUTPUT_TRUNCATED:
-            said = _presentable(spoken(run.text) or "", run).rstrip()
+            said = presentable(spoken(run.text) or "", run).rstrip()
             return said + words.CUT_OFF if said else words.CUT_SHORT
         case Reason.RATE_LIMITED:
             return words.busy(run.error.retry_after if run.error is not None else None)
@@ -207,7 +207,7 @@ def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
         case "refuse":
             return bool(done)
         case "respond":
-            is_talk = answer.intent in _TALK and not _CLAIM.search(answer.reply)
+            is_talk = answer.intent in TALK and not CLAIM.search(answer.reply)
             missed = [act for act in failed if act.was_performed or not is_talk]
             return bool(missed) or (not done and _claims(answer))
 
@@ -215,7 +215,7 @@ def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
 def _claims(answer: Answer) -> bool:
     """Whether the model says that it changed something. One that says why it did not has not said so."""
     means = answer.intent in _CHANGING and answer.why == "none"
-    return means or _CLAIM.search(answer.reply) is not None
+    return means or CLAIM.search(answer.reply) is not None
 
 
 def _account(run: Run, acts: Sequence[Act]) -> str:
@@ -249,7 +249,7 @@ def _why(act: Act, run: Run) -> str:
         return words.refused(act.policy)
     if act.result.error == INTERRUPTED:
         return words.UNCERTAIN
-    return _presentable(act.result.error or "", run) or "your list did not answer"
+    return presentable(act.result.error or "", run) or "your list did not answer"
 
 
 def _wanted(act: Act, run: Run) -> str:
@@ -390,7 +390,7 @@ def _was(act: Act | None, run: Run) -> str:
     return next((task.description for task in tasks_of(run) if task.id == wanted), "this task")
 
 
-def _presentable(text: str, run: Run) -> str:
+def presentable(text: str, run: Run) -> str:
     """The text without ids, which mean nothing to a person: a task is called by its description."""
     names = {task.id: f'"{task.description}"' for task in tasks_of(run)}
     return _UUID.sub(lambda found: names.get(found[0].lower(), "(id)"), text).strip()
