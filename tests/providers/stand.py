@@ -89,6 +89,9 @@ class Puppet:
         self.closed += 1
 
 
+_READING: set[asyncio.Task[None]] = set()
+
+
 class Reader:
     """Somebody who reads a stream to its end: what was heard, and how it ended."""
 
@@ -98,6 +101,9 @@ class Reader:
         self.error: ProviderError | None = None
         self.request = asks(tenant=tenant, model=model)
         self.task = asyncio.get_running_loop().create_task(self._read(provider))
+        # The event loop alone does not keep it: whoever is still reading when a test ends is cancelled with it, not collected.
+        _READING.add(self.task)
+        self.task.add_done_callback(_READING.discard)
 
     @property
     def is_done(self) -> bool:
