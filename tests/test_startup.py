@@ -5,7 +5,22 @@ import sys
 
 import pytest
 
-HEAVY = {"aiohttp", "starlette", "rich", "typer", "pydantic", "sqlalchemy"}
+HEAVY = {
+    *(
+        "aiohttp",
+        "apsw",
+        "asyncpg",
+        "jinja2",
+        "mcp",
+        "opentelemetry",
+        "pydantic",
+        "rich",
+        "sqlalchemy",
+        "starlette",
+        "typer",
+        "yaml",
+    ),
+}
 
 
 def child(code: str) -> str:
