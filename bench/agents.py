@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from tests.agents.world import look, written
 
 from mainspring import Engine
-from mainspring.agents.registry import AgentRegistry
-from mainspring.agents.result import ToolLoopConfig
+from mainspring.features.agents.agent_registry import AgentRegistry
+from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.providers.scripted import Scripted, call, say
 
 ONCE = ToolLoopConfig(enable_double_confirmation=False)

@@ -18,14 +18,14 @@ from pathlib import Path
 from msgspec import Struct
 from tests.decisions.week import WEEK, Line
 
-from mainspring.backends import provider_for
-from mainspring.decisions.engine import LLMAgentEngine, Made
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.tasks import LocalTasks
-from mainspring.decisions.types import DecisionContext, DecisionType, Message
+from mainspring.features.models.backends import provider_for
 from mainspring.providers.scripted import Turn
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import DecisionContext, DecisionType, Message
+from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.task_tools import LocalTasks
 
 HISTORY = 4
 MODELLESS = (DecisionType.EXECUTE_PENDING, DecisionType.CANCEL_PENDING)

@@ -17,25 +17,25 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.events import Recorded, RunStarted
+from mainspring.core.history import History
+from mainspring.core.items import FunctionCall, ToolDefinition, ToolKind, encode, user
+from mainspring.core.run import Call, Run, open_run
+from mainspring.core.spec import Caller, Price, spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
-from mainspring.events import Recorded, RunStarted
-from mainspring.items import FunctionCall, ToolDefinition, ToolKind, encode, user
-from mainspring.loop.history import History
-from mainspring.loop.run import Call, Run, open_run
-from mainspring.policies.autonomy.budget import LEVELS, Limits, Network
-from mainspring.policies.autonomy.policy import Budgeted, narrowed
-from mainspring.policies.commands import CommandRules, Commands
-from mainspring.policies.domains import Domains
-from mainspring.policies.governance import governance
-from mainspring.policies.paths import Paths
-from mainspring.policies.patterns import Rules
-from mainspring.policies.rate import Rate
-from mainspring.policies.shell import Reader
-from mainspring.policies.skills import SkillScope
+from mainspring.features.budgets.budget import LEVELS, Limits, Network
+from mainspring.features.budgets.budget_policy import Budgeted, narrowed
+from mainspring.features.governance.command_policy import CommandRules, Commands
+from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.patterns import Rules
+from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
-from mainspring.spec import Caller, Price, spec_for
 from mainspring.tools.addresses import AddressGuard
 
 LIMIT = 150.0

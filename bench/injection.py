@@ -10,7 +10,7 @@ import base64
 import random
 import time
 
-from mainspring.policies.injection import scan
+from mainspring.features.governance.injection import scan
 
 PROSE = (
     "The customer asks us to ignore the previous reminder, since the system had already booked the payment. Please check the "

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mainspring import Engine, tool
-from mainspring.items import Usage
+from mainspring.core.items import Usage
 from mainspring.providers.scripted import Scripted, call, turn
 
 TURNS = 10

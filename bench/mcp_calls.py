@@ -24,13 +24,13 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 from msgspec import Struct
 
-from mainspring.items import ToolDefinition
+from mainspring.core.items import ToolDefinition
 from mainspring.ports import CallContext, ToolCall
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.mcp import connection as connections
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.session import Session, _Screen
-from mainspring.workshop import Workshop
 
 SCRIPT = str(Path(__file__).resolve())
 ARGUMENTS = {"text": "tick tock"}

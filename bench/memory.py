@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from mainspring import Engine, tool
-from mainspring.app import memory_for
-from mainspring.items import Usage
-from mainspring.memory import rows
-from mainspring.memory.memory import Memory
-from mainspring.memory.observation import Observation
+from mainspring.app.engine import memory_for
+from mainspring.core.items import Usage
+from mainspring.features.memory import observation_rows as rows
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
 from mainspring.providers.scripted import Scripted, call, turn
 
 LIMIT_MS = 50.0

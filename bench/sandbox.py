@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import Chunk
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
+from mainspring.tools.sandbox.sandbox_port import Chunk
 
 CODE = "print(1)"
 

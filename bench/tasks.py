@@ -21,11 +21,11 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
-from mainspring.tasks.identity import fixed
-from mainspring.tasks.perform import perform
-from mainspring.tasks.server import build
-from mainspring.tasks.sqlite import SqliteTasks
-from mainspring.tasks.tools import TOOLS
+from mainspring_tasks.server.identity import fixed
+from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.perform import perform
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
+from mainspring_tasks.server.task_definitions import TOOLS
 
 MANY = 1000
 

@@ -14,10 +14,10 @@ import sys
 import time
 
 from mainspring import Engine, tool
+from mainspring.core.items import Usage
 from mainspring.engine.engine import Handle
-from mainspring.items import Usage
+from mainspring.features.traces.otel import Exporter
 from mainspring.providers.scripted import Scripted, call, turn
-from mainspring.trace.otel import Exporter
 
 LIMIT = 1.10
 ROUNDS = 7

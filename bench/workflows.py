@@ -23,10 +23,10 @@ from aiohttp import web
 from jinja2.environment import TemplateExpression
 from jinja2.sandbox import SandboxedEnvironment
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.workshop import Workshop
+from mainspring.tools.builtin.builtins import Workshop
 
 Work = Callable[[Path], AsyncGenerator[None, None]]
 ENVIRONMENT = SandboxedEnvironment()

@@ -10,14 +10,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from mainspring.events import TextDelta
-from mainspring.items import user
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import TextDelta
+from mainspring.core.items import user
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
 from mainspring.providers.compose import Options, compose
 from mainspring.providers.deadlines import Timed
-from mainspring.providers.limits import Limited
+from mainspring.providers.rate_limits import Limited
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted, raw

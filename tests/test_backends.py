@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mainspring import backends
-from mainspring.backends import Backend, Found, Server
-from mainspring.config import Settings
-from mainspring.errors import InvalidRequest, ProviderError
-from mainspring.events import TurnEnded
-from mainspring.items import Json, user
-from mainspring.loop.request import ModelRequest
+from mainspring.app.settings import Settings
+from mainspring.core.errors import InvalidRequest, ProviderError
+from mainspring.core.events import TurnEnded
+from mainspring.core.items import Json, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.features.models import backends
+from mainspring.features.models.backends import Backend, Found, Server
 from mainspring.ports import Provider
 
 QUESTION = ModelRequest(run_id="resp_1", model="m", items=(user("Hello", id="msg_1"),))

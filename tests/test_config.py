@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config import Settings, load
-from mainspring.errors import InvalidRequest
+from mainspring.app.settings import Settings, load
+from mainspring.core.errors import InvalidRequest
 
 
 def test_defaults_work_without_any_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import ToolDefinition
-from mainspring.oversight import doubts, plan_of, policies_of
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ToolDefinition
+from mainspring.features.governance.governance_settings import doubts, plan_of, policies_of
 from mainspring.tools.addresses import AddressGuard
-from mainspring.workshop import Workshop
+from mainspring.tools.builtin.builtins import Workshop
 
 
 def named(table: dict[str, Any]) -> list[str]:

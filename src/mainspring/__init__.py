@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mainspring.app import Engine
+    from mainspring.app.engine import Engine
     from mainspring.tools.functions import tool
 
 __version__ = "0.1.0"
 __all__ = ["Engine", "__version__", "tool"]
 
-_HOMES = {"Engine": "mainspring.app", "tool": "mainspring.tools.functions"}
+_HOMES = {"Engine": "mainspring.app.engine", "tool": "mainspring.tools.functions"}
 
 
 def __getattr__(name: str) -> object:

@@ -6,13 +6,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from mainspring.events import Event, ModelEvent, Reason, Recorded, Status, Used
-from mainspring.items import Item, Json, Part, ToolDefinition, ToolKind
-from mainspring.loop.history import Entry
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.response import Response
-from mainspring.loop.run import Call, Run
-from mainspring.spec import Conversation
+from mainspring.core.events import Event, ModelEvent, Reason, Recorded, Status, Used
+from mainspring.core.history import Entry
+from mainspring.core.items import Item, Json, Part, ToolDefinition, ToolKind
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.response import Response
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import Conversation
 
 
 class ModelInfo(Struct, frozen=True):

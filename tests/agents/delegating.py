@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from mainspring import Engine, tool
-from mainspring.agents.result import ToolLoopConfig
-from mainspring.events import ModelEvent
-from mainspring.items import FunctionCallOutput, Message
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import FunctionCallOutput, Message
+from mainspring.core.model_request import ModelRequest
+from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Scripted, call, say
 

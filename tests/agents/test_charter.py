@@ -9,18 +9,18 @@ from tests.agents.world import written
 from tests.skills.shelf import put
 
 from mainspring import Engine
-from mainspring.agents.result import ToolLoopConfig
-from mainspring.engine.pending import Approvals
-from mainspring.events import CallJudged
-from mainspring.items import Effect, Purpose
-from mainspring.policies.charter import Chartered
+from mainspring.core.events import CallJudged
+from mainspring.core.items import Effect, Purpose
+from mainspring.core.spec import Caller
+from mainspring.features.agents.agent_result import ToolLoopConfig
+from mainspring.features.agents.charter import Chartered
+from mainspring.features.approvals.pending import Approvals
 from mainspring.ports import Allow
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import Caller
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.workshop import Workshop
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from tests.agents.world import BASE, defined
 
-from mainspring.agents.definition import (
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import Charter
+from mainspring.features.agents.agent_definition import (
     GROUPS,
     SPEC_CAPABILITIES,
     Constraints,
@@ -13,8 +15,6 @@ from mainspring.agents.definition import (
     charter,
     parse_definition,
 )
-from mainspring.errors import InvalidRequest
-from mainspring.spec import Charter
 
 WHOLE = """\
 name: code-review

@@ -11,14 +11,14 @@ import pytest
 from tests.agents.world import engine_of, look, write, written
 
 from mainspring import Engine
-from mainspring.agents.delegation import child_id, is_delegation
-from mainspring.agents.result import ToolLoopConfig, tool_loop_result
-from mainspring.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
-from mainspring.items import ToolDefinition, text_of
-from mainspring.loop.run import Run
+from mainspring.core.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
+from mainspring.core.items import ToolDefinition, text_of
+from mainspring.core.run import Run
+from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
+from mainspring.features.agents.delegation import child_id, is_delegation
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, stall
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
 

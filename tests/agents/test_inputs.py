@@ -3,8 +3,8 @@
 import pytest
 from tests.agents.world import defined
 
-from mainspring.agents.inputs import checked, message, schema, understood
-from mainspring.errors import InvalidInputs
+from mainspring.core.errors import InvalidInputs
+from mainspring.features.agents.agent_inputs import checked, message, schema, understood
 
 INPUTS = {
     "path": {"type": "string", "required": True, "description": "Where."},

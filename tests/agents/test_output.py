@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.agents.output import parsed
+from mainspring.features.agents.agent_output import parsed
 
 
 @pytest.mark.requirement("C6")

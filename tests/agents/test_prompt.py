@@ -8,8 +8,8 @@ from tests.agents.test_definition import WHOLE
 from tests.agents.world import defined
 from tests.skills.shelf import skill
 
-from mainspring.agents.definition import parse_definition
-from mainspring.agents.prompt import GUARDRAILS, MOST_MEMORIES, system_prompt
+from mainspring.features.agents.agent_definition import parse_definition
+from mainspring.features.agents.agent_prompt import GUARDRAILS, MOST_MEMORIES, system_prompt
 
 
 class Remembered(Struct, frozen=True):

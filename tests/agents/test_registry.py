@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.agents.world import written
 
-from mainspring.agents.registry import AgentRegistry
-from mainspring.errors import NotFound
+from mainspring.core.errors import NotFound
+from mainspring.features.agents.agent_registry import AgentRegistry
 
 
 def touched(file: Path, text: str | None = None) -> None:

@@ -15,16 +15,16 @@ from tests.mcp.conftest import Zoo
 from tests.skills.shelf import put
 
 from mainspring import Engine
-from mainspring.agents.prompt import Memory
-from mainspring.agents.result import AgentResult, ToolLoopConfig, ToolLoopResult, tool_loop_state
-from mainspring.errors import InvalidInputs, InvalidRequest, NotFound, RunFailed, StoreError
-from mainspring.events import Reason
-from mainspring.items import FunctionCallOutput, InputFile, Message, Usage, text_of, user
+from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound, RunFailed, StoreError
+from mainspring.core.events import Reason
+from mainspring.core.items import FunctionCallOutput, InputFile, Message, Usage, text_of, user
+from mainspring.core.spec import CONFIRM, Caller
+from mainspring.features.agents.agent_prompt import Memory
+from mainspring.features.agents.agent_result import AgentResult, ToolLoopConfig, ToolLoopResult, tool_loop_state
 from mainspring.providers.scripted import Scripted, call, calls, empty, refuse, say, stall, turn
 from mainspring.providers.scripted import fail as failing
-from mainspring.spec import CONFIRM, Caller
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.workshop import Workshop
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
 

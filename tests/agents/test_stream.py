@@ -7,10 +7,10 @@ import pytest
 from tests.agents.world import engine_of, look, written
 
 from mainspring import Engine
-from mainspring.agents.result import ToolLoopConfig
-from mainspring.agents.stream import ToolLoopEvent, told
-from mainspring.loop.history import History
-from mainspring.loop.run import Run, fold, open_run
+from mainspring.core.history import History
+from mainspring.core.run import Run, fold, open_run
+from mainspring.features.agents.agent_result import ToolLoopConfig
+from mainspring.features.agents.agent_stream import ToolLoopEvent, told
 from mainspring.providers.scripted import call, calls, fail, say, turn
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mainspring import Engine, tool
-from mainspring.agents.definition import AgentDefinition, parse_definition
+from mainspring.features.agents.agent_definition import AgentDefinition, parse_definition
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted
 

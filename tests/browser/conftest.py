@@ -7,11 +7,11 @@ import pytest
 from msgspec import Struct
 from tests.browser.site import Site, guard, opened_site
 
-from mainspring.errors import ToolUnavailable
-from mainspring.items import Part
+from mainspring.core.errors import ToolUnavailable
+from mainspring.core.items import Part
 from mainspring.tools.browser.chromium import found
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.contract import Tool, ToolContext
-from mainspring.workshop import Workshop
 
 
 class Said(Struct, frozen=True):

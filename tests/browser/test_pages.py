@@ -11,12 +11,12 @@ from tests.browser.site import Site, guard
 from tests.sandbox.test_death import has_ended
 from tests.sandbox.traces import ancestors, everything
 
-from mainspring.items import InputImage, InputText
+from mainspring.core.items import InputImage, InputText
 from mainspring.tools.browser.browser import Browser
-from mainspring.tools.builtin.browser import BrowserTool
+from mainspring.tools.builtin.browser_tool import BrowserTool
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.contract import Tool, ToolContext
 from mainspring.tools.registry import Registry
-from mainspring.workshop import Workshop
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("C17")]
 

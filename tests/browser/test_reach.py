@@ -9,10 +9,10 @@ import pytest
 from tests.browser.conftest import Ask, Said
 from tests.browser.site import PUBLIC, Site, lookup
 
-from mainspring.policies.domains import Domains
+from mainspring.features.governance.domains import Domains
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.contract import ToolContext
-from mainspring.workshop import Workshop
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 import mainspring
-from mainspring.events import Event, Recorded
-from mainspring.items import Json, decode
+from mainspring.core.events import Event, Recorded
+from mainspring.core.items import Json, decode
 from mainspring.ports import StoredRun
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 Variables = dict[str, str]
 

@@ -6,7 +6,7 @@ import pytest
 from tests.agents.world import written
 from tests.cli.command import Shell, events
 
-from mainspring.events import RunEnded
+from mainspring.core.events import RunEnded
 
 INPUTS = {"path": {"required": True, "description": "Where."}, "depth": {"type": "integer", "default": 1}}
 

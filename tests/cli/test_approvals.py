@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Result, Shell
 
-from mainspring.app import Engine
-from mainspring.items import ApprovalRequest, Json
-from mainspring.loop.run import Call, Run
-from mainspring.oversight import policies_of
+from mainspring.app.engine import Engine
+from mainspring.core.items import ApprovalRequest, Json
+from mainspring.core.run import Call, Run
+from mainspring.features.governance.governance_settings import policies_of
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls
 from mainspring.tools.addresses import AddressGuard

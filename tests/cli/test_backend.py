@@ -10,7 +10,7 @@ from tests.cli.command import SECONDS, Shell
 from tests.cli.test_run import masked
 from tests.providers.backend import DONE, Backend, call_piece, chunk, serving, sse, usage_chunk
 
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 KEY = "sk-local-0123456789"
 ADD: Json = {

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from tests.cli.command import Shell, plain
 
-from mainspring.decisions import words
-from mainspring.decisions.constitution import constitution
-from mainspring.items import Json
-from mainspring.tasks.sqlite import SqliteTasks
-from mainspring.tasks.task import now, task
+from mainspring.core.items import Json
+from mainspring_tasks import words
+from mainspring_tasks.constitution import constitution
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
+from mainspring_tasks.server.task import now, task
 
 
 def said(reply: str, intent: str = "GENERAL_CHAT", decision: str = "respond") -> str:

@@ -3,10 +3,10 @@
 import msgspec
 from tests.cli.command import Shell
 
-from mainspring.items import Json, encode
-from mainspring.loop.history import History
-from mainspring.loop.response import response
-from mainspring.loop.run import replay
+from mainspring.core.history import History
+from mainspring.core.items import Json, encode
+from mainspring.core.response import response
+from mainspring.core.run import replay
 
 STORY: tuple[Json, ...] = (
     {"think": "Both at once.", "calls": [{"name": "add", "arguments": {"a": n, "b": 2}} for n in (1, 5)]},

@@ -2,7 +2,7 @@
 
 from tests.cli.command import Shell, events, plain
 
-from mainspring.events import Nudged, ReasoningDelta, RunEnded, ToolEnded, ToolStarted, TurnStarted
+from mainspring.core.events import Nudged, ReasoningDelta, RunEnded, ToolEnded, ToolStarted, TurnStarted
 
 
 def test_the_demo_shows_an_agent_that_recovers_and_confirms(shell: Shell) -> None:

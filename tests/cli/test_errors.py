@@ -6,7 +6,7 @@ import pytest
 from inline_snapshot import snapshot
 from tests.cli.command import Shell
 
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 HELLO: Json = {"say": "Hello."}
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import Result, Shell
 from tests.test_backends import listening
 
-from mainspring.providers.local import is_available
+from mainspring.providers.local.provider import is_available
 
 KEY = "sk-something-secret"
 LISTED = {"object": "list", "data": [{"id": "small", "object": "model"}, {"id": "large", "object": "model"}]}

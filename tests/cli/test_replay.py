@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cli.command import Shell
 
-from mainspring.events import (
+from mainspring.core.events import (
     CallJudged,
     Event,
     Nudged,
@@ -24,7 +24,7 @@ from mainspring.events import (
     decode_log,
     encode_log,
 )
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 ADD: Json = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
 KINDS: dict[str, tuple[list[Json], list[str]]] = {

@@ -6,8 +6,8 @@ from pathlib import Path
 from inline_snapshot import snapshot
 from tests.cli.command import Shell, events
 
-from mainspring.events import Reason, RunEnded, RunStarted
-from mainspring.items import Json, Message, encode
+from mainspring.core.events import Reason, RunEnded, RunStarted
+from mainspring.core.items import Json, Message, encode
 
 SUM: Json = {"think": "A sum. I have a tool for that.", "calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
 HELLO: Json = {"say": "Hello."}

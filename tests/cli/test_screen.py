@@ -5,7 +5,7 @@ from inline_snapshot import snapshot
 
 from mainspring.cli.screen import Screen
 from mainspring.cli.text import Flow, call_line
-from mainspring.events import (
+from mainspring.core.events import (
     CallJudged,
     Event,
     ItemDone,
@@ -22,7 +22,7 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )
-from mainspring.items import FunctionCall, InputImage, Message, Reasoning, ReasoningText, Refusal, Unknown, assistant
+from mainspring.core.items import FunctionCall, InputImage, Message, Reasoning, ReasoningText, Refusal, Unknown, assistant
 
 CALL = FunctionCall("call_1", "deploy", '{"to": "production"}', id="fc_1")
 

@@ -5,8 +5,8 @@ import signal
 import pytest
 from tests.cli.command import Shell, events
 
-from mainspring.events import Reason, RunEnded, ToolEnded
-from mainspring.items import Json
+from mainspring.core.events import Reason, RunEnded, ToolEnded
+from mainspring.core.items import Json
 
 STALL: Json = {"say": "Let me think", "stall": True}
 

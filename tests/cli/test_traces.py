@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 from tests.cli.command import Shell, plain
 
-from mainspring.items import Json, decode
-from mainspring.trace.record import TraceRecord
+from mainspring.core.items import Json, decode
+from mainspring.features.traces.trace_record import TraceRecord
 
 TURNS: tuple[Json, ...] = (
     {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}, {"name": "add", "arguments": {"a": "x"}}]},

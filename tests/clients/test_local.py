@@ -10,7 +10,7 @@ from openai import OpenAI
 from tests.cli.command import Shell
 from tests.server.process import Served, serving
 
-from mainspring.providers.local import is_available
+from mainspring.providers.local.provider import is_available
 
 pytestmark = [
     pytest.mark.slow,

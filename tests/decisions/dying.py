@@ -10,17 +10,17 @@ import anyio
 import anyio.lowlevel
 from tests.decisions.world import Actor, Cue, on
 
-from mainspring.app import Engine
-from mainspring.decisions.engine import LLMAgentEngine
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.tasks import LocalTasks
-from mainspring.decisions.types import DecisionContext
-from mainspring.events import ModelEvent, ToolEnded
-from mainspring.items import Json
-from mainspring.loop.request import ModelRequest
+from mainspring.app.engine import Engine
+from mainspring.core.events import ModelEvent, ToolEnded
+from mainspring.core.items import Json
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Store
 from mainspring.providers.scripted import call
 from mainspring.tools.mcp.exchange import Answer
+from mainspring_tasks.decision_engine import LLMAgentEngine
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import DecisionContext
+from mainspring_tasks.task_tools import LocalTasks
 
 
 def die() -> None:

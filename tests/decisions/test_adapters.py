@@ -9,7 +9,12 @@ import pytest
 from aiohttp import web
 from tests.decisions.world import Actor, answer, world
 
-from mainspring.decisions.adapters import (
+from mainspring.core.errors import InvalidRequest, RateLimited
+from mainspring.core.items import FunctionCall as CallItem
+from mainspring.core.items import FunctionCallOutput, Json, Usage, text_of
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.scripted import Turn, call, calls, fail, refuse, say, stall
+from mainspring_tasks.adapters import (
     AdapterProvider,
     GeminiAdapter,
     InvalidResponseError,
@@ -20,14 +25,9 @@ from mainspring.decisions.adapters import (
     ToolNotFoundError,
     declarations,
 )
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.tasks import TOOLS
-from mainspring.decisions.types import FunctionCall, FunctionResponse, LLMMessage, LLMResponse, TokenUsage, ToolDeclaration
-from mainspring.errors import InvalidRequest, RateLimited
-from mainspring.items import FunctionCall as CallItem
-from mainspring.items import FunctionCallOutput, Json, Usage, text_of
-from mainspring.loop.request import ModelRequest
-from mainspring.providers.scripted import Turn, call, calls, fail, refuse, say, stall
+from mainspring_tasks.decision_types import FunctionCall, FunctionResponse, LLMMessage, LLMResponse, TokenUsage, ToolDeclaration
+from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.task_tools import TOOLS
 
 HELLO = (LLMMessage("user", "Hello"),)
 DECLARED = declarations(TOOLS)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.decisions.world import World, answer, on, world
 
-from mainspring.decisions import words
-from mainspring.decisions.confirmation import NO, YES, confirmed
-from mainspring.decisions.engine import Made, owner
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.types import DecisionContext, PendingAction
 from mainspring.engine.approvals import ASKED
 from mainspring.engine.engine import Engine
-from mainspring.engine.pending import Approvals
+from mainspring.features.approvals.pending import Approvals
 from mainspring.providers.scripted import Scripted, call, fail
+from mainspring_tasks import words
+from mainspring_tasks.confirmation import NO, YES, confirmed
+from mainspring_tasks.decision_engine import Made, owner
+from mainspring_tasks.decision_types import DecisionContext, PendingAction
+from mainspring_tasks.outcomes import Outcome
 
 LIST = call("list_tasks")
 OWN = owner("", "ada")

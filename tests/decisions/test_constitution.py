@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.decisions.answers import SCHEMA, read, spoken
-from mainspring.decisions.constitution import MOST_CHARS, constitution
-from mainspring.decisions.types import ALLOWED_TOOLS
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
+from mainspring_tasks.answer_format import SCHEMA, read, spoken
+from mainspring_tasks.constitution import MOST_CHARS, constitution
+from mainspring_tasks.decision_types import ALLOWED_TOOLS
 
 
 def test_our_own_names_every_tool_every_rule_and_every_field() -> None:

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 from tests.decisions.world import Actor, Cue, World, answer, heard, id_of, last_output, on, told, world
 
-from mainspring.decisions import words
-from mainspring.decisions.answers import read
-from mainspring.decisions.constitution import constitution
-from mainspring.decisions.engine import LLMAgentEngine
-from mainspring.decisions.log import DecisionLogs, Query
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.projection import decision_of, salvaged
-from mainspring.decisions.tasks import TOOLS, LocalTasks, TaskTools
-from mainspring.decisions.types import ALLOWED_TOOLS, DecisionContext, IntentType, Message
+from mainspring.core.errors import RateLimited, Unavailable
+from mainspring.core.items import FunctionCallOutput, Json, ToolDefinition, text_of, user
+from mainspring.core.items import Message as MessageItem
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
-from mainspring.errors import RateLimited, Unavailable
-from mainspring.items import FunctionCallOutput, Json, ToolDefinition, text_of, user
-from mainspring.items import Message as MessageItem
-from mainspring.loop.request import ModelRequest
 from mainspring.providers.retry import Retrying
 from mainspring.providers.scripted import Call, Turn, call, calls, fail, prompt, refuse, say, stall, turn
-from mainspring.spec import spec_for
 from mainspring.tools.mcp.exchange import Answer
+from mainspring_tasks import words
+from mainspring_tasks.answer_format import read
+from mainspring_tasks.constitution import constitution
+from mainspring_tasks.decision_engine import LLMAgentEngine
+from mainspring_tasks.decision_log import DecisionLogs, Query
+from mainspring_tasks.decision_types import ALLOWED_TOOLS, DecisionContext, IntentType, Message
+from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.projection import decision_of, salvaged
+from mainspring_tasks.task_tools import TOOLS, LocalTasks, TaskTools
 
 LIST = call("list_tasks")
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mainspring.decisions.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compared
-from mainspring.decisions.log import DecisionLogs, Query
-from mainspring.decisions.outcomes import Outcome, assigned, category
-from mainspring.errors import InvalidRequest, NotFound, StoreError
+from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring_tasks.decision_log import DecisionLogs, Query
+from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compared
+from mainspring_tasks.outcomes import Outcome, assigned, category
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 

@@ -12,21 +12,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.decisions.world import answer
 
-from mainspring.decisions.engine import LLMAgentEngine
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.types import AgentDecision, DecisionContext, DecisionType
-from mainspring.errors import RateLimited
-from mainspring.events import ModelEvent
-from mainspring.ids import random_id
-from mainspring.items import FunctionCallOutput, Json, text_of
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import RateLimited
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCallOutput, Json, text_of
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Call, Scripted, Turn, call, calls, fail, refuse, say
-from mainspring.store.memory import MemoryStore
-from mainspring.tasks.perform import perform
-from mainspring.tasks.sqlite import SqliteTasks
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.mcp.exchange import Answer
+from mainspring_tasks.decision_engine import LLMAgentEngine
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import AgentDecision, DecisionContext, DecisionType
+from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.server.perform import perform
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 
 NAMES = ("Buy milk", "Buy bread", "Call mom")
 TOOLS = ("add_task", "list_tasks", "update_task", "complete_task", "delete_task", "shell")

@@ -9,20 +9,20 @@ import pytest
 from tests.decisions.dying import opened
 from tests.decisions.world import Actor, answer, world
 
-from mainspring.app import Engine
-from mainspring.decisions import words
-from mainspring.decisions.engine import LLMAgentEngine, owner
-from mainspring.decisions.entries import Trace
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.tasks import TOOLS, LocalTasks
-from mainspring.decisions.types import AgentDecision, DecisionContext
-from mainspring.engine.pending import Approvals
-from mainspring.loop.request import ModelRequest
+from mainspring.app.engine import Engine
+from mainspring.core.model_request import ModelRequest
+from mainspring.features.approvals.pending import Approvals
 from mainspring.ports import CallContext, ToolCall
 from mainspring.providers.scripted import Turn, call, stall
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring_tasks import words
+from mainspring_tasks.decision_engine import LLMAgentEngine, owner
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import AgentDecision, DecisionContext
+from mainspring_tasks.entries import Trace
+from mainspring_tasks.task_tools import TOOLS, LocalTasks
 
 
 async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_the_next_agent(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.decisions.references import MOST_PHRASES, MOST_WORDS, Listed, Match, Seen, flaw, named, resolve
+from mainspring_tasks.task_references import MOST_PHRASES, MOST_WORDS, Listed, Match, Seen, flaw, named, resolve
 
 MILK, BREAD, GROCERY, MOM, BOTH = (
     Listed(str(number), description)

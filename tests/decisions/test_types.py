@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.decisions.answers import SCHEMA
-from mainspring.decisions.tasks import TOOLS
-from mainspring.decisions.types import (
+from mainspring.core.items import Json
+from mainspring.core.spec import PRESETS
+from mainspring_tasks.answer_format import SCHEMA
+from mainspring_tasks.decision_types import (
     ALLOWED_TOOLS,
     DEFAULT_TEMPERATURE,
     MAX_HISTORY_MESSAGES,
@@ -35,8 +36,7 @@ from mainspring.decisions.types import (
     ToolResult,
     UserIntent,
 )
-from mainspring.items import Json
-from mainspring.spec import PRESETS
+from mainspring_tasks.task_tools import TOOLS
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 ID = "0b7e8f5c-3d1a-4c55-9a51-6f2f0a3c9d10"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tests.decisions.world import World, answer, on, world
 
-from mainspring.decisions.engine import Made
-from mainspring.decisions.types import DecisionContext
-from mainspring.decisions.validation import Fixture, load_fixtures, run_validation
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.providers.scripted import call
+from mainspring_tasks.decision_engine import Made
+from mainspring_tasks.decision_types import DecisionContext
+from mainspring_tasks.validation import Fixture, load_fixtures, run_validation
 
 FIXTURES = """
 fixtures:

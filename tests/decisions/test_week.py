@@ -7,12 +7,12 @@ import pytest
 from tests.decisions.week import LEFT, WEEK, Line
 from tests.decisions.world import Cue, World, heard, world
 
-from mainspring.decisions.log import Query
-from mainspring.decisions.types import DecisionType
-from mainspring.events import ItemDone, ToolStarted
-from mainspring.items import FunctionCall, Message, ToolDefinition
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import ItemDone, ToolStarted
+from mainspring.core.items import FunctionCall, Message, ToolDefinition
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.scripted import Call, Turn, prompt
+from mainspring_tasks.decision_log import Query
+from mainspring_tasks.decision_types import DecisionType
 
 USER = "ada-lovelace"
 

@@ -6,12 +6,12 @@ from typing import Final
 from msgspec import Struct
 from tests.decisions.world import Cue, answer, last_output, on, told
 
-from mainspring.decisions.outcomes import Outcome
-from mainspring.decisions.types import DecisionType
-from mainspring.errors import RateLimited
-from mainspring.items import FunctionCallOutput
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import RateLimited
+from mainspring.core.items import FunctionCallOutput
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.scripted import Turn, call, calls, fail, say
+from mainspring_tasks.decision_types import DecisionType
+from mainspring_tasks.outcomes import Outcome
 
 Tasks = list[str]
 Effect = Callable[[Tasks], None]

@@ -8,18 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mainspring.decisions.engine import LLMAgentEngine, Made
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.tasks import LocalTasks, TaskServer
-from mainspring.decisions.types import DecisionContext, Message
-from mainspring.events import ModelEvent
-from mainspring.ids import random_id
-from mainspring.items import FunctionCallOutput, Json, text_of
-from mainspring.items import Message as MessageItem
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCallOutput, Json, text_of
+from mainspring.core.items import Message as MessageItem
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider, Store
 from mainspring.providers.scripted import Call, Scripted, Turn, say
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import DecisionContext, Message
+from mainspring_tasks.task_tools import LocalTasks, TaskServer
 
 Cue = Turn | Call | Callable[[ModelRequest], Turn | Call]
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from mainspring import Engine, tool
-from mainspring.ids import random_id
+from mainspring.core.ids import random_id
 from mainspring.providers.scripted import Scripted, call, calls, say
 
 RUNS = 4

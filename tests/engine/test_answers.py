@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.core.events import ItemDone, ItemStarted, Reason, TextDelta, TurnEnded
+from mainspring.core.items import FunctionCall, Json, Message, Usage, assistant, user
+from mainspring.core.run import Run
+from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine as Core
-from mainspring.events import ItemDone, ItemStarted, Reason, TextDelta, TurnEnded
-from mainspring.items import FunctionCall, Json, Message, Usage, assistant, user
-from mainspring.loop.run import Run
 from mainspring.providers.scripted import Scripted, call, raw, refuse, say, turn
-from mainspring.spec import spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.functions import tool
 
 SCHEMA: Json = {

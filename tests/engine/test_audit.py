@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.core.errors import StoreError, Superseded
+from mainspring.core.events import Recorded, RunEnded, RunStarted, ToolEnded
+from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import Caller, spec_for
 from mainspring.engine.audit import Auditor, Entry, digest_of, entry_of
-from mainspring.errors import StoreError, Superseded
-from mainspring.events import Recorded, RunEnded, RunStarted, ToolEnded
-from mainspring.items import ApprovalRequest, ApprovalResponse
-from mainspring.loop.run import Call, Run
 from mainspring.ports import Allow, Ask, Deny, Note, Store, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import Caller, spec_for
-from mainspring.store.chain import GENESIS, verify
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.audit_chain import GENESIS, verify
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring.tools.functions import tool
 
 WORKER = Path(__file__).with_name("audited.py")

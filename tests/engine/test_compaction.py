@@ -18,16 +18,16 @@ from tests.engine.test_laws import (
 )  # fmt: skip
 from tests.engine.worlds import World, worlds
 
+from mainspring.core.compaction import HEADING, SUMMARIZE, Summary, compaction_item, is_compaction, payload_of, shown, summary_of
+from mainspring.core.errors import ContextOverflow, InvalidRequest
+from mainspring.core.events import Compacted
+from mainspring.core.history import paired
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
+from mainspring.core.tokens import tokens_of
+from mainspring.core.truncation import fitted, groups
 from mainspring.engine.seal import Seal
-from mainspring.errors import ContextOverflow, InvalidRequest
-from mainspring.events import Compacted
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
-from mainspring.loop.compaction import HEADING, SUMMARIZE, Summary, compaction_item, is_compaction, payload_of, shown, summary_of
-from mainspring.loop.fitting import fitted, groups
-from mainspring.loop.history import paired
-from mainspring.loop.tokens import tokens_of
 from mainspring.providers.scripted import Turn, call, fail, say, turn
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 LONG = "word " * 200
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.items import ToolDefinition, ToolKind, user
+from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
-from mainspring.items import ToolDefinition, ToolKind, user
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 
 class Bell:

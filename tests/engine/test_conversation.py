@@ -9,17 +9,17 @@ import anyio
 import pytest
 from tests.engine.test_engine import ASK_USER, SEARCH, Hands
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.conversation_items import CONVERSATION, ITEM
+from mainspring.core.errors import AlreadyInConversation, Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError
+from mainspring.core.events import RunStarted
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, decode, user
+from mainspring.core.spec import Conversation, RunSpec, spec_for
 from mainspring.engine.engine import Engine
-from mainspring.errors import AlreadyInConversation, Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError
-from mainspring.events import RunStarted
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, decode, user
-from mainspring.loop.conversation import CONVERSATION, ITEM
 from mainspring.ports import CallContext, Document, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, stall
-from mainspring.spec import Conversation, RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from mainspring.app import standard_policies
-from mainspring.engine.engine import Engine
-from mainspring.engine.journal import DELAY
-from mainspring.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
-from mainspring.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.app.engine import standard_policies
+from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
+from mainspring.core.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     ApprovalResponse,
     FunctionCall,
     FunctionCallOutput,
@@ -22,11 +20,13 @@ from mainspring.items import (
     ToolKind,
     user,
 )  # fmt: skip
-from mainspring.loop.run import Call, Run
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import RunSpec, spec_for
+from mainspring.engine.engine import Engine
+from mainspring.engine.journal import DELAY
 from mainspring.ports import Allow, Ask, CallContext, CallPolicy, Deny, Note, Snapshot, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, cut, fail, say, stall, turn
-from mainspring.spec import RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 SEARCH = ToolDefinition("search", kind="builtin", parameters={"type": "object", "properties": {"q": {"type": "string"}}})
 ASK_USER = ToolDefinition("ask_user")

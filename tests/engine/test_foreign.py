@@ -8,12 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mainspring.engine import drive, guard
-from mainspring.engine.engine import Engine
-from mainspring.engine.redact import presentable, without_secrets
-from mainspring.errors import InvalidRequest
-from mainspring.events import ItemDone, ItemStarted, ModelEvent, Reason, TextDelta, TurnEnded
-from mainspring.items import (
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Reason, TextDelta, TurnEnded
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -25,13 +22,16 @@ from mainspring.items import (
     Unknown,
     user,
 )  # fmt: skip
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.run import Call, Run
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import RunSpec, spec_for
+from mainspring.engine import drive, guard
+from mainspring.engine.engine import Engine
+from mainspring.engine.redact import presentable, without_secrets
 from mainspring.ports import Ask, CallContext, Deny, ModelInfo, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 WORK = ToolDefinition("work", kind="builtin")
 

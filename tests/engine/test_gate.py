@@ -2,14 +2,14 @@
 
 import pytest
 
+from mainspring.core.events import CallJudged, Recorded, RunStarted
+from mainspring.core.history import History
+from mainspring.core.items import FunctionCall, user
+from mainspring.core.run import Call, Run, open_run
+from mainspring.core.spec import spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
-from mainspring.events import CallJudged, Recorded, RunStarted
-from mainspring.items import FunctionCall, user
-from mainspring.loop.history import History
-from mainspring.loop.run import Call, Run, open_run
 from mainspring.ports import Allow, Ask, CallPolicy, Client, Deny, Verdict
-from mainspring.spec import spec_for
 
 CALL = Call(FunctionCall("call_1", "look", id="fc_1"), 0)
 RUN = open_run(Recorded(0, 0.0, RunStarted(spec_for("responses", id="r", model="m", input=(user("Go."),)))), History())

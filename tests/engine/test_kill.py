@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.events import RunResumed, ToolEnded
-from mainspring.loop.history import History
-from mainspring.loop.run import replay
-from mainspring.store.sqlite import SqliteStore
+from mainspring.core.events import RunResumed, ToolEnded
+from mainspring.core.history import History
+from mainspring.core.run import replay
+from mainspring.storage.sqlite_runs import SqliteStore
 
 KILLS = 60
 WORKER = Path(__file__).with_name("worker.py")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.worlds import Hands, Witness, World, engine_for, worlds
 
-from mainspring.engine.engine import Handle
-from mainspring.events import (
+from mainspring.core.drafts import words
+from mainspring.core.events import (
     ArgumentsDelta,
     CallJudged,
     ItemDone,
@@ -34,17 +34,17 @@ from mainspring.events import (
     decode_log,
     encode_log,
 )  # fmt: skip
-from mainspring.ids import NewId, counting
-from mainspring.items import FunctionCall, FunctionCallOutput, decode, encode
-from mainspring.loop.drafts import words
-from mainspring.loop.history import History
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.response import Response, response
-from mainspring.loop.run import Run, fold, open_run, replay
+from mainspring.core.history import History
+from mainspring.core.ids import NewId, counting
+from mainspring.core.items import FunctionCall, FunctionCallOutput, decode, encode
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.response import Response, response
+from mainspring.core.run import Run, fold, open_run, replay
+from mainspring.core.spec import RunSpec
+from mainspring.engine.engine import Handle
 from mainspring.ports import Snapshot, Store
-from mainspring.spec import RunSpec
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,8 +3,8 @@
 import pytest
 
 from mainspring import Engine, tool
-from mainspring.events import Event, RunEnded, ToolEnded, ToolStarted, TurnEnded, TurnStarted
-from mainspring.loop.run import Call, Run
+from mainspring.core.events import Event, RunEnded, ToolEnded, ToolStarted, TurnEnded, TurnStarted
+from mainspring.core.run import Call, Run
 from mainspring.ports import Allow, Deny, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, say
 

@@ -8,19 +8,19 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.conversation_items import CONVERSATION
+from mainspring.core.errors import DelegateToClient
+from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
+from mainspring.core.items import FunctionCallOutput, InputImage, InputText, ToolDefinition, ToolKind, user
+from mainspring.core.run import Run
+from mainspring.core.spec import Conversation, RunSpec, spec_for
 from mainspring.engine import guard
 from mainspring.engine.engine import Engine
 from mainspring.engine.redact import REDACTED, presentable, shortened, without_secrets
-from mainspring.errors import DelegateToClient
-from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
-from mainspring.items import FunctionCallOutput, InputImage, InputText, ToolDefinition, ToolKind, user
-from mainspring.loop.conversation import CONVERSATION
-from mainspring.loop.run import Run
 from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import Conversation, RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 Doing = Callable[[ToolCall, CallContext], Awaitable[ToolResult]]
 

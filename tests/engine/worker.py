@@ -10,7 +10,7 @@ import os
 import sys
 
 from mainspring import Engine, tool
-from mainspring.ids import random_id
+from mainspring.core.ids import random_id
 from mainspring.ports import CallContext
 from mainspring.providers.scripted import Scripted, call, calls, say
 

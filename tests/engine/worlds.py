@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.errors import ContextOverflow, DelegateToClient, RateLimited, Unavailable
+from mainspring.core.events import Annotated, Event, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta
+from mainspring.core.ids import NewId, counting
+from mainspring.core.items import Json, Message, Reasoning, ToolDefinition, ToolKind, user
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import PresetName, RunSpec, ToolChoice, spec_for
 from mainspring.engine.engine import Engine
-from mainspring.errors import ContextOverflow, DelegateToClient, RateLimited, Unavailable
-from mainspring.events import Annotated, Event, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta
-from mainspring.ids import NewId, counting
-from mainspring.items import Json, Message, Reasoning, ToolDefinition, ToolKind, user
-from mainspring.loop.run import Call, Run
 from mainspring.ports import Allow, Ask, CallContext, Deny, Store, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Call as Made
 from mainspring.providers.scripted import Scripted, Turn, cut, empty, fail, malformed, refuse, say, turn
-from mainspring.spec import PresetName, RunSpec, ToolChoice, spec_for
 
 SERVER_TOOLS = ("good", "again", "slow", "crash", "exit", "nonsense", "denied", "policy_bug", "approval", "defer")
 ALL_TOOLS = (*SERVER_TOOLS, "client")

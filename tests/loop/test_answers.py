@@ -3,8 +3,8 @@
 import pytest
 from tests.loop.world import Made, Said, Story, Turn, calls, order, refuses, says, told
 
-from mainspring.events import Reason
-from mainspring.items import Message, OutputText, Reasoning, Refusal, Unknown
+from mainspring.core.events import Reason
+from mainspring.core.items import Message, OutputText, Reasoning, Refusal, Unknown
 
 
 def test_empty_answer_counts_as_answered() -> None:

@@ -3,8 +3,12 @@
 import pytest
 from tests.loop.world import Failed, Made, Story, Turn, calls, order, says, told
 
-from mainspring.events import CallJudged, Reason, ToolEnded, ToolProgress, ToolStarted, TurnStarted
-from mainspring.items import (
+from mainspring.core.actions import CallModel, Execute, Finish, Judge
+from mainspring.core.chain import Chain
+from mainspring.core.decide import next_action
+from mainspring.core.events import CallJudged, Reason, ToolEnded, ToolProgress, ToolStarted, TurnStarted
+from mainspring.core.history import Entry, History
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -14,11 +18,7 @@ from mainspring.items import (
     Unknown,
     user,
 )
-from mainspring.loop.actions import CallModel, Execute, Finish, Judge
-from mainspring.loop.chain import Chain
-from mainspring.loop.decide import next_action
-from mainspring.loop.history import Entry, History
-from mainspring.loop.run import Call
+from mainspring.core.run import Call
 
 
 @pytest.mark.requirement("A3", "A4", "A6", "A20", "A29", "A36")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.loop.chain import Chain
+from mainspring.core.chain import Chain
 
 
 @given(st.lists(st.integers()), st.lists(st.integers()), st.lists(st.integers()))

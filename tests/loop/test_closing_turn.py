@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.loop.world import LOOK, Made, Story, Turn, calls, fails, is_cut, order, refuses, says, told, used
 
-from mainspring.events import Reason
-from mainspring.loop.actions import CallModel, Nudge
-from mainspring.loop.decide import next_action
-from mainspring.spec import RunSpec, ToolChoice
+from mainspring.core.actions import CallModel, Nudge
+from mainspring.core.decide import next_action
+from mainspring.core.events import Reason
+from mainspring.core.spec import RunSpec, ToolChoice
 
 
 def closing_order(**changes: Any) -> RunSpec:

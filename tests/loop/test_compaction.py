@@ -5,13 +5,13 @@ from base64 import b64encode
 import pytest
 from tests.loop.world import Story, calls, fails, order, says, told, used
 
-from mainspring.errors import Malformed
-from mainspring.events import Compacted, ErrorInfo, Reason, TurnStarted
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, assistant, user
-from mainspring.loop.actions import CallModel, Finish
-from mainspring.loop.compaction import Summary, compaction_item, is_compaction, payload_of, shown, summary_of
-from mainspring.loop.decide import next_action
-from mainspring.loop.history import Entry
+from mainspring.core.actions import CallModel, Finish
+from mainspring.core.compaction import Summary, compaction_item, is_compaction, payload_of, shown, summary_of
+from mainspring.core.decide import next_action
+from mainspring.core.errors import Malformed
+from mainspring.core.events import Compacted, ErrorInfo, Reason, TurnStarted
+from mainspring.core.history import Entry
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, assistant, user
 
 RULE, ORDER = Message("system", user("rule").content), Message("developer", user("order").content)
 CALL, OUTPUT = FunctionCall("call_1", "look", "{}"), FunctionCallOutput("call_1", "ok")

@@ -3,9 +3,9 @@
 import pytest
 from tests.loop.world import Made, Story, Turn, calls, fails, order, refuses, says, told, used
 
-from mainspring.events import Reason
-from mainspring.items import Unknown
-from mainspring.spec import CONFIRM
+from mainspring.core.events import Reason
+from mainspring.core.items import Unknown
+from mainspring.core.spec import CONFIRM
 
 
 @pytest.mark.requirement("C-T11", "C55")

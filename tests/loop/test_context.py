@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from tests.loop.world import LOOK, Said, Story, calls, fails, order
 
-from mainspring.events import Compacted, ErrorInfo, Reason
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
-from mainspring.loop.actions import CallModel, Compact, Finish
-from mainspring.loop.compaction import HEADING, SUMMARIZE, Summary, compaction_item, payload_of
-from mainspring.loop.context import before_turn, latest, summary_request
-from mainspring.loop.decide import next_action
-from mainspring.loop.history import Entry, history_of
-from mainspring.loop.request import ModelRequest, request_for
-from mainspring.loop.tokens import estimate, tokens_of, tokens_of_tool
-from mainspring.spec import ToolChoice
+from mainspring.core.actions import CallModel, Compact, Finish
+from mainspring.core.compaction import HEADING, SUMMARIZE, Summary, compaction_item, payload_of
+from mainspring.core.context_window import before_turn, latest, summary_request
+from mainspring.core.decide import next_action
+from mainspring.core.events import Compacted, ErrorInfo, Reason
+from mainspring.core.history import Entry, history_of
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
+from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.spec import ToolChoice
+from mainspring.core.tokens import estimate, tokens_of, tokens_of_tool
 
 CALL = FunctionCall("call_1", "look", "{}", id="fc_1")  # 7 tokens
 

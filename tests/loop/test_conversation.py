@@ -3,7 +3,10 @@
 import pytest
 from tests.loop.world import Said, Story, calls, fails, order, says
 
-from mainspring.items import (
+from mainspring.core.conversation_items import added, joined, with_id
+from mainspring.core.drafts import item_id
+from mainspring.core.history import Entry, history_of
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -14,9 +17,6 @@ from mainspring.items import (
     assistant,
     user,
 )  # fmt: skip
-from mainspring.loop.conversation import added, joined, with_id
-from mainspring.loop.drafts import item_id
-from mainspring.loop.history import Entry, history_of
 
 ASKED, ANSWERED = user("Where?", id="msg_1"), assistant("Here.", id="msg_2")
 CALL, OTHER = FunctionCall("call_1", "look", id="fc_1"), FunctionCall("call_2", "look", id="fc_2")

@@ -3,10 +3,10 @@
 import pytest
 from tests.loop.world import Made, Story, calls, fails, order, says, told
 
-from mainspring.events import Reason
-from mainspring.items import assistant, user
-from mainspring.loop.history import Entry, history_of
-from mainspring.loop.reasons import Verdict, decision
+from mainspring.core.events import Reason
+from mainspring.core.history import Entry, history_of
+from mainspring.core.items import assistant, user
+from mainspring.core.reasons import Verdict, decision
 
 
 def look(number: int) -> Made:

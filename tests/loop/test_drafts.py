@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loop.world import Story, order
 
-from mainspring.events import (
+from mainspring.core.chain import Chain
+from mainspring.core.drafts import Draft, item_id, partial, words
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     Delta,
@@ -17,7 +19,7 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import (
+from mainspring.core.items import (
     ApprovalRequest,
     FunctionCall,
     InputText,
@@ -30,8 +32,6 @@ from mainspring.items import (
     SummaryText,
     Unknown,
 )  # fmt: skip
-from mainspring.loop.chain import Chain
-from mainspring.loop.drafts import Draft, item_id, partial, words
 
 MESSAGE = Message("assistant", id="m", status="in_progress")
 

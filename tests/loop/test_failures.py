@@ -3,9 +3,9 @@
 import pytest
 from tests.loop.world import Failed, Made, Said, Story, Turn, calls, fails, is_cut, order, says, told
 
-from mainspring.events import ErrorInfo, Reason
-from mainspring.loop.actions import CallModel
-from mainspring.loop.decide import next_action
+from mainspring.core.actions import CallModel
+from mainspring.core.decide import next_action
+from mainspring.core.events import ErrorInfo, Reason
 
 BROKEN = {"look": Failed("broken")}
 

@@ -3,9 +3,9 @@
 import pytest
 from tests.loop.world import told
 
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
-from mainspring.loop.fitting import fitted, groups
-from mainspring.loop.tokens import tokens_of
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
+from mainspring.core.tokens import tokens_of
+from mainspring.core.truncation import fitted, groups
 
 ODD = Unknown({"type": "x"})
 THOUGHT = Reasoning("rs_1")

@@ -3,8 +3,10 @@
 import pytest
 from tests.loop.world import Made, Said, Story, Turn, calls, fails, order, says, told
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import (
+from mainspring.core.chain import Chain
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.history import Entry, History, history_of, lost_history, opening, paired
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -16,9 +18,7 @@ from mainspring.items import (
     assistant,
     user,
 )  # fmt: skip
-from mainspring.loop.chain import Chain
-from mainspring.loop.history import Entry, History, history_of, lost_history, opening, paired
-from mainspring.loop.run import history_after
+from mainspring.core.run import history_after
 
 
 def call(number: int, **changes: str) -> FunctionCall:

@@ -3,10 +3,10 @@
 import pytest
 from tests.loop.world import Failed, Made, Story, Turn, calls, order, says, told, used
 
-from mainspring.events import CallJudged, Reason
-from mainspring.items import FunctionCall, FunctionCallOutput, Message, OutputText, user
-from mainspring.loop.reasons import termination
-from mainspring.loop.request import request_for
+from mainspring.core.events import CallJudged, Reason
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, OutputText, user
+from mainspring.core.model_request import request_for
+from mainspring.core.reasons import termination
 
 
 def look(number: int) -> Made:

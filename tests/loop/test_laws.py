@@ -10,8 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.loop.world import Failed, Made, Said, Story, Turn, order, says, used
 
-from mainspring.errors import InvalidRequest
-from mainspring.events import (
+from mainspring.core.actions import CallModel, Finish
+from mainspring.core.decide import closing, next_action, recovery
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import (
     CallJudged,
     ErrorInfo,
     Event,
@@ -26,7 +28,8 @@ from mainspring.events import (
     decode_log,
     encode_log,
 )  # fmt: skip
-from mainspring.items import (
+from mainspring.core.history import history_of
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -38,14 +41,11 @@ from mainspring.items import (
     encode,
     user,
 )  # fmt: skip
-from mainspring.loop.actions import CallModel, Finish
-from mainspring.loop.decide import closing, next_action, recovery
-from mainspring.loop.history import history_of
-from mainspring.loop.reasons import decision, incomplete_reason, termination
-from mainspring.loop.request import request_for
-from mainspring.loop.response import response
-from mainspring.loop.run import Run, history_after, replay
-from mainspring.spec import RunSpec, ToolChoice, Window
+from mainspring.core.model_request import request_for
+from mainspring.core.reasons import decision, incomplete_reason, termination
+from mainspring.core.response import response
+from mainspring.core.run import Run, history_after, replay
+from mainspring.core.spec import RunSpec, ToolChoice, Window
 
 
 def few(most: int) -> st.SearchStrategy[int | None]:

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.loop.world import CHOOSE, LOOK, Failed, Made, Story, Turn, calls, fails, is_cut, order, says, told, used
 
-from mainspring.events import CallJudged, Reason, ToolEnded, Used
-from mainspring.items import Message, OutputText
+from mainspring.core.events import CallJudged, Reason, ToolEnded, Used
+from mainspring.core.items import Message, OutputText
 
 DONE = ("completed", Reason.FINAL_ANSWER)
 

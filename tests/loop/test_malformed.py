@@ -3,8 +3,8 @@
 import pytest
 from tests.loop.world import Story, calls, order, says
 
-from mainspring.errors import Malformed
-from mainspring.events import (
+from mainspring.core.errors import Malformed
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
@@ -25,9 +25,9 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import FunctionCall, Message, OutputText, Reasoning, ReasoningText, Unknown
-from mainspring.loop.history import History
-from mainspring.loop.run import fold, open_run
+from mainspring.core.history import History
+from mainspring.core.items import FunctionCall, Message, OutputText, Reasoning, ReasoningText, Unknown
+from mainspring.core.run import fold, open_run
 
 MESSAGE = Message("assistant", id="msg_1", status="in_progress")
 CALL = FunctionCall("call_1", "look", id="fc_1", status="in_progress")

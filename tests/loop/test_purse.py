@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loop.world import Made, Said, Story, Turn, calls, fails, is_cut, order, says, used
 
-from mainspring.events import Compacted, ErrorInfo, Reason
-from mainspring.items import Json, Usage
-from mainspring.loop.compaction import Summary, compaction_item, payload_of
-from mainspring.loop.purse import room, spent, told
-from mainspring.loop.request import request_for
-from mainspring.spec import Price, Purse
+from mainspring.core.allowance import room, spent, told
+from mainspring.core.compaction import Summary, compaction_item, payload_of
+from mainspring.core.events import Compacted, ErrorInfo, Reason
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import request_for
+from mainspring.core.spec import Price, Purse
 
 DONE = ("completed", Reason.FINAL_ANSWER)
 PRICE = Price(input=2, output=10)

@@ -3,10 +3,10 @@
 import pytest
 from tests.loop.world import Failed, Story, calls, fails, order, refuses, says
 
-from mainspring.events import Reason, Status, TurnEnded, TurnStarted
-from mainspring.loop.actions import Finish
-from mainspring.loop.decide import closing
-from mainspring.loop.reasons import INCOMPLETE, Verdict, decision, incomplete_reason, termination
+from mainspring.core.actions import Finish
+from mainspring.core.decide import closing
+from mainspring.core.events import Reason, Status, TurnEnded, TurnStarted
+from mainspring.core.reasons import INCOMPLETE, Verdict, decision, incomplete_reason, termination
 
 # reason, status, incomplete_details.reason, decision outcome, termination_reason
 TABLE: list[tuple[Reason, Status, str | None, str, str]] = [

@@ -3,7 +3,9 @@
 import pytest
 from tests.loop.world import Made, Said, Story, calls, order, says, told
 
-from mainspring.events import (
+from mainspring.core.actions import CallModel, Execute, Finish, Judge
+from mainspring.core.decide import INTERRUPTED, closing, next_action, recovery
+from mainspring.core.events import (
     CallJudged,
     ErrorInfo,
     Event,
@@ -15,9 +17,7 @@ from mainspring.events import (
     TurnAborted,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import ApprovalResponse
-from mainspring.loop.actions import CallModel, Execute, Finish, Judge
-from mainspring.loop.decide import INTERRUPTED, closing, next_action, recovery
+from mainspring.core.items import ApprovalResponse
 
 CANCEL = Finish("cancelled", Reason.CANCELLED)
 CANCELLED = RunEnded("cancelled", Reason.CANCELLED)

@@ -3,9 +3,9 @@
 import pytest
 from tests.loop.world import Made, Story, calls, fails, order, says, told
 
-from mainspring.events import Reason, TurnStarted
-from mainspring.loop.run import canonical
-from mainspring.spec import REPEAT
+from mainspring.core.events import Reason, TurnStarted
+from mainspring.core.run import canonical
+from mainspring.core.spec import REPEAT
 
 SAME = calls(Made("look", '{"a":1,"b":2}'))
 OTHER = calls(Made("look", '{"a":2,"b":2}'))

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from tests.loop.world import LOOK, Story, calls, order, says, told, used
 
-from mainspring.items import (
+from mainspring.core.chain import Chain
+from mainspring.core.history import Entry, history_of
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -20,11 +22,9 @@ from mainspring.items import (
     assistant,
     user,
 )  # fmt: skip
-from mainspring.loop.chain import Chain
-from mainspring.loop.history import Entry, history_of
-from mainspring.loop.request import Items, ModelRequest, request_for
-from mainspring.loop.run import history_after
-from mainspring.spec import Sampling, ToolChoice, Window
+from mainspring.core.model_request import Items, ModelRequest, request_for
+from mainspring.core.run import history_after
+from mainspring.core.spec import Sampling, ToolChoice, Window
 
 
 def test_request_carries_everything_the_spec_says() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from tests.loop.world import LOOK, Said, Story, Turn, calls, fails, order, says, used
 
-from mainspring.events import ErrorInfo, Reason, TurnStarted
-from mainspring.items import (
+from mainspring.core.actions import Finish
+from mainspring.core.decide import closing
+from mainspring.core.events import ErrorInfo, Reason, TurnStarted
+from mainspring.core.items import (
     ApprovalRequest,
     CallForm,
     FunctionCall,
@@ -19,11 +21,9 @@ from mainspring.items import (
     assistant,
     user,
 )  # fmt: skip
-from mainspring.loop.actions import Finish
-from mainspring.loop.decide import closing
-from mainspring.loop.response import Response, response
-from mainspring.loop.run import Run
-from mainspring.spec import Conversation, ToolChoice
+from mainspring.core.response import Response, response
+from mainspring.core.run import Run
+from mainspring.core.spec import Conversation, ToolChoice
 
 PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
 SPOKEN = Message("assistant", (OutputText("hello"),), id="msg_1")

@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 from tests.loop.world import Story, calls, order, says
 
-from mainspring.errors import Malformed
-from mainspring.events import CallJudged, Reason, RunEnded, RunResumed, Status, TurnEnded, TurnStarted
-from mainspring.items import ApprovalResponse
-from mainspring.loop.run import TRANSITIONS
+from mainspring.core.errors import Malformed
+from mainspring.core.events import CallJudged, Reason, RunEnded, RunResumed, Status, TurnEnded, TurnStarted
+from mainspring.core.items import ApprovalResponse
+from mainspring.core.run import TRANSITIONS
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 LEGAL = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.items import (
+from mainspring.core.items import (
     ApprovalRequest,
     FunctionCall,
     FunctionCallOutput,
@@ -22,7 +22,7 @@ from mainspring.items import (
     encode,
     user,
 )  # fmt: skip
-from mainspring.loop.tokens import estimate, tokens_of, tokens_of_text, tokens_of_tool
+from mainspring.core.tokens import estimate, tokens_of, tokens_of_text, tokens_of_tool
 
 ODD = Unknown({"type": "x"})  # 12 characters as JSON, so 4 tokens
 TOOL = ToolDefinition("look", "Looks.")

@@ -3,8 +3,8 @@
 import pytest
 from tests.loop.world import TOOLS, Said, Story, Turn, calls, fails, is_cut, order, says, told
 
-from mainspring.events import CallJudged, Reason
-from mainspring.spec import ToolChoice
+from mainspring.core.events import CallJudged, Reason
+from mainspring.core.spec import ToolChoice
 
 
 def choices(story: Story) -> list[ToolChoice]:

@@ -10,7 +10,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.events import (
+from mainspring.core import actions
+from mainspring.core.actions import Action
+from mainspring.core.decide import closing, next_action, recovery
+from mainspring.core.events import (
     ArgumentsDelta,
     CallJudged,
     ErrorInfo,
@@ -32,7 +35,8 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )
-from mainspring.items import (
+from mainspring.core.history import History
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,
@@ -48,14 +52,10 @@ from mainspring.items import (
     text_of,
     user,
 )
-from mainspring.loop import actions
-from mainspring.loop.actions import Action
-from mainspring.loop.decide import closing, next_action, recovery
-from mainspring.loop.history import History
-from mainspring.loop.request import ModelRequest, request_for
-from mainspring.loop.rules import excess
-from mainspring.loop.run import Run, fold, history_after, open_run
-from mainspring.spec import PresetName, RunSpec, spec_for
+from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.rules import excess
+from mainspring.core.run import Run, fold, history_after, open_run
+from mainspring.core.spec import PresetName, RunSpec, spec_for
 
 LOOK = ToolDefinition("look", kind="mcp")
 SAVE = ToolDefinition("save", kind="sandbox")

@@ -11,10 +11,10 @@ import json
 import os
 import sys
 
-from mainspring.errors import ToolUnavailable
-from mainspring.items import Json
+from mainspring.core.errors import ToolUnavailable
+from mainspring.core.items import Json
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 
 EXAMPLES: dict[str, object] = {"string": "word", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.local import NOBODY
 
 ZOO = Path(__file__).parent / "zoo.py"

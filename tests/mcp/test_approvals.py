@@ -6,8 +6,8 @@ import pytest
 from tests.mcp.web import served
 
 from mainspring import Engine
-from mainspring.errors import InvalidRequest
-from mainspring.items import ApprovalRequest, ApprovalResponse, Unknown
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Unknown
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.executor import McpTools

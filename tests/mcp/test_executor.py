@@ -12,14 +12,14 @@ from tests.mcp.conftest import Zoo, until
 from tests.mcp.web import served
 
 from mainspring import Engine
-from mainspring.events import ToolProgress
-from mainspring.items import FunctionCallOutput, ToolDefinition
-from mainspring.loop.run import Run
+from mainspring.core.events import ToolProgress
+from mainspring.core.items import FunctionCallOutput, ToolDefinition
+from mainspring.core.run import Run
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, turn
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import Toolset
 
 Open = Callable[..., McpTools]

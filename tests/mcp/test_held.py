@@ -18,16 +18,16 @@ from tests.mcp.conftest import until
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import everything, mounts
 
-from mainspring.errors import InvalidRequest, SandboxError, ToolUnavailable
+from mainspring.core.errors import InvalidRequest, SandboxError, ToolUnavailable
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.process import Wrap
-from mainspring.tools.mcp.servers import ServerSpec, servers_of
+from mainspring.tools.mcp.server_specs import ServerSpec, servers_of
+from mainspring.tools.mcp.stdio_process import Wrap
 from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.wrap import wrapped
-from mainspring.workshop import Workshop
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +177,7 @@ async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> Non
     mark = token_hex(8)
     code = (
         "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
-        "from mainspring.tools.mcp.servers import ServerSpec\nfrom mainspring.workshop import Workshop\n"
+        "from mainspring.tools.mcp.server_specs import ServerSpec\nfrom mainspring.tools.builtin.builtins import Workshop\n"
         "async def main():\n    async with Workshop(wraps=True) as workshop:\n"
         f"        spec = ServerSpec('s', 'stdio', command=sys.executable, args=({str(SPY)!r},), trusted=True)\n"
         "        connection = Connection(spec, wrap=workshop.wrap)\n"

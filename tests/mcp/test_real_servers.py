@@ -16,12 +16,12 @@ import pytest
 from tests.clients import node
 from tests.mcp.conftest import Connect, give, until
 
-from mainspring.errors import ToolUnavailable
-from mainspring.items import InputImage, InputText, Json
+from mainspring.core.errors import ToolUnavailable
+from mainspring.core.items import InputImage, InputText, Json
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.mcp.content import output_of
-from mainspring.tools.mcp.process import Wrap
-from mainspring.tools.mcp.servers import ServerSpec, Transport
-from mainspring.workshop import Workshop
+from mainspring.tools.mcp.server_specs import ServerSpec, Transport
+from mainspring.tools.mcp.stdio_process import Wrap
 
 FOLDER = Path(__file__).parent / "node"
 PROGRAMS = FOLDER / "node_modules" / ".bin"

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Json
-from mainspring.tools.mcp.servers import Approval, ServerSpec, ToolFilter, from_request
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.tools.mcp.server_specs import Approval, ServerSpec, ToolFilter, from_request
 
 URL = "https://tools.example/mcp"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.items import (
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -17,10 +17,10 @@ from mainspring.items import (
     Unknown,
     encode,
 )
-from mainspring.server.calls import server_call
+from mainspring.http.hosted_calls import server_call
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.exchange import Answer, Listing, Rejected, RemoteTool
-from mainspring.tools.mcp.servers import ServerSpec, ToolFilter
+from mainspring.tools.mcp.server_specs import ServerSpec, ToolFilter
 from mainspring.tools.mcp.toolset import Offer, Toolset, offer_of, toolset
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABAQAAAAA3bvkkAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="

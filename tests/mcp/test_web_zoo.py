@@ -7,9 +7,9 @@ import pytest
 from tests.mcp.conftest import PATIENCE, Connect, until
 from tests.mcp.web import HUGE, Web, served
 
-from mainspring.errors import InvalidRequest, ToolUnavailable
+from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.servers import ServerSpec, from_request
+from mainspring.tools.mcp.server_specs import ServerSpec, from_request
 
 # Each starts a server of its own, and there are many.
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ import pytest
 import uvloop
 from tests.mcp.conftest import Connect, Zoo, until
 
-from mainspring.errors import ToolUnavailable
+from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.mcp import exchange
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import Answer
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program
 from mainspring.tools.sandbox.wrap import unwrapped
 
@@ -229,7 +229,7 @@ async def test_a_server_does_not_outlive_an_engine_that_was_killed(zoo: Zoo) -> 
     spec = zoo.spec("stubborn")
     code = (
         "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
-        "from mainspring.tools.mcp.servers import ServerSpec\n"
+        "from mainspring.tools.mcp.server_specs import ServerSpec\n"
         "async def main():\n"
         f"    spec = ServerSpec('s', 'stdio', command={spec.command!r}, args={spec.args!r}, trusted=True, sandboxed=False)\n"
         "    await Connection(spec).list_tools()\n    print('up', flush=True)\n    await asyncio.sleep(600)\n"

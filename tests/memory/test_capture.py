@@ -10,19 +10,19 @@ from msgspec.structs import replace
 from tests.memory.world import NOW, a_memory, seen
 
 from mainspring import Engine, tool
-from mainspring.errors import InvalidRequest, StoreError, Unavailable
-from mainspring.events import TextDelta
-from mainspring.ids import counting
-from mainspring.items import ApprovalRequest, ApprovalResponse
-from mainspring.loop.run import Call, Run
-from mainspring.memory.capture import MOST_PENDING, MOST_PRIVATE, ObservationCapture
-from mainspring.memory.memory import Memory
-from mainspring.memory.observation import Observation
-from mainspring.memory.rows import APPLICATION_ID
+from mainspring.core.errors import InvalidRequest, StoreError, Unavailable
+from mainspring.core.events import TextDelta
+from mainspring.core.ids import counting
+from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.core.run import Call, Run
+from mainspring.features.memory.capture import MOST_PENDING, MOST_PRIVATE, ObservationCapture
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
+from mainspring.features.memory.observation_rows import APPLICATION_ID
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, empty, fail, refuse, say, turn
-from mainspring.store import schema
-from mainspring.store.memory import MemoryStore
+from mainspring.storage import run_schema as schema
+from mainspring.storage.memory_runs import MemoryStore
 
 
 @tool

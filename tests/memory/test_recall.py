@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.memory.world import NOW, a_memory, seen
 
-from mainspring.errors import InvalidRequest, NotFound
-from mainspring.loop.tokens import tokens_of_text
-from mainspring.memory import rows
-from mainspring.memory.memory import PRUNE_EVERY, Memory, NoMemory
-from mainspring.memory.observation import Observation
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.tokens import tokens_of_text
+from mainspring.features.memory import observation_rows as rows
+from mainspring.features.memory.memory import PRUNE_EVERY, Memory, NoMemory
+from mainspring.features.memory.observation import Observation
 
 CALL = {"tool": "weather", "arguments": '{"city":"Paris"}'}
 

@@ -14,15 +14,15 @@ from tests.memory.world import a_memory, seen
 from tests.server.hosting import hosted
 from tests.server.process import Script, serving
 
-from mainspring.app import Engine
-from mainspring.events import RunResumed, ToolEnded, TurnEnded
-from mainspring.items import Json, text_of
-from mainspring.memory.memory import Memory
-from mainspring.memory.observation import Observation
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.events import RunResumed, ToolEnded, TurnEnded
+from mainspring.core.items import Json, text_of
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
+from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 TOOLS = '''
 from mainspring import tool

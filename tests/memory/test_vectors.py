@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tests.memory.world import a_memory, embeddings, seen, vector
 
 from mainspring import Engine
-from mainspring.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.memory.embedding import Embedder
-from mainspring.memory.memory import Memory
-from mainspring.memory.openai import OpenAIEmbedder
-from mainspring.memory.recall import fused
-from mainspring.memory.rows import Hit, Whose
-from mainspring.memory.vectors import Placed, Vectors
+from mainspring.core.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.features.memory.embedding import Embedder
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.features.memory.openai_embedder import OpenAIEmbedder
+from mainspring.features.memory.recall import fused
+from mainspring.features.memory.vectors import Placed, Vectors
 from mainspring.providers.scripted import Scripted, say
 
 

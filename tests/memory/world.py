@@ -9,10 +9,10 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from mainspring.app import memory_for
-from mainspring.config import Remembering
-from mainspring.memory.memory import Memory
-from mainspring.memory.observation import Observation
+from mainspring.app.engine import memory_for
+from mainspring.app.settings import Remembering
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
 
 NOW = 1_800_000_000.0
 

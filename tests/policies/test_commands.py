@@ -3,8 +3,8 @@
 import pytest
 from tests.policies.world import READER, tried
 
-from mainspring.policies.commands import CommandRules, Commands
-from mainspring.policies.shell import Reader
+from mainspring.features.governance.command_policy import CommandRules, Commands
+from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
 
 

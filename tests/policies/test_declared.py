@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from tests.policies.world import READER, folder, lookup, order
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
-from mainspring.items import Json, ToolDefinition
-from mainspring.policies.commands import CommandRules, Commands
-from mainspring.policies.declared import EVERYTHING, effects_of, operation_of, parsed_arguments, texts_of
-from mainspring.policies.domains import Domains
-from mainspring.policies.governance import governance
-from mainspring.policies.level import Level
-from mainspring.policies.paths import Paths
+from mainspring.features.governance.command_policy import CommandRules, Commands
+from mainspring.features.governance.declared import EVERYTHING, effects_of, operation_of, parsed_arguments, texts_of
+from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.level import Level
+from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.policy_list import governance
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import Caller
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.file_ops import FileOps
 from mainspring.tools.builtin.web_fetch import WebFetch

@@ -8,14 +8,14 @@ import pytest
 from aiohttp import ClientSession, web
 from tests.policies.world import lookup, order, tried
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ToolDefinition, ToolKind
 from mainspring.engine.engine import Engine
-from mainspring.errors import InvalidRequest
-from mainspring.items import ToolDefinition, ToolKind
-from mainspring.policies.domains import Domains
+from mainspring.features.governance.domains import Domains
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.connector import guarded_connector
 

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from mainspring import Engine, tool
+from mainspring.core.errors import Interrupted
+from mainspring.core.events import CallJudged, Recorded, ToolStarted
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
-from mainspring.errors import Interrupted
-from mainspring.events import CallJudged, Recorded, ToolStarted
-from mainspring.items import ApprovalRequest, ApprovalResponse, Json
-from mainspring.loop.run import Run
-from mainspring.oversight import plan_of, policies_of
-from mainspring.policies.autonomy.plan import LEVEL
+from mainspring.features.budgets.plan import LEVEL
+from mainspring.features.governance.governance_settings import plan_of, policies_of
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, calls, say
-from mainspring.spec import Caller
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
 
 

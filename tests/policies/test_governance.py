@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 from tests.policies.world import Hands, every_policy, folder, order, tried
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
-from mainspring.errors import InvalidRequest
-from mainspring.items import ApprovalRequest, ApprovalResponse
-from mainspring.policies.governance import governance
-from mainspring.policies.rate import Rate
+from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.rate import Rate
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import Caller
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 from tests.policies.world import SHELL, tried
 
-from mainspring.items import Effect, ToolDefinition
-from mainspring.policies.level import AutonomyLevel, Level
+from mainspring.core.items import Effect, ToolDefinition
+from mainspring.features.governance.level import AutonomyLevel, Level
 
 R: Effect = "read"
 W: Effect = "write"

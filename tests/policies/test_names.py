@@ -10,14 +10,14 @@ from tests.mcp.web import served
 from tests.policies.world import tried
 from tests.skills.shelf import put
 
-from mainspring.app import Engine
-from mainspring.items import FunctionCallOutput, ServerTool, Tool, ToolDefinition, Unknown
-from mainspring.loop.run import Run
-from mainspring.policies.charter import Chartered
-from mainspring.policies.patterns import Choice, Rules, ToolRules
-from mainspring.policies.scopes import CallerScopes
+from mainspring.app.engine import Engine
+from mainspring.core.items import FunctionCallOutput, ServerTool, Tool, ToolDefinition, Unknown
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller, Charter
+from mainspring.features.agents.charter import Chartered
+from mainspring.features.governance.caller_scopes import CallerScopes
+from mainspring.features.governance.patterns import Choice, Rules, ToolRules
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import Caller, Charter
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policies.world import folder, order, tried
 
-from mainspring.errors import InvalidRequest
-from mainspring.events import Recorded, RunStarted
-from mainspring.items import FunctionCall, ToolDefinition
-from mainspring.loop.history import History
-from mainspring.loop.run import Call, open_run
-from mainspring.policies.domains import Domains
-from mainspring.policies.paths import Paths
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import Recorded, RunStarted
+from mainspring.core.history import History
+from mainspring.core.items import FunctionCall, ToolDefinition
+from mainspring.core.run import Call, open_run
+from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.paths import Paths
 from mainspring.ports import Allow, CallPolicy, Deny, Verdict
 
 NAMES = st.sampled_from(["a", "b", "..", ".", "link", "up", "", "root", "...", "a..b"])

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policies.world import FILES, tried
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import ToolDefinition
-from mainspring.policies.patterns import STRICTNESS, Choice, Rules, ToolRules, narrowed
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ToolDefinition
+from mainspring.features.governance.patterns import STRICTNESS, Choice, Rules, ToolRules, narrowed
 
 NAMES = st.sampled_from(["file_ops", "file_find", "shell", "*"])
 PATTERNS = st.one_of(

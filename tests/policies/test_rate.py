@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policies.world import Outcome, tried
 
-from mainspring.events import CallJudged
-from mainspring.policies.rate import Rate
-from mainspring.spec import Caller
+from mainspring.core.events import CallJudged
+from mainspring.core.spec import Caller
+from mainspring.features.governance.rate import Rate
 
 NOTES = ("notes", "{}")
 

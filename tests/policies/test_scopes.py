@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 from tests.policies.world import tried
 
-from mainspring.app import Engine
-from mainspring.events import CallJudged
-from mainspring.items import ToolDefinition
-from mainspring.policies.status import ToolStatus
+from mainspring.app.engine import Engine
+from mainspring.core.events import CallJudged
+from mainspring.core.items import ToolDefinition
+from mainspring.core.spec import Caller
+from mainspring.features.governance.tool_status import ToolStatus
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import Caller
 from mainspring.tools.registry import Registry
 
 NOTES = ("notes", "{}")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.policies.world import READER
 
-from mainspring.policies.shell import LONGEST, REMEMBERED, Line, Reader, plain
+from mainspring.features.governance.shell_reader import LONGEST, REMEMBERED, Line, Reader, plain
 
 WORDS = st.one_of(
     st.sampled_from(

@@ -7,18 +7,18 @@ from typing import ClassVar
 import pytest
 from tests.skills.shelf import put
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.core.events import CallJudged
+from mainspring.core.history import History
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Json, ToolDefinition, user
+from mainspring.core.run import Run, replay
+from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
-from mainspring.events import CallJudged
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Json, ToolDefinition, user
-from mainspring.loop.history import History
-from mainspring.loop.run import Run, replay
-from mainspring.policies.skills import SkillScope
+from mainspring.features.skills.activation import ActiveSkills, active_skills
+from mainspring.features.skills.skill_folder import SkillFolders
+from mainspring.features.skills.skill_policy import SkillScope
+from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.skills.activation import ActiveSkills, active_skills
-from mainspring.skills.folder import SkillFolders
-from mainspring.skills.tools import SkillTools
-from mainspring.spec import Caller
 from mainspring.tools.contract import ToolContext, ToolResult
 
 

@@ -4,25 +4,25 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.events import CallJudged
+from mainspring.core.items import Json, ToolDefinition, ToolKind, user
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.engine import Engine
-from mainspring.events import CallJudged
-from mainspring.items import Json, ToolDefinition, ToolKind, user
-from mainspring.loop.run import Run
-from mainspring.policies.commands import CommandRules, Commands
-from mainspring.policies.domains import Domains
-from mainspring.policies.governance import governance
-from mainspring.policies.level import Level
-from mainspring.policies.paths import Paths
-from mainspring.policies.patterns import Rules
-from mainspring.policies.rate import Rate
-from mainspring.policies.shell import Reader
-from mainspring.policies.skills import SkillScope
+from mainspring.features.governance.command_policy import CommandRules, Commands
+from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.level import Level
+from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.patterns import Rules
+from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, say, turn
-from mainspring.spec import Caller, RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
 
 TEXT: Json = {"type": "string"}

@@ -13,15 +13,15 @@ import anyio
 import msgspec
 from aiohttp import web
 
-from mainspring.events import ModelEvent, Recorded, RunStarted, TurnStarted
-from mainspring.ids import counting
-from mainspring.items import Json, Message, user
-from mainspring.loop.history import History
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.run import Run, fold, open_run
+from mainspring.core.events import ModelEvent, Recorded, RunStarted, TurnStarted
+from mainspring.core.history import History
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Message, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Run, fold, open_run
+from mainspring.core.spec import spec_for
 from mainspring.ports import Provider
-from mainspring.providers.chat import Chat
-from mainspring.spec import spec_for
+from mainspring.providers.chat.provider import Chat
 
 QUESTION = ModelRequest(run_id="resp_1", model="clockwork", items=(user("What time is it?"),))
 ASKED: Json = {

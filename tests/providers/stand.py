@@ -8,10 +8,10 @@ from contextlib import aclosing
 from anyio import current_time
 from anyio.lowlevel import checkpoint
 
-from mainspring.errors import ProviderError
-from mainspring.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
-from mainspring.items import Message, assistant, user
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import ProviderError
+from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.items import Message, assistant, user
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
 
 BEGUN = ItemStarted(Message("assistant", id="msg_1", status="in_progress"))

@@ -14,7 +14,7 @@ from tests.providers.dialects import Failure, Spoken
 from tests.providers.dialects.anthropic import DIALECT, KEY, SIGNATURE, block, error, frame, started, stopped
 from tests.providers.dialects.server import answer, calls, ended, items, reading, serving, text
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     ProviderError,
@@ -23,8 +23,8 @@ from mainspring.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.events import ModelEvent
-from mainspring.items import (
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import (
     FunctionCall,
     Item,
     Json,
@@ -34,10 +34,10 @@ from mainspring.items import (
     Refusal,
     Usage,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, TokenCounter
-from mainspring.providers._anthropic_request import Thinking, kept
-from mainspring.providers.anthropic import Anthropic
+from mainspring.providers.anthropic.provider import Anthropic
+from mainspring.providers.anthropic.request import Thinking, kept
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 

@@ -10,10 +10,10 @@ from tests.providers.dialects import Spoken
 from tests.providers.dialects.anthropic import DIALECT, KEY, SIGNATURE, block, frame, started, stopped
 from tests.providers.dialects.server import answer, items, serving
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     Refused,
 )
-from mainspring.items import (
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -30,10 +30,10 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._anthropic_request import Redacted, Thinking, body_of, kept
-from mainspring.providers.anthropic import VERSION
-from mainspring.spec import ToolChoice
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.anthropic.provider import VERSION
+from mainspring.providers.anthropic.request import Redacted, Thinking, body_of, kept
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LOOK = ToolDefinition("look", "Looks at a clock.", {"type": "object", "properties": {"at": {"type": "string"}}})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Held, Puppet, Reader, settle
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     ProviderError,

@@ -8,13 +8,13 @@ from anyio.to_thread import run_sync
 from tests.cli.command import Shell
 from tests.providers.backend import ASKED, DONE, Backend, chunk, events_of, serving, sse, usage_chunk
 
-from mainspring.errors import InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.ids import counting
-from mainspring.items import user
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._http import Asked
+from mainspring.core.errors import InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.ids import counting
+from mainspring.core.items import user
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.cassette import Ids, Player, Recorder
-from mainspring.providers.chat import Chat
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.http_client import Asked
 
 KEY = "sk-local-0123456789"
 PIECES = (

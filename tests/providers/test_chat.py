@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from tests.providers.backend import ASKED, DONE, Backend, ask, begun, chunk, events_of, sse, usage_chunk
 
-from mainspring.events import (
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     ItemDone,
@@ -16,8 +16,8 @@ from mainspring.events import (
     TextDelta,
     TurnEnded,
 )
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     Json,
     Message,
@@ -28,9 +28,9 @@ from mainspring.items import (
     Usage,
     user,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers.chat import Chat
+from mainspring.providers.chat.provider import Chat
 
 ROLE = chunk({"role": "assistant", "content": ""})
 STOP = chunk(finish="stop")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from tests.providers.backend import ASKED, DONE, Backend, ask, begun, call_piece, chunk, sse, usage_chunk
 
-from mainspring.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import FunctionCall, FunctionCallOutput, Json, Message, OutputText, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_answer import Answer
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
+from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.ids import counting
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Message, OutputText, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.chat.reply import Answer
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 ONE = '{"at": 1}'
 TWO = '{"at": 2}'

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, call_piece, chunk, events_of, folded, sse
 
-from mainspring.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.events import ItemStarted, ModelEvent, TextDelta, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import Json, encode, user
-from mainspring.loop.request import ModelRequest
-from mainspring.providers import _http
-from mainspring.providers._chat_answer import Answer
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
-from mainspring.providers.chat import Chat
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.events import ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, encode, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers import http_client as _http
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.reply import Answer
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 STOP = chunk(finish="stop")
 

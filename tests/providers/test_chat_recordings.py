@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.backend import Backend, ask, folded
 
-from mainspring.errors import ProviderError
-from mainspring.events import ItemDone, ModelEvent, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import FunctionCall, Item, Message, OutputText, Reasoning, ReasoningText, Usage
-from mainspring.providers._chat_answer import Answer
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
+from mainspring.core.errors import ProviderError
+from mainspring.core.events import ItemDone, ModelEvent, TurnEnded
+from mainspring.core.ids import counting
+from mainspring.core.items import FunctionCall, Item, Message, OutputText, Reasoning, ReasoningText, Usage
+from mainspring.providers.chat.reply import Answer
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 
 class Recording(NamedTuple):

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, sse
 
-from mainspring.errors import InvalidRequest, Refused
-from mainspring.items import (
+from mainspring.core.errors import InvalidRequest, Refused
+from mainspring.core.items import (
     ApprovalRequest,
     FunctionCall,
     FunctionCallOutput,
@@ -25,10 +25,10 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_request import body_of
-from mainspring.providers.chat import Chat
-from mainspring.spec import ToolChoice
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.request import body_of
 
 NOON = sse(chunk({"content": "noon"}, finish="stop"))
 LOOK = ToolDefinition("look", "Looks at a clock", {"type": "object", "properties": {"at": {"type": "string"}}})

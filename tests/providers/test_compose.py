@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, settle
 
-from mainspring.errors import RateLimited, Unavailable
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.tokens import estimate
+from mainspring.core.errors import RateLimited, Unavailable
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, Provider, TokenCounter
 from mainspring.providers.breaker import Breaker
 from mainspring.providers.compose import Limits, Options, compose
 from mainspring.providers.deadlines import Timed
-from mainspring.providers.limits import Limited
+from mainspring.providers.rate_limits import Limited
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, begun, chunk, events_of, sse, usage_chunk
 
-from mainspring.errors import BadOutput, Refused
-from mainspring.events import (
+from mainspring.core.errors import BadOutput, Refused
+from mainspring.core.events import (
     ArgumentsDelta,
     ItemDone,
     ItemStarted,
@@ -22,8 +22,8 @@ from mainspring.events import (
     TextDelta,
     TurnEnded,
 )
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -37,15 +37,15 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_request import body_of
-from mainspring.providers._constrained import Constrained
-from mainspring.providers._constrained_answer import Answer, JsonString
-from mainspring.providers._constrained_request import asked, choices_of, talked
-from mainspring.providers._constrained_schema import flaw_of, tidied
-from mainspring.providers._turn import Turn
-from mainspring.providers.chat import Chat
-from mainspring.spec import ToolChoice
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.request import body_of
+from mainspring.providers.constrained.grammar_schema import flaw_of, tidied
+from mainspring.providers.constrained.provider import Constrained
+from mainspring.providers.constrained.reply import Answer, JsonString
+from mainspring.providers.constrained.request import asked, choices_of, talked
+from mainspring.providers.turn import Turn
 
 CLOCK = {"type": "object", "properties": {"at": {"type": "string", "title": "At"}}, "required": ["at"]}
 LOOK = ToolDefinition("look", "Looks at a clock.", CLOCK)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, settle
 
-from mainspring.errors import Refused, Unavailable
-from mainspring.events import ModelEvent, TextDelta
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import Refused, Unavailable
+from mainspring.core.events import ModelEvent, TextDelta
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.deadlines import Timed
 from mainspring.providers.scripted import Scripted, Turn
 

@@ -10,9 +10,9 @@ from tests.providers.dialects import Failure, Spoken, SpokenCall
 from tests.providers.dialects.gemini import DIALECT, chunk
 from tests.providers.dialects.server import answer, calls, ended, items, serving, text
 
-from mainspring.errors import BadOutput, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.events import ModelEvent
-from mainspring.items import (
+from mainspring.core.errors import BadOutput, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -28,11 +28,11 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
 from mainspring.ports import ModelInfo, TokenCounter
-from mainspring.providers._gemini_schema import cleaned
-from mainspring.providers.gemini import Gemini
-from mainspring.spec import ToolChoice
+from mainspring.providers.gemini.gemini_schema import cleaned
+from mainspring.providers.gemini.provider import Gemini
 
 NOON = Spoken(text=("It is noon.",))
 PLACE: Json = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}

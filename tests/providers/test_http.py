@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.errors import BadOutput
-from mainspring.providers._http import Complaint, Sse, complaint
+from mainspring.core.errors import BadOutput
+from mainspring.providers.http_client import Complaint, Sse, complaint
 
 Events = list[tuple[bytes, bytes]]
 

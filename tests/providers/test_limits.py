@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Held, Puppet, Reader, settle
 
-from mainspring.errors import RateLimited, Unavailable
-from mainspring.providers.limits import Limited
+from mainspring.core.errors import RateLimited, Unavailable
+from mainspring.providers.rate_limits import Limited
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from tests.providers.backend import QUESTION, events_of
 
 from mainspring import Engine, tool
-from mainspring.errors import BadOutput, ContextOverflow, InvalidRequest, Refused, Unavailable
-from mainspring.events import ItemDone, ModelEvent, TextDelta, TurnEnded
-from mainspring.items import (
+from mainspring.core.errors import BadOutput, ContextOverflow, InvalidRequest, Refused, Unavailable
+from mainspring.core.events import ItemDone, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -32,12 +32,12 @@ from mainspring.items import (
     ToolDefinition,
     user,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
 from mainspring.ports import Provider
-from mainspring.providers import local as module
-from mainspring.providers._weights import cache_folder, fetched, source_of
-from mainspring.providers.local import Local, is_available
-from mainspring.spec import ToolChoice
+from mainspring.providers.local.provider import Local, is_available
+from mainspring.providers.local import provider as module
+from mainspring.providers.local.weights import cache_folder, fetched, source_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HELLO = replace(QUESTION, items=(user("Say hello."),), max_output_tokens=12, temperature=0.0)
@@ -125,10 +125,10 @@ def test_without_the_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_making_one_starts_nothing_and_imports_no_runtime(weights: Path) -> None:
-    code = f"import sys; from mainspring.providers.local import Local; print(Local({str(weights)!r}).pid, *sys.modules)"
+    code = f"import sys; from mainspring.providers.local.provider import Local; print(Local({str(weights)!r}).pid, *sys.modules)"
     pid, *loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout.split()
     assert pid == "None"
-    assert "mainspring.providers.local" in loaded
+    assert "mainspring.providers.local.provider" in loaded
     assert "xllamacpp" not in loaded
 
 
@@ -331,9 +331,9 @@ async def test_closing_ends_the_child(model: Local) -> None:
 def test_the_child_goes_with_a_parent_that_is_killed(weights: Path) -> None:
     code = f"""
 import anyio
-from mainspring.items import user
-from mainspring.loop.request import ModelRequest
-from mainspring.providers.local import Local
+from mainspring.core.items import user
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.local.provider import Local
 
 async def main():
     local = Local({str(weights)!r})

@@ -15,9 +15,9 @@ from tests.providers.backend import QUESTION
 from tests.providers.dialects import Ability, Dialect, Line, Spoken, SpokenCall, Stop, Trouble, dialects
 from tests.providers.dialects.server import Fake, answer, asked, calls, ended, items, reading, serving, text, told
 
-from mainspring.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.events import ArgumentsDelta, ModelEvent, TextDelta, TurnEnded
-from mainspring.items import (
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.events import ArgumentsDelta, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -37,9 +37,9 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
-from mainspring.providers import _http
-from mainspring.spec import ToolChoice
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers import http_client as _http
 
 NAMES = ("chat", "responses", "ollama", "gemini", "anthropic")
 NOON = Spoken(text=("It is ", "noon."))

@@ -12,10 +12,10 @@ from tests.providers.dialects import Failure, Spoken, SpokenCall
 from tests.providers.dialects.ollama import DIALECT, line
 from tests.providers.dialects.server import Fake, answer, calls, ended, items, serving, text
 
-from mainspring.errors import BadOutput, ContextOverflow, ProviderError, Refused, Unavailable
-from mainspring.events import ModelEvent
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, Refused, Unavailable
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -31,11 +31,11 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
 from mainspring.ports import ModelInfo
-from mainspring.providers._http import Lines
-from mainspring.providers.ollama import Ollama
-from mainspring.spec import ToolChoice
+from mainspring.providers.http_client import Lines
+from mainspring.providers.ollama.provider import Ollama
 
 NOON = Spoken(text=("It is noon.",))
 PLACE: Json = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}

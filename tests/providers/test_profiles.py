@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, folded, sse
 
-from mainspring.errors import Refused
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.core.errors import Refused
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     Json,
@@ -23,13 +23,13 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_request import body_of
-from mainspring.providers._turn import Turn
-from mainspring.providers.chat import Chat
-from mainspring.providers.ollama import body_of as ollama_body_of
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.request import body_of
+from mainspring.providers.ollama.provider import body_of as ollama_body_of
 from mainspring.providers.profiles import PLAIN, Tagged, profile_of
-from mainspring.spec import ToolChoice
+from mainspring.providers.turn import Turn
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 TAGS = ("<think>", "</think>")

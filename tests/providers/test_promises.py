@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, call_piece, chunk, folded, sse, usage_chunk
 
-from mainspring.events import TurnEnded
-from mainspring.items import FunctionCall, FunctionCallOutput, ToolDefinition, Usage, user
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_request import body_of
-from mainspring.providers._responses_request import body_of as responses_body_of
-from mainspring.spec import ToolChoice
+from mainspring.core.events import TurnEnded
+from mainspring.core.items import FunctionCall, FunctionCallOutput, ToolDefinition, Usage, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.chat.request import body_of
+from mainspring.providers.responses.request import body_of as responses_body_of
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 BELL = ToolDefinition("bell", "Rings.", {"type": "object", "properties": {}})

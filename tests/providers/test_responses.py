@@ -18,11 +18,21 @@ from tests.providers.dialects.responses import DIALECT, frames_of, response
 from tests.providers.dialects.server import Fake, answer, ended, items, serving, text
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unavailable
-from mainspring.events import Annotated, ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, ReasoningDelta, TextDelta, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unavailable
+from mainspring.core.events import (
+    Annotated,
+    ArgumentsDelta,
+    ItemDone,
+    ItemStarted,
+    ModelEvent,
+    ReasoningDelta,
+    TextDelta,
+    TurnEnded,
+)
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputText,
@@ -40,13 +50,12 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.tokens import estimate
+from mainspring.core.spec import ToolChoice
+from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, TokenCounter
-from mainspring.providers._responses_request import body_of
-from mainspring.providers.responses import Responses
+from mainspring.providers.responses.provider import Responses
+from mainspring.providers.responses.request import body_of
 from mainspring.providers.scripted import Scripted, call, turn
-from mainspring.server.app import server
-from mainspring.spec import ToolChoice
 
 COMPLETED: Json = {"type": "response.completed", "response": response(status="completed")}
 NOON: Json = {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.stand import BEGUN, JUMPING, Puppet, Reader, asks, heard, said, settle
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     ProviderError,
@@ -17,7 +17,7 @@ from mainspring.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.retry import Retrying
 from mainspring.providers.script import Turn
 from mainspring.providers.scripted import Scripted, fail, say

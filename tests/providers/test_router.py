@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, heard, said, settle
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     InvalidRequest,
@@ -16,9 +16,9 @@ from mainspring.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.items import ToolDefinition
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.tokens import estimate
+from mainspring.core.items import ToolDefinition
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, TokenCounter
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted, ScriptError, fail, say

@@ -13,8 +13,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from inline_snapshot import snapshot
 
-from mainspring.errors import BadOutput, InvalidRequest, MainspringError, Malformed, ProviderError, RateLimited, Unavailable
-from mainspring.events import (
+from mainspring.core.errors import BadOutput, InvalidRequest, MainspringError, Malformed, ProviderError, RateLimited, Unavailable
+from mainspring.core.events import (
     ArgumentsDelta,
     ItemDone,
     ItemStarted,
@@ -27,8 +27,9 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )
-from mainspring.ids import counting
-from mainspring.items import (
+from mainspring.core.history import History
+from mainspring.core.ids import counting
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -43,9 +44,9 @@ from mainspring.items import (
     assistant,
     user,
 )
-from mainspring.loop.history import History
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.run import Run, fold, open_run
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Run, fold, open_run
+from mainspring.core.spec import RunSpec
 from mainspring.ports import Provider
 from mainspring.providers.script import Expectation
 from mainspring.providers.scripted import (
@@ -68,7 +69,6 @@ from mainspring.providers.scripted import (
     think,
     turn,
 )
-from mainspring.spec import RunSpec
 
 USED = Usage(3, 2)
 

@@ -6,11 +6,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.providers.backend import folded
 
-from mainspring.errors import BadOutput
-from mainspring.events import Finish, ItemDone, ModelEvent, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import FunctionCall, Message, OutputText, Reasoning, ReasoningText
-from mainspring.providers._turn import Turn
+from mainspring.core.errors import BadOutput
+from mainspring.core.events import Finish, ItemDone, ModelEvent, TurnEnded
+from mainspring.core.ids import counting
+from mainspring.core.items import FunctionCall, Message, OutputText, Reasoning, ReasoningText
+from mainspring.providers.turn import Turn
 
 words = st.sampled_from(["", " ", "\n\n", "tick", "tock", "{", '{"a": 1}', "}"])
 names = st.sampled_from(["", "", "look", "ring"])

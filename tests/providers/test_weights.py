@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.hub import Hub, serving_hub
 
-from mainspring.errors import InvalidRequest, Refused, Unauthorized, Unavailable
-from mainspring.providers._hub import HubFile
-from mainspring.providers._weights import KNOWN, Packaged, Progress, cache_folder, fetched, source_of
+from mainspring.core.errors import InvalidRequest, Refused, Unauthorized, Unavailable
+from mainspring.providers.local.hub import HubFile
+from mainspring.providers.local.weights import KNOWN, Packaged, Progress, cache_folder, fetched, source_of
 
 FILE = HubFile("owner/model", "small/model.gguf")
 WEIGHTS = b"GGUF and so on"

@@ -10,15 +10,15 @@ from tests.providers.backend import ASKED, DONE, QUESTION, Backend, chunk, sse
 from tests.providers.stand import Reader, said, settle
 
 from mainspring import Engine
-from mainspring.errors import RateLimited, Unavailable
-from mainspring.events import ModelEvent, TextDelta
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import RateLimited, Unavailable
+from mainspring.core.events import ModelEvent, TextDelta
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
-from mainspring.providers.chat import Chat
+from mainspring.providers.chat.provider import Chat
 from mainspring.providers.compose import Options, compose
 from mainspring.providers.deadlines import Timed
-from mainspring.providers.limits import Limited
+from mainspring.providers.rate_limits import Limited
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox

@@ -10,8 +10,8 @@ from tests.sandbox.test_resources import GIGABYTE_OF_OUTPUT, LOCKED, SURVIVOR, T
 from tests.sandbox.traces import mounts, processes_of
 
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import Limits, SandboxSpec
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
+from mainspring.tools.sandbox.sandbox_port import Limits, SandboxSpec
 
 TIMES = 200
 LIMITS = Limits(memory=64 << 20, output=100_000)

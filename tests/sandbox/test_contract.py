@@ -7,9 +7,9 @@ from contextlib import aclosing
 import pytest
 from tests.sandbox.traces import Traces
 
-from mainspring.errors import InvalidRequest, NotFound, SandboxError
+from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import Chunk, Exit, Limits, SandboxSpec
+from mainspring.tools.sandbox.sandbox_port import Chunk, Exit, Limits, SandboxSpec
 
 FOREVER = "import time\nprint('on', flush=True)\ntime.sleep(600)"
 

@@ -14,9 +14,9 @@ import pytest
 from msgspec import Struct
 from tests.sandbox.traces import ancestors, everything, owner, processes_of
 
-from mainspring.errors import SandboxError
-from mainspring.tools.sandbox.port import Chunk, Exit
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
+from mainspring.tools.sandbox.sandbox_port import Chunk, Exit
 
 ENGINE = Path(__file__).with_name("engine.py")
 ROOT = ENGINE.parents[2]

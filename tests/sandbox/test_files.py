@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.errors import InvalidRequest, MainspringError
-from mainspring.tools.sandbox import files
-from mainspring.tools.sandbox.files import Owner
+from mainspring.core.errors import InvalidRequest, MainspringError
+from mainspring.tools.sandbox import workspace_files as files
 from mainspring.tools.sandbox.local import LocalSandbox
+from mainspring.tools.sandbox.workspace_files import Owner
 
 NOBODY = Owner()
 MOST = 1 << 20

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.places import is_reachable, system_python
+from mainspring.tools.sandbox.workspace_files import Owner
 
 SCRIPT = Path(__file__).with_name("ordinary.py")
 USER = 25_000

@@ -11,16 +11,16 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import cgroup, seccomp
 from mainspring.tools.sandbox.cgroup import Version1Groups, Version2Groups
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import Python, Views, is_reachable, python_for
-from mainspring.tools.sandbox.port import Limits, SandboxSpec
 from mainspring.tools.sandbox.probe import Mode, escapes, open_sandbox
+from mainspring.tools.sandbox.sandbox_port import Limits, SandboxSpec
 from mainspring.tools.sandbox.seccomp import ALLOW, KILL, Profile, program
+from mainspring.tools.sandbox.workspace_files import Owner
 
 CONTAINED = Path(__file__).with_name("contained.py")
 X86, ARM = 0xC000003E, 0xC00000B7

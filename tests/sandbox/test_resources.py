@@ -5,12 +5,12 @@ import os
 import pytest
 from tests.sandbox.traces import Traces, processes_of
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.tools.sandbox.cgroup import NoGroups
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import MEGABYTE, Exit, Limits, Result, SandboxSpec
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Exit, Limits, Result, SandboxSpec
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root may ask what a process has mapped")
 SMALL = Limits(memory=128 * MEGABYTE, processes=24, seconds=20, output=100_000, file=MEGABYTE, disk=8 * MEGABYTE, entries=1_500)

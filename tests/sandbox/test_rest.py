@@ -13,7 +13,7 @@ from tests.sandbox.traces import Traces, processes_of
 
 from mainspring.tools.sandbox.cgroup import Groups, NoGroups, find_groups
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import MEGABYTE, Limits, SandboxSpec
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
 PATIENCE = 60.0
 

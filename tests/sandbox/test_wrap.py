@@ -13,10 +13,10 @@ import pytest
 from tests.sandbox.conftest import opened
 
 from mainspring.tools.sandbox.cgroup import NoGroups
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.grants import Program, grants_of
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode
+from mainspring.tools.sandbox.workspace_files import Owner
 from mainspring.tools.sandbox.wrap import unwrapped, wrapped
 
 LOOK = """

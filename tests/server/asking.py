@@ -13,14 +13,14 @@ from socket import socket
 from uvicorn import Config, Server
 
 from mainspring import Engine, tool
-from mainspring.events import ModelEvent
-from mainspring.ids import random_id
-from mainspring.items import FunctionCallOutput, Message, ToolDefinition, text_of
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.run import Call, Run
+from mainspring.app.server import server
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCallOutput, Message, ToolDefinition, text_of
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Call, Run
 from mainspring.ports import Allow, Ask, ModelInfo, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.server.app import server
 
 
 class Obedient:

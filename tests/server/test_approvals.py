@@ -17,15 +17,15 @@ from tests.server.asking import asking
 from tests.server.hosting import hosted
 from tests.server.process import Script, serving
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.events import RunStarted
+from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
 from mainspring.engine.approvals import GIVEN, Given
 from mainspring.engine.engine import Engine as CoreEngine
-from mainspring.engine.pending import continuing_id
-from mainspring.events import RunStarted
-from mainspring.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
+from mainspring.features.approvals.pending import continuing_id
+from mainspring.http.auth import Area, Keys
 from mainspring.ports import Document
-from mainspring.server.app import server
-from mainspring.server.keys import Area, Keys
 
 ASKING = Path(__file__).with_name("asking.py")
 SECONDS = 30.0

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 from tests.server.process import Served, serving
 
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 TOOLS = """
 import asyncio, os

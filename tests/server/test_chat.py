@@ -14,24 +14,24 @@ from aiohttp import ClientSession
 from tests.decisions.world import Actor, Cue, answer, heard, on
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.decisions import words
-from mainspring.decisions.log import DecisionLogs
-from mainspring.decisions.settings import DecisionSettings, decisions_of
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json, decode, encode
+from mainspring.core.items import Message as MessageItem
+from mainspring.core.model_request import ModelRequest
 from mainspring.engine.approvals import ASKED, Asked
-from mainspring.errors import InvalidRequest
-from mainspring.items import Json, decode, encode
-from mainspring.items import Message as MessageItem
-from mainspring.loop.request import ModelRequest
+from mainspring.http.auth import Caller, Keys
+from mainspring.http.replies import KIND, Kept
 from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
-from mainspring.server.app import server
-from mainspring.server.chat import person_of
-from mainspring.server.keys import Caller, Keys
-from mainspring.server.replies import KIND, Kept
-from mainspring.tasks.identity import signed
-from mainspring.tasks.serve import Address, application
-from mainspring.tasks.sqlite import SqliteTasks
+from mainspring_tasks import words
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_settings import DecisionSettings, decisions_of
+from mainspring_tasks.routes import person_of
+from mainspring_tasks.server.identity import signed
+from mainspring_tasks.server.serve_tasks import Address, application
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 
 LIST = call("list_tasks")
 
@@ -343,8 +343,8 @@ async def test_nothing_is_opened_before_it_is_used_and_all_of_it_is_logged_then(
 
 
 def test_a_server_that_nobody_talks_to_imports_neither_agent_nor_sdk() -> None:
-    late = ("mainspring.decisions.engine", "mcp")
-    code = f"import sys, mainspring.server.app; print([name for name in {late} if name in sys.modules])"
+    late = ("mainspring_tasks.decision_engine", "mcp")
+    code = f"import sys, mainspring.app.server; print([name for name in {late} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"[]\n"
 
 

@@ -11,14 +11,14 @@ from tests.decisions.world import Actor, answer, on
 from tests.server.hosting import hosted
 from tests.server.test_chat import LIST, Door
 
-from mainspring.app import Engine
-from mainspring.decisions import words
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.items import Json
 from mainspring.engine.audit import entry_of
-from mainspring.items import Json
-from mainspring.oversight import plan_of, policies_of
+from mainspring.features.governance.governance_settings import plan_of, policies_of
 from mainspring.providers.scripted import call
-from mainspring.server.app import server
 from mainspring.tools.addresses import AddressGuard
+from mainspring_tasks import words
 
 MILK = (call("add_task", description="milk"), answer("Added.", "CREATE_TASK"))
 

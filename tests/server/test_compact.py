@@ -13,12 +13,12 @@ from tests.server.hosting import hosted
 from tests.server.linter import Json, events_of, linted
 from websockets.asyncio.client import connect
 
-from mainspring.app import Engine
-from mainspring.items import FunctionCall, FunctionCallOutput, Message, assistant, user
-from mainspring.loop.compaction import HEADING, SUMMARIZE
-from mainspring.loop.request import ModelRequest
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.compaction import HEADING, SUMMARIZE
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, assistant, user
+from mainspring.core.model_request import ModelRequest
 from mainspring.providers.scripted import Call, Scripted, Turn, call, fail, prompt, refuse, say
-from mainspring.server.app import server
 
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 SUMMARY = "Alice asked about the weather in Paris."

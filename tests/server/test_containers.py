@@ -12,16 +12,16 @@ import pytest
 from openai import AsyncOpenAI
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.errors import InvalidRequest
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.containers.routes import sent_file
+from mainspring.http.auth import Keys
+from mainspring.http.faults import Fault
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.server.app import server
-from mainspring.server.containers import sent_file
-from mainspring.server.faults import Fault
-from mainspring.server.keys import Keys
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.sandbox.lease import LocalLease
-from mainspring.tools.sandbox.port import MEGABYTE, Limits, SandboxSpec
-from mainspring.workshop import Workshop
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
 pytestmark = pytest.mark.slow
 

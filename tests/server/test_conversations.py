@@ -9,10 +9,10 @@ import pytest
 from openai import AsyncOpenAI
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.items import Message
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.items import Message
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.server.app import server
 
 ASK_USER = {"type": "function", "name": "ask_user", "parameters": {"type": "object", "properties": {}}, "strict": False}
 

@@ -11,17 +11,17 @@ import pytest
 from msgspec.structs import replace
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCallOutput, Json, Message, decode, encode
+from mainspring.core.model_request import ModelRequest
 from mainspring.engine.approvals import ASKED, Asked
-from mainspring.events import ModelEvent
-from mainspring.ids import random_id
-from mainspring.items import FunctionCallOutput, Json, Message, decode, encode
-from mainspring.loop.request import ModelRequest
-from mainspring.policies.patterns import Rules, ToolRules
+from mainspring.features.governance.patterns import Rules, ToolRules
+from mainspring.http.auth import Keys
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
 from mainspring.tools.functions import tool
 
 SMALL: Json = {"order": 7, "amount": 1}

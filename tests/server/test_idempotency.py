@@ -15,19 +15,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import Superseded
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import Json, ToolDefinition, encode
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Run
+from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Handle
-from mainspring.errors import Superseded
-from mainspring.events import ModelEvent
-from mainspring.items import Json, ToolDefinition, encode
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.run import Run
+from mainspring.http.faults import Fault
+from mainspring.http.idempotency import GRACE, KIND, LIFE, Idempotency, Reservation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
-from mainspring.server.app import server
-from mainspring.server.faults import Fault
-from mainspring.server.idempotency import GRACE, KIND, LIFE, Idempotency, Reservation
-from mainspring.spec import RunSpec
 
 BODY: Json = {"model": "scripted", "input": "hello"}
 

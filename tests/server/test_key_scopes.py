@@ -10,14 +10,14 @@ import anyio
 import pytest
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.events import CallJudged
-from mainspring.items import Json, ToolDefinition
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.events import CallJudged
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.core.spec import Caller
+from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
-from mainspring.spec import Caller
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring.tools.functions import tool
 
 BOTH = ["look:allow", "save:allow"]

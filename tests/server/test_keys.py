@@ -15,16 +15,16 @@ from openai import AsyncOpenAI
 from starlette.types import Message, Receive, Scope, Send
 from tests.server.hosting import hosted
 
-from mainspring.app import Engine
-from mainspring.errors import NotFound
-from mainspring.items import Json
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import NotFound
+from mainspring.core.items import Json
+from mainspring.http.auth import MEMORY, REMEMBERED, Area, Caller, Guard, Key, Keys, area_of, is_loopback
+from mainspring.http.faults import Fault
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
-from mainspring.server.app import server
-from mainspring.server.faults import Fault
-from mainspring.server.keys import MEMORY, REMEMBERED, Area, Caller, Guard, Key, Keys, area_of, is_loopback
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 class House:
@@ -371,7 +371,7 @@ async def told(ask: Ask, id: str) -> str:
 
 
 def keys_command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    code = "import sys; from mainspring.cli.keys import app; app(sys.argv[1:])"
+    code = "import sys; from mainspring.features.keys.commands import app; app(sys.argv[1:])"
     command = [sys.executable, "-c", code, *arguments, "--database", "runs.db"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
 

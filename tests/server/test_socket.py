@@ -16,14 +16,14 @@ from tests.server.linter import TERMINAL, Json, events_of, linted
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from mainspring.app import Engine
-from mainspring.events import ModelEvent
-from mainspring.loop.request import ModelRequest
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
+from mainspring.features.responses.websocket import MOST_WAITING, Sockets
+from mainspring.http.auth import Guard, Keys
+from mainspring.http.wire import Dialect
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, turn
-from mainspring.server.app import server
-from mainspring.server.keys import Guard, Keys
-from mainspring.server.socket import MOST_WAITING, Sockets
-from mainspring.server.wire import Dialect
 
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 

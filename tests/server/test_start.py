@@ -11,8 +11,8 @@ from tests.providers.backend import ASKED, DONE, chunk, sse
 from tests.providers.backend import serving as backend_serving
 from tests.server.process import Served, serving
 
-from mainspring.server.keys import Keys
-from mainspring.store.sqlite import SqliteStore
+from mainspring.http.auth import Keys
+from mainspring.storage.sqlite_runs import SqliteStore
 
 HELLO: list[dict[str, object]] = [{"when": "Hello", "say": "Hello there."}]
 

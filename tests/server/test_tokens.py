@@ -11,12 +11,12 @@ from openai import AsyncOpenAI
 from tests.server.hosting import hosted
 from tests.server.linter import Json
 
-from mainspring.app import Engine
-from mainspring.items import FunctionCall, FunctionCallOutput, InputImage, Message, ToolDefinition, user
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.tokens import PER_IMAGE, PER_ITEM, estimate, tokens_of, tokens_of_text
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.items import FunctionCall, FunctionCallOutput, InputImage, Message, ToolDefinition, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.tokens import PER_IMAGE, PER_ITEM, estimate, tokens_of, tokens_of_text
 from mainspring.providers.scripted import Scripted, say
-from mainspring.server.app import server
 
 WEATHER: Json = {"type": "function", "name": "weather", "description": "Says how it is outside.", "parameters": {}}
 

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from tests.engine.worlds import World, engine_for, worlds
 from tests.server.linter import events_of, linted
 
-from mainspring.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
-from mainspring.ids import counting
-from mainspring.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
-from mainspring.loop.response import response
+from mainspring.core.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
+from mainspring.core.ids import counting
+from mainspring.core.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
+from mainspring.core.response import response
+from mainspring.http.streams import Wires, frames
+from mainspring.http.wire import DONE, Dialect, Wire, data_of, shown
 from mainspring.providers.scripted import call, calls, raw, say
-from mainspring.server.streams import Wires, frames
-from mainspring.server.wire import DONE, Dialect, Wire, data_of, shown
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 PLAIN = Dialect()
 

@@ -13,9 +13,9 @@ from tests.server.hosting import hosted
 from tests.server.process import Script, Served, serving
 from tests.workflows.world import Tally, engine_for, tallying, written
 
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
-from mainspring.server.workflows import HEARTBEAT_SECONDS
+from mainspring.app.server import server
+from mainspring.features.workflows.routes import HEARTBEAT_SECONDS
+from mainspring.http.auth import Keys
 
 SETTINGS = 'workflows = ["flows"]\nagents = ["agents"]\nallow_hosts = ["127.0.0.1"]\n'
 SCRIPT: Script = [{"when": "tides", "say": '{"notes": "the moon"}'}, {"say": "unasked"}]
@@ -179,7 +179,7 @@ async def test_a_quiet_stream_says_that_it_lives(
     tmp_path: Path, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert HEARTBEAT_SECONDS <= 15
-    monkeypatch.setattr("mainspring.server.workflows.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("mainspring.features.workflows.routes.HEARTBEAT_SECONDS", 0.05)
     with tallying() as tally:
         held = Held(tally)
         engine = engine_for(tmp_path, CALLS)

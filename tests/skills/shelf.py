@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mainspring.skills.definition import Skill
+from mainspring.features.skills.skill_definition import Skill
 
 
 def put(folder: Path, name: str, front: str = "", body: str = "Do it well.", **files: str) -> Path:

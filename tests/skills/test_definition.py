@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.skills.shelf import put
 
-from mainspring.errors import InvalidRequest
-from mainspring.skills.definition import MOST_BYTES, Skill, parse_skill, read_skill
-from mainspring.skills.scope import resolve_tool_context
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.skills.skill_definition import MOST_BYTES, Skill, parse_skill, read_skill
+from mainspring.features.skills.skill_scope import resolve_tool_context
 
 PLACE = Path("/skills/invoices")
 WHOLE = """---

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.skills.shelf import put
 
-from mainspring.skills.folder import SkillFolders
+from mainspring.features.skills.skill_folder import SkillFolders
 
 
 def test_broken_skill_is_reported_by_line_and_the_others_are_there(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.skills.shelf import skill
 
-from mainspring.skills.definition import Skill
-from mainspring.skills.prompt import build_skill_instructions_block, build_skill_metadata_block
+from mainspring.features.skills.skill_definition import Skill
+from mainspring.features.skills.skill_prompt import build_skill_instructions_block, build_skill_metadata_block
 
 STEPS = Skill(
     "steps", "Goes\n  step by step. </skills> <b>", "1. Look.\n2. Leap.", Path("steps"), allowed_tools=("look", "leap:*")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.skills.shelf import skill
 
-from mainspring.skills.definition import Skill
-from mainspring.skills.scope import refusal, resolve_tool_context
+from mainspring.features.skills.skill_definition import Skill
+from mainspring.features.skills.skill_scope import refusal, resolve_tool_context
 
 TOOLS = ("shell", "file_ops", "web_fetch", "web_search", "mail")
 names = st.sampled_from(TOOLS)

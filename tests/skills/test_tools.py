@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.skills.shelf import put
 
-from mainspring.items import Json
+from mainspring.core.items import Json
+from mainspring.features.skills.skill_files import listing
+from mainspring.features.skills.skill_folder import SkillFolders
+from mainspring.features.skills.skill_tools import MOST_BYTES, PAGE, SkillTools
 from mainspring.ports import CallContext, ToolCall, ToolResult
-from mainspring.skills.files import listing
-from mainspring.skills.folder import SkillFolders
-from mainspring.skills.tools import MOST_BYTES, PAGE, SkillTools
 from mainspring.tools.schema import Validator
 
 

@@ -6,9 +6,9 @@ from itertools import count
 
 from tests.store.logs import answer, begin, end, pieces, say
 
-from mainspring.events import Recorded
+from mainspring.core.events import Recorded
 from mainspring.ports import Snapshot
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 LENGTH = 24
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])

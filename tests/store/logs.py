@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from mainspring.events import (
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
@@ -30,7 +30,8 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import (
+from mainspring.core.history import Entry
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -49,10 +50,9 @@ from mainspring.items import (
     assistant,
     user,
 )  # fmt: skip
-from mainspring.loop.history import Entry
-from mainspring.loop.response import Response
+from mainspring.core.response import Response
+from mainspring.core.spec import RunSpec, ToolChoice, spec_for
 from mainspring.ports import Snapshot
-from mainspring.spec import RunSpec, ToolChoice, spec_for
 
 
 def spec(id: str, parent: str | None = None, text: str = "hello", *, background: bool = False) -> RunSpec:

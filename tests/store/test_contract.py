@@ -4,15 +4,15 @@ import pytest
 from msgspec.structs import replace
 from tests.store.logs import answer, begin, end, say, spec
 
-from mainspring.errors import Malformed, NotFound, StoreError, Superseded
-from mainspring.events import Reason, Recorded, RunEnded, RunStarted
-from mainspring.items import assistant, user
-from mainspring.loop.history import Entry
-from mainspring.loop.response import Response
+from mainspring.core.errors import Malformed, NotFound, StoreError, Superseded
+from mainspring.core.events import Reason, Recorded, RunEnded, RunStarted
+from mainspring.core.history import Entry
+from mainspring.core.items import assistant, user
+from mainspring.core.response import Response
+from mainspring.core.spec import Conversation, RunSpec
 from mainspring.ports import Filter, Snapshot, Store, StoredRun
-from mainspring.spec import Conversation, RunSpec
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 AnyStore = MemoryStore | SqliteStore
 

@@ -10,8 +10,8 @@ import pytest
 from tests.store.appender import LENGTH, answer_of, log_of
 from tests.store.logs import begin, say
 
-from mainspring.store.schema import APPLICATION_ID
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.run_schema import APPLICATION_ID
+from mainspring.storage.sqlite_runs import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FORGETFUL = """
 import asyncio, sys
 from pathlib import Path
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 from tests.store.locks import write_lock
 from tests.store.logs import begin
 

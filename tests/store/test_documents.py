@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from tests.store.logs import answer, begin, end
 
-from mainspring.errors import StoreError, Superseded
+from mainspring.core.errors import StoreError, Superseded
 from mainspring.ports import Document
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 AnyStore = MemoryStore | SqliteStore
 

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.store.logs import answer, begin, end, say
 
-from mainspring.errors import StoreError
-from mainspring.items import assistant
+from mainspring.core.errors import StoreError
+from mainspring.core.items import assistant
 from mainspring.ports import Document, Filter, StoredRun
-from mainspring.store.schema import APPLICATION_ID, MIGRATIONS, connect
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.run_schema import APPLICATION_ID, MIGRATIONS, connect
+from mainspring.storage.sqlite_runs import SqliteStore
 
 NOBODY = 65534
 

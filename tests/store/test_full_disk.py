@@ -13,8 +13,8 @@ import pytest
 from tests.store.locks import write_lock
 from tests.store.logs import begin, say
 
-from mainspring.errors import StoreError
-from mainspring.store.sqlite import SqliteStore
+from mainspring.core.errors import StoreError
+from mainspring.storage.sqlite_runs import SqliteStore
 
 KB = 1024
 

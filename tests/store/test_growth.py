@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.store.logs import answer, begin, end, say
 
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 STORED = """
     SELECT length(response) + length(entries) + (SELECT sum(length(body)) FROM segments WHERE run = number) FROM runs WHERE id = ?

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.logs import logs, pieces, snapshots
 
-from mainspring.events import Recorded, RunEnded, encode_log
-from mainspring.items import encode
+from mainspring.core.events import Recorded, RunEnded, encode_log
+from mainspring.core.items import encode
 from mainspring.ports import Snapshot, Store
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 cuts = st.lists(st.integers(1, 12), max_size=5)
 

@@ -11,9 +11,9 @@ import pytest
 from tests.store.locks import write_lock
 from tests.store.logs import answer, begin, end, say
 
-from mainspring.errors import StoreError, Superseded
-from mainspring.store.schema import APPLICATION_ID
-from mainspring.store.sqlite import SqliteStore
+from mainspring.core.errors import StoreError, Superseded
+from mainspring.storage.run_schema import APPLICATION_ID
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 def commits(path: Path) -> int:

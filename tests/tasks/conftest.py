@@ -21,10 +21,10 @@ from mcp_types import CallToolResult, TextContent
 from tests.clients.process import PATIENCE, environment
 from tests.tasks.postgres import Postgres, running
 
-from mainspring.tasks.identity import fixed
-from mainspring.tasks.server import build
-from mainspring.tasks.store import TaskStore, store_of
-from mainspring.tasks.tools import TOOLS
+from mainspring_tasks.server.identity import fixed
+from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.task_definitions import TOOLS
+from mainspring_tasks.server.task_store import TaskStore, store_of
 
 Json = dict[str, Any]
 Call = Callable[..., Awaitable[Json]]

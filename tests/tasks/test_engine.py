@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 from tests.tasks.conftest import SERVE, served
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
 from mainspring.providers.scripted import Scripted, call, say, turn
-from mainspring.tasks.identity import secret_in, token
-from mainspring.tasks.sqlite import SqliteTasks
-from mainspring.tasks.tools import definitions
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.servers import Approval, ServerSpec, ToolFilter
+from mainspring.tools.mcp.server_specs import Approval, ServerSpec, ToolFilter
+from mainspring_tasks.server.identity import secret_in, token
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
+from mainspring_tasks.server.task_definitions import definitions
 
 pytestmark = pytest.mark.slow
 

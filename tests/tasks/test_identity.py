@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.errors import InvalidRequest
-from mainspring.tasks.identity import Unidentified, fixed, secret_in, signed, token
+from mainspring.core.errors import InvalidRequest
+from mainspring_tasks.server.identity import Unidentified, fixed, secret_in, signed, token
 
 SECRET = "s" * 32
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.tasks.postgres import Postgres
 
-from mainspring.tasks.perform import perform
-from mainspring.tasks.store import TaskStore, store_of
-from mainspring.tasks.task import Reply, Task, task
+from mainspring_tasks.server.perform import perform
+from mainspring_tasks.server.task import Reply, Task, task
+from mainspring_tasks.server.task_store import TaskStore, store_of
 
 USERS = st.sampled_from(["alice", "bob"])
 TEXTS = st.text(min_size=1, max_size=20)

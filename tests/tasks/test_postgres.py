@@ -7,9 +7,9 @@ import pytest
 from tests.tasks.conftest import NOBODY
 from tests.tasks.postgres import Postgres
 
-from mainspring.errors import InvalidRequest, StoreError
-from mainspring.tasks.perform import perform
-from mainspring.tasks.store import store_of
+from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring_tasks.server.perform import perform
+from mainspring_tasks.server.task_store import store_of
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ async def test_a_database_that_is_not_there_is_told_without_its_password(url: st
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    monkeypatch.delitem(sys.modules, "mainspring.tasks.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "mainspring_tasks.server.postgres_tasks", raising=False)
     with pytest.raises(InvalidRequest, match=r"pip install 'mainspring\[postgres\]'"):
         store_of("postgresql://localhost/tasks")
 

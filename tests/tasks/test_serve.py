@@ -19,10 +19,10 @@ from tests.clients.process import PATIENCE, environment
 from tests.tasks.conftest import SERVE, Json, by_http, by_stdio, calling, served
 from tests.tasks.postgres import Postgres
 
-from mainspring.errors import InvalidRequest
-from mainspring.tasks.identity import secret_in, token
-from mainspring.tasks.serve import address
-from mainspring.tasks.sqlite import SqliteTasks
+from mainspring.core.errors import InvalidRequest
+from mainspring_tasks.server.identity import secret_in, token
+from mainspring_tasks.server.serve_tasks import address
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 
 pytestmark = pytest.mark.slow
 

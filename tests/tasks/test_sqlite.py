@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 from tests.tasks.conftest import NOBODY
 
-from mainspring.errors import InvalidRequest, StoreError
-from mainspring.tasks.perform import perform
-from mainspring.tasks.sqlite import MIGRATIONS, SqliteTasks
-from mainspring.tasks.store import store_of
-from mainspring.tasks.task import Reply, now, task
+from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring_tasks.server.perform import perform
+from mainspring_tasks.server.sqlite_tasks import MIGRATIONS, SqliteTasks
+from mainspring_tasks.server.task import Reply, now, task
+from mainspring_tasks.server.task_store import store_of
 
 
 @asynccontextmanager

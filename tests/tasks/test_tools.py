@@ -9,10 +9,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from tests.tasks.conftest import NOBODY, Call, Json, reply, users
 
-from mainspring.tasks.identity import Unidentified, fixed
-from mainspring.tasks.server import build
-from mainspring.tasks.store import TaskStore
-from mainspring.tasks.tools import TOOLS, definitions
+from mainspring_tasks.server.identity import Unidentified, fixed
+from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.task_definitions import TOOLS, definitions
+from mainspring_tasks.server.task_store import TaskStore
 
 NAMES = ["add_task", "list_tasks", "update_task", "complete_task", "delete_task"]
 

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from msgspec import Struct
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.tools.addresses import AddressGuard, Lookup, endpoint, is_public
 from mainspring.tools.connector import guarded_connector
-from mainspring.tools.mcp.http import guarded_client
+from mainspring.tools.mcp.mcp_http import guarded_client
 
 PUBLIC = ["93.184.215.14", "8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 NOT_PUBLIC = [

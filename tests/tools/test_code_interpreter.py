@@ -8,13 +8,13 @@ import anyio
 import pytest
 from tests.sandbox.conftest import opened
 
-from mainspring.app import Engine
-from mainspring.errors import SandboxError
-from mainspring.items import FunctionCallOutput, InputImage, InputText, text_of
+from mainspring.app.engine import Engine
+from mainspring.core.errors import SandboxError
+from mainspring.core.items import FunctionCallOutput, InputImage, InputText, text_of
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin.code_interpreter import LOST, MOST_IMAGES, CodeInterpreter
 from mainspring.tools.builtin.containers import NEW, Containers
-from mainspring.tools.builtin.shell import Shell
+from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.absent import AbsentSandbox

@@ -8,17 +8,17 @@ import pytest
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
-from mainspring.app import Engine
-from mainspring.errors import InvalidRequest, NotFound, SandboxError, SandboxFull
-from mainspring.items import FunctionCallOutput
-from mainspring.loop.conversation import CONVERSATION
+from mainspring.app.engine import Engine
+from mainspring.core.conversation_items import CONVERSATION
+from mainspring.core.errors import InvalidRequest, NotFound, SandboxError, SandboxFull
+from mainspring.core.items import FunctionCallOutput
+from mainspring.core.spec import Conversation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.spec import Conversation
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.builtin.code_interpreter import CodeInterpreter
 from mainspring.tools.builtin.containers import NEW, Containers, container_of
-from mainspring.tools.builtin.shell import Shell
+from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.local import LocalSandbox
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import FunctionCallOutput, Json
 from mainspring.engine.redact import REDACTED
-from mainspring.errors import InvalidRequest
-from mainspring.items import FunctionCallOutput, Json
-from mainspring.policies.paths import Paths
+from mainspring.features.governance.paths import Paths
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops
-from mainspring.tools.builtin.beneath import folder_at
 from mainspring.tools.builtin.file_ops import MARK, FileOps, located
 from mainspring.tools.builtin.patching import patched
+from mainspring.tools.builtin.safe_open import folder_at
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 

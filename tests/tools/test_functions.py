@@ -23,8 +23,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from msgspec import Meta
 
-from mainspring.errors import DelegateToClient
-from mainspring.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
+from mainspring.core.errors import DelegateToClient
+from mainspring.core.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.functions import FunctionTool, read_docstring, tool

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.tools.functions import load
 from mainspring.tools.registry import Registry
 

@@ -10,12 +10,12 @@ import anyio
 import msgspec
 import pytest
 
-from mainspring.app import Engine
-from mainspring.composition import composed
-from mainspring.config import Settings
-from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
-from mainspring.items import Effect, FunctionCallOutput, InputText, Json, ToolDefinition
-from mainspring.loop.run import Run
+from mainspring.app.build import composed
+from mainspring.app.engine import Engine
+from mainspring.app.settings import Settings
+from mainspring.core.errors import DelegateToClient, InvalidRequest, NotFound
+from mainspring.core.items import Effect, FunctionCallOutput, InputText, Json, ToolDefinition
+from mainspring.core.run import Run
 from mainspring.ports import CallContext, ToolCall, ToolExecutor
 from mainspring.ports import ToolResult as CallResult
 from mainspring.providers.scripted import Scripted, call, calls, say

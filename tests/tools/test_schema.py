@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from inline_snapshot import snapshot
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Json, ToolDefinition, parsed_arguments
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json, ToolDefinition, parsed_arguments
 from mainspring.tools.schema import MOST_COMPILED, REF, Validator, Validators, inlined
 
 TRIP: Json = {

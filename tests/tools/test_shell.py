@@ -8,19 +8,19 @@ import pytest
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
-from mainspring.app import Engine
-from mainspring.errors import SandboxError
-from mainspring.events import ToolEnded, ToolProgress
-from mainspring.items import FunctionCallOutput, Json
+from mainspring.app.engine import Engine
+from mainspring.core.errors import SandboxError
+from mainspring.core.events import ToolEnded, ToolProgress
+from mainspring.core.items import FunctionCallOutput, Json
 from mainspring.providers.scripted import Scripted, call, calls, prompt, say
 from mainspring.tools.builtin.containers import NEW, Containers
-from mainspring.tools.builtin.lines import Lines
-from mainspring.tools.builtin.shell import Shell
+from mainspring.tools.builtin.progress_lines import Lines
+from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import SchemaAwareTool, ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.port import Chunk, Limits, SandboxSpec
+from mainspring.tools.sandbox.sandbox_port import Chunk, Limits, SandboxSpec
 
 PATIENCE = 60.0
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 from aiohttp import web
 
-from mainspring.app import Engine
-from mainspring.policies.domains import Domains
+from mainspring.app.engine import Engine
+from mainspring.features.governance.domains import Domains
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin import web_fetch

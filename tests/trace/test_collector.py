@@ -8,8 +8,8 @@ import pytest
 from tests.loop.world import CHOOSE, order
 
 from mainspring import Engine, tool
-from mainspring.errors import ContextOverflow, Malformed, NotFound, RateLimited, Unavailable
-from mainspring.events import (
+from mainspring.core.errors import ContextOverflow, Malformed, NotFound, RateLimited, Unavailable
+from mainspring.core.events import (
     CallJudged,
     Event,
     ItemDone,
@@ -24,14 +24,14 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, Usage, decode, encode, user
-from mainspring.loop.run import Call, Run
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, Usage, decode, encode, user
+from mainspring.core.run import Call, Run
+from mainspring.features.traces.collector import TraceCollector
+from mainspring.features.traces.failures import KINDS, status_of
+from mainspring.features.traces.trace_builder import trace_of
+from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.providers.scripted import Scripted, Turn, call, calls, fail, say, turn
-from mainspring.trace.collector import TraceCollector
-from mainspring.trace.failures import KINDS, status_of
-from mainspring.trace.reading import trace_of
-from mainspring.trace.record import TraceRecord
 
 USAGE = Usage(10, 5)
 

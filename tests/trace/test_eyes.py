@@ -7,15 +7,15 @@ import pytest
 from tests.agents.world import engine_of, written
 from tests.trace.test_metrics import scraped, value
 
-from mainspring.agents.delegation import child_id
-from mainspring.agents.result import ToolLoopConfig, tool_loop_result
-from mainspring.events import CallJudged, TurnEnded
-from mainspring.items import Usage
-from mainspring.loop.response import response
-from mainspring.memory.memory import Memory
-from mainspring.memory.observation import Observation
+from mainspring.core.events import CallJudged, TurnEnded
+from mainspring.core.items import Usage
+from mainspring.core.response import response
+from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
+from mainspring.features.agents.delegation import child_id
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
+from mainspring.features.traces.spans import Span, span_id, spans_of
 from mainspring.providers.scripted import call, say, turn
-from mainspring.trace.spans import Span, span_id, spans_of
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
 USAGE = Usage(100, 10)

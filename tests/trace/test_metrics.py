@@ -11,14 +11,14 @@ from tests.server.hosting import hosted
 from tests.server.process import Script, serving
 
 from mainspring import Engine, tool
-from mainspring.errors import Refused, StoreError, Unavailable
-from mainspring.items import Usage
+from mainspring.app.server import server
+from mainspring.core.errors import Refused, StoreError, Unavailable
+from mainspring.core.items import Usage
+from mainspring.features.traces.prometheus import MOST_NAMES, OTHER, Counter, Histogram, exposition
+from mainspring.http.auth import Keys
 from mainspring.ports import Page
 from mainspring.providers.scripted import Scripted, call, fail, say, turn
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
-from mainspring.store.memory import MemoryStore
-from mainspring.trace.instruments import MOST_NAMES, OTHER, Counter, Histogram, exposition
+from mainspring.storage.memory_runs import MemoryStore
 
 Labels = frozenset[tuple[str, str]]
 

@@ -15,10 +15,10 @@ from tests.server.process import Script, Served, serving
 from tests.trace.receiver import CLIENT, ERROR, INTERNAL, Collector, Span, collecting
 
 from mainspring import Engine
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
+from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.providers.scripted import Scripted, say
-from mainspring.trace.otel import Exporter, is_wanted, provider_name
-from mainspring.trace.record import TraceRecord
 
 TOOLS = '''
 from mainspring import tool
@@ -267,8 +267,8 @@ def test_without_opentelemetry_it_is_said_how_to_get_it() -> None:
     code = """
 import sys
 sys.modules["opentelemetry"] = None
-from mainspring.errors import InvalidRequest
-from mainspring.trace.otel import Exporter
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.traces.otel import Exporter
 try:
     Exporter(str, endpoint="http://127.0.0.1:1")
 except InvalidRequest as error:
@@ -297,7 +297,7 @@ async def test_an_exporter_that_fails_is_logged_and_the_run_is_none_the_worse(ca
 
 
 def test_a_server_that_exports_nothing_does_not_load_the_sdk() -> None:
-    code = "import sys, mainspring.server.serve; print('opentelemetry.sdk' in sys.modules)"
+    code = "import sys, mainspring.app.serve; print('opentelemetry.sdk' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.strip() == "False"
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.engine.test_compaction import managed_worlds
 from tests.engine.worlds import World, engine_for, worlds
 
-from mainspring.events import (
+from mainspring.core.events import (
     CallJudged,
     Event,
     ItemDone,
@@ -27,15 +27,15 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.ids import counting
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage, user
-from mainspring.loop.history import History, history_of
-from mainspring.loop.response import response
-from mainspring.loop.run import Run
+from mainspring.core.history import History, history_of
+from mainspring.core.ids import counting
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage, user
+from mainspring.core.response import response
+from mainspring.core.run import Run
+from mainspring.features.traces.replay import Difference, Replay, replayed
 from mainspring.ports import Store
 from mainspring.providers.scripted import call, calls, say
-from mainspring.store.memory import MemoryStore
-from mainspring.trace.replay import Difference, Replay, replayed
+from mainspring.storage.memory_runs import MemoryStore
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,11 +9,11 @@ import pytest
 from tests.server.hosting import hosted
 
 from mainspring import Engine, tool
-from mainspring.items import decode
+from mainspring.app.server import server
+from mainspring.core.items import decode
+from mainspring.features.traces.trace_record import TraceRecord
+from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, say, turn
-from mainspring.server.app import server
-from mainspring.server.keys import Keys
-from mainspring.trace.record import TraceRecord
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import pytest
 from tests.loop.world import order
 
 from mainspring import Engine
-from mainspring.events import Compacted, ErrorInfo, Event, Reason, Recorded, RunEnded, RunStarted, TurnEnded, TurnStarted
-from mainspring.items import Usage
+from mainspring.core.events import Compacted, ErrorInfo, Event, Reason, Recorded, RunEnded, RunStarted, TurnEnded, TurnStarted
+from mainspring.core.items import Usage
+from mainspring.core.spec import RunSpec
+from mainspring.features.traces.spans import Span, accepted, parent_of, span_id, spans_of, trace_hex_of, traceparent_of
+from mainspring.features.traces.trace_builder import trace_of
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import RunSpec
-from mainspring.trace.reading import trace_of
-from mainspring.trace.spans import Span, accepted, parent_of, span_id, spans_of, trace_hex_of, traceparent_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

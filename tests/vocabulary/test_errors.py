@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from mainspring import errors
-from mainspring.errors import MainspringError
+from mainspring.core import errors
+from mainspring.core.errors import MainspringError
 
 # class, its parent, code, HTTP status, retryable
 TREE = [

@@ -4,8 +4,8 @@ from typing import get_args
 
 import pytest
 
-from mainspring.errors import InvalidRequest, RateLimited
-from mainspring.events import (
+from mainspring.core.errors import InvalidRequest, RateLimited
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
@@ -32,8 +32,8 @@ from mainspring.events import (
     decode_log,
     encode_log,
 )
-from mainspring.items import FunctionCall, InputText, Message, OutputText, Unknown, Usage, user
-from mainspring.spec import RunSpec, ToolChoice, spec_for
+from mainspring.core.items import FunctionCall, InputText, Message, OutputText, Unknown, Usage, user
+from mainspring.core.spec import RunSpec, ToolChoice, spec_for
 
 ODD = Unknown({"type": "hologram", "id": "h", "parts": [{"type": "deeper", "x": None}]})
 SPEC = spec_for(

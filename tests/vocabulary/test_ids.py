@@ -2,7 +2,7 @@
 
 import re
 
-from mainspring.ids import counting, derived, random_id
+from mainspring.core.ids import counting, derived, random_id
 
 
 def test_random_ids_have_their_prefix_and_are_unique() -> None:

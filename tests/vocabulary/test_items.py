@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.items import (
+from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
     FunctionCall,

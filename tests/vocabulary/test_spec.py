@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import ToolDefinition, Unknown, decode, encode, user
-from mainspring.spec import (
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ToolDefinition, Unknown, decode, encode, user
+from mainspring.core.spec import (
     CONFIRM,
     PRESETS,
     REPEAT,

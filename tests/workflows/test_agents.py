@@ -10,11 +10,11 @@ from tests.agents.world import written as agent
 from tests.workflows.world import engine_for, failure
 
 from mainspring import Engine, tool
-from mainspring.errors import Refused
+from mainspring.core.errors import Refused
+from mainspring.core.spec import CONFIRM
+from mainspring.features.workflows.attend import run_id_of
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
-from mainspring.spec import CONFIRM
-from mainspring.workflows.attend import run_id_of
 
 JOINED = """
 name: digest

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.workflows.world import defined, written
 
-from mainspring.definitions import MOST_NODES, Written
-from mainspring.errors import InvalidInputs, InvalidRequest, NotFound
-from mainspring.workflows.definition import Execution, HttpRequest, Retry, given_inputs, parse
-from mainspring.workflows.folder import WorkflowFolders
-from mainspring.workflows.graph import after_in, levels
+from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound
+from mainspring.definitions.reader import MOST_NODES, Written
+from mainspring.features.workflows.graph import after_in, levels
+from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, given_inputs, parse
+from mainspring.features.workflows.workflow_folder import WorkflowFolders
 
 WRONG = """\
 name: digest

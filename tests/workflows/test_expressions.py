@@ -6,9 +6,9 @@ import threading
 import anyio
 import pytest
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Json
-from mainspring.workflows.expressions import holds, is_true, read_by, read_by_expression, value_of, valued
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.features.workflows.expressions import holds, is_true, read_by, read_by_expression, value_of, valued
 
 NAMES: Json = {
     "inputs": {"n": 3, "list": [1, 2], "text": "a b", "items": "a key", "template": "{{ 7 * 7 }}", "nothing": None},

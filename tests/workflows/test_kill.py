@@ -9,10 +9,10 @@ import pytest
 from tests.agents.world import written as agent
 from tests.workflows.world import tallying, written
 
-from mainspring.store.sqlite import SqliteStore
-from mainspring.workflows.events import WorkflowResumed
-from mainspring.workflows.journal import RUN, Journal, unfinished
-from mainspring.workflows.run import WorkflowRun
+from mainspring.features.workflows.workflow_events import WorkflowResumed
+from mainspring.features.workflows.workflow_log import RUN, Journal, unfinished
+from mainspring.features.workflows.workflow_run import WorkflowRun
+from mainspring.storage.sqlite_runs import SqliteStore
 
 KILLS = 20
 WORKER = Path(__file__).with_name("worker.py")

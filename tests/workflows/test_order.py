@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.workflows.world import defined, ended, ends, engine_for, failure, tallying
 
-from mainspring.workflows.events import StepCompleted, StepFailed, StepSkipped, StepStarted, WorkflowStarted
-from mainspring.workflows.journal import Journal
-from mainspring.workflows.run import Order
+from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, StepStarted, WorkflowStarted
+from mainspring.features.workflows.workflow_log import Journal
+from mainspring.features.workflows.workflow_run import Order
 
 
 class Meeting:

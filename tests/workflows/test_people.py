@@ -10,17 +10,17 @@ import pytest
 from tests.agents.world import written as agent
 from tests.workflows.world import Tally, engine_for, failure, tallying
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
 from mainspring.engine.approvals import SPENT
-from mainspring.engine.pending import Approvals
-from mainspring.errors import InvalidRequest
-from mainspring.oversight import policies_of
+from mainspring.features.approvals.pending import Approvals
+from mainspring.features.governance.governance_settings import policies_of
+from mainspring.features.workflows.view import shown_run
+from mainspring.features.workflows.workflow_events import StepWaiting
+from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.functions import tool
-from mainspring.workflows.events import StepWaiting
-from mainspring.workflows.view import shown_run
-from mainspring.workflows.workflows import WorkflowHandle
 
 ASKS = """
 name: asks

@@ -7,17 +7,17 @@ import anyio
 import pytest
 from tests.workflows.world import Tally, ended, engine_for, failure, tallying, written
 
-from mainspring.app import Engine
-from mainspring.errors import Interrupted, NotFound
-from mainspring.events import ToolStarted
-from mainspring.items import encode
+from mainspring.app.engine import Engine
+from mainspring.core.errors import Interrupted, NotFound
+from mainspring.core.events import ToolStarted
+from mainspring.core.items import encode
+from mainspring.features.workflows.attend import run_id_of
+from mainspring.features.workflows.workflow_events import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
+from mainspring.features.workflows.workflow_log import OPEN, RUN, Journal, unfinished
+from mainspring.features.workflows.workflows import KeyReused, WorkflowHandle
 from mainspring.ports import Document
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
-from mainspring.workflows.attend import run_id_of
-from mainspring.workflows.events import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
-from mainspring.workflows.journal import OPEN, RUN, Journal, unfinished
-from mainspring.workflows.workflows import KeyReused, WorkflowHandle
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 HELD = """
 name: held

@@ -10,19 +10,19 @@ from msgspec.structs import replace
 from tests.agents.world import written as agent
 from tests.workflows.world import LOCAL, ended, engine_for, failure, tallying
 
-from mainspring.app import Engine
-from mainspring.engine.pending import Approvals
-from mainspring.errors import InvalidInputs, NotFound
-from mainspring.items import Usage
-from mainspring.oversight import policies_of
-from mainspring.policies.autonomy.budget import AutonomyBudget, Limits, Network
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidInputs, NotFound
+from mainspring.core.items import Usage
+from mainspring.core.spec import Caller
+from mainspring.features.approvals.pending import Approvals
+from mainspring.features.budgets.budget import AutonomyBudget, Limits, Network
+from mainspring.features.governance.governance_settings import policies_of
+from mainspring.features.traces.spans import spans_of
+from mainspring.features.workflows.workflow_definition import Execution
+from mainspring.features.workflows.workflow_events import StepCompleted, StepRetrying, StepStarted
+from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Allow, Deny
-from mainspring.spec import Caller
 from mainspring.tools.addresses import AddressGuard
-from mainspring.trace.spans import spans_of
-from mainspring.workflows.definition import Execution
-from mainspring.workflows.events import StepCompleted, StepRetrying, StepStarted
-from mainspring.workflows.run import WorkflowRun
 
 REQUESTS = """
 name: requests

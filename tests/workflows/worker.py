@@ -11,14 +11,14 @@ from pathlib import Path
 
 import aiohttp
 
-from mainspring.app import Engine
-from mainspring.events import Event, RunStarted
-from mainspring.loop.run import Run
+from mainspring.app.engine import Engine
+from mainspring.core.events import Event, RunStarted
+from mainspring.core.run import Run
 from mainspring.ports import CallContext
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.builtins import Workshop
 from mainspring.tools.functions import tool
-from mainspring.workshop import Workshop
 
 folder, url, workflow = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 

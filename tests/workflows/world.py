@@ -9,14 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from mainspring.app import Engine
+from mainspring.app.engine import Engine
+from mainspring.features.workflows.workflow_definition import Workflow, parse
+from mainspring.features.workflows.workflow_events import Event, StepCompleted, StepFailed, StepSkipped
+from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.workflows.definition import Workflow, parse
-from mainspring.workflows.events import Event, StepCompleted, StepFailed, StepSkipped
-from mainspring.workflows.run import WorkflowRun
-from mainspring.workshop import Workshop
+from mainspring.tools.builtin.builtins import Workshop
 
 LOCAL = "127.0.0.1"
 

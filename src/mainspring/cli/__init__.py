@@ -15,7 +15,7 @@ def main() -> None:
         print(f"mainspring {mainspring.__version__}")
         return
     try:
-        from mainspring.cli.process import run_process
+        from mainspring.app.process import run_process
 
         run_process()
     except KeyboardInterrupt:

@@ -12,11 +12,11 @@ from typing import Protocol, Self
 
 from anyio import to_thread
 
-from mainspring.cli.endings import explanation
+from mainspring.cli.end_reasons import explanation
 from mainspring.cli.plain import is_debug, say, silence
+from mainspring.core.events import Recorded
+from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
-from mainspring.events import Recorded
-from mainspring.loop.run import Run
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
 TICK = 0.1

@@ -10,10 +10,11 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from mainspring.cli.ink import Ink
+from mainspring.cli.console import Ink
 from mainspring.cli.plain import clean
 from mainspring.cli.text import Flow, call_line, count, duration, on_one_line
-from mainspring.events import (
+from mainspring.core.drafts import item_id, words
+from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
     CallJudged,
@@ -37,9 +38,8 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )
-from mainspring.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, Refusal, Unknown, text_of
-from mainspring.loop.drafts import item_id, words
-from mainspring.loop.run import Run
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, Refusal, Unknown, text_of
+from mainspring.core.run import Run
 
 PROMPT_LINES = 12
 OUTPUT_LINES = 4

@@ -6,7 +6,7 @@ import msgspec
 from rich.cells import cell_len
 
 from mainspring.cli.plain import clean
-from mainspring.items import parsed_arguments
+from mainspring.core.items import parsed_arguments
 
 # Scripts that are written without spaces may break after each character.
 _UNSPACED = r"\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"

@@ -16,14 +16,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.events import Reason
+from mainspring.core.history import approval_id, list_label
+from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, ServerTool, ToolDefinition, Unknown, decode, encode
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import Charter, RunSpec
 from mainspring.engine.audit import digest_of
-from mainspring.errors import InvalidRequest, NotFound
-from mainspring.events import Reason
-from mainspring.items import ApprovalResponse, FunctionCall, Item, Json, ServerTool, ToolDefinition, Unknown, decode, encode
-from mainspring.loop.history import approval_id, list_label
-from mainspring.loop.run import Call, Run
 from mainspring.ports import Document, Store
-from mainspring.spec import Charter, RunSpec
 
 ASKED: Final = "approval_request"
 GIVEN: Final = "approval"

@@ -16,14 +16,14 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from mainspring.core.errors import StoreError
+from mainspring.core.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
+from mainspring.core.history import approval_id
+from mainspring.core.items import ApprovalResponse, FunctionCall, decode, encode
+from mainspring.core.run import canonical
+from mainspring.core.spec import RunSpec
 from mainspring.engine.redact import arguments_without_secrets, presentable, shortened
-from mainspring.errors import StoreError
-from mainspring.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
-from mainspring.items import ApprovalResponse, FunctionCall, decode, encode
-from mainspring.loop.history import approval_id
-from mainspring.loop.run import canonical
 from mainspring.ports import Note
-from mainspring.spec import RunSpec
 
 ARGUMENT_CHARS: Final = 200
 REASON_CHARS: Final = 300

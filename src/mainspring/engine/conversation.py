@@ -3,14 +3,14 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import AlreadyInConversation, NotFound
-from mainspring.items import Item, decode, encode
-from mainspring.loop.conversation import CONVERSATION, ITEM, added, joined
-from mainspring.loop.drafts import item_id
-from mainspring.loop.history import History
-from mainspring.loop.run import Run
+from mainspring.core.conversation_items import CONVERSATION, ITEM, added, joined
+from mainspring.core.drafts import item_id
+from mainspring.core.errors import AlreadyInConversation, NotFound
+from mainspring.core.history import History
+from mainspring.core.items import Item, decode, encode
+from mainspring.core.run import Run
+from mainspring.core.spec import Conversation, RunSpec
 from mainspring.ports import Document, Store
-from mainspring.spec import Conversation, RunSpec
 
 
 class Entered(Struct, frozen=True):

@@ -10,13 +10,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.engine.gate import Gate
-from mainspring.engine.guard import GRACE, Guard, TimedOut, described
-from mainspring.engine.journal import Journal
-from mainspring.engine.seal import Seal
-from mainspring.engine.toolbox import Toolbox
-from mainspring.errors import BadOutput, Malformed, ProviderError, StoreError, Superseded, Unavailable
-from mainspring.events import (
+from mainspring.core.actions import CallModel, Compact, Execute, Finish, Judge, Nudge
+from mainspring.core.compaction import Summary, compaction_item
+from mainspring.core.context_window import summary_request
+from mainspring.core.decide import closing, next_action
+from mainspring.core.drafts import Draft
+from mainspring.core.errors import BadOutput, Malformed, ProviderError, StoreError, Superseded, Unavailable
+from mainspring.core.events import (
     Annotated,
     Compacted,
     Delta,
@@ -28,15 +28,15 @@ from mainspring.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.ids import random_id
-from mainspring.items import FunctionCall, Message, ToolDefinition, Usage, flaw
-from mainspring.loop.actions import CallModel, Compact, Execute, Finish, Judge, Nudge
-from mainspring.loop.compaction import Summary, compaction_item
-from mainspring.loop.context import summary_request
-from mainspring.loop.decide import closing, next_action
-from mainspring.loop.drafts import Draft
-from mainspring.loop.request import ModelRequest, request_for
-from mainspring.loop.tokens import estimate, tokens_of
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
+from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.tokens import estimate, tokens_of
+from mainspring.engine.gate import Gate
+from mainspring.engine.guard import GRACE, Guard, TimedOut, described
+from mainspring.engine.journal import Journal
+from mainspring.engine.seal import Seal
+from mainspring.engine.toolbox import Toolbox
 from mainspring.ports import Provider
 
 log = getLogger(__name__)

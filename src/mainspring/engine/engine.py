@@ -17,6 +17,25 @@ from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from mainspring.core.actions import Finish
+from mainspring.core.decide import closing, recovery
+from mainspring.core.errors import (
+    CallerError,
+    Interrupted,
+    InvalidRequest,
+    MainspringError,
+    NotFound,
+    PreviousNotFound,
+    StoreError,
+    Superseded,
+)
+from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
+from mainspring.core.history import History, history_of, lost_history, opening
+from mainspring.core.items import ApprovalResponse, ToolDefinition
+from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.response import Response, response
+from mainspring.core.run import Run, history_after, open_run
+from mainspring.core.spec import RunSpec, check
 from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.approvals import take
 from mainspring.engine.conversation import enter, reread
@@ -27,26 +46,7 @@ from mainspring.engine.journal import Clock, Journal, Watcher
 from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
-from mainspring.errors import (
-    CallerError,
-    Interrupted,
-    InvalidRequest,
-    MainspringError,
-    NotFound,
-    PreviousNotFound,
-    StoreError,
-    Superseded,
-)
-from mainspring.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
-from mainspring.items import ApprovalResponse, ToolDefinition
-from mainspring.loop.actions import Finish
-from mainspring.loop.decide import closing, recovery
-from mainspring.loop.history import History, history_of, lost_history, opening
-from mainspring.loop.request import ModelRequest, request_for
-from mainspring.loop.response import Response, response
-from mainspring.loop.run import Run, history_after, open_run
 from mainspring.ports import AnswerCheck, CallPolicy, Provider, Sink, Store, ToolExecutor
-from mainspring.spec import RunSpec, check
 
 log = getLogger(__name__)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from logging import getLogger
 from typing import assert_never
 
+from mainspring.core.actions import Finish
+from mainspring.core.events import CallJudged, ErrorInfo, Reason
+from mainspring.core.items import ApprovalResponse
+from mainspring.core.run import Call, Run
 from mainspring.engine.guard import Guard, TimedOut
-from mainspring.events import CallJudged, ErrorInfo, Reason
-from mainspring.items import ApprovalResponse
-from mainspring.loop.actions import Finish
-from mainspring.loop.run import Call, Run
 from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, Verdict
 
 log = getLogger(__name__)

@@ -15,11 +15,10 @@ from asyncio import AbstractEventLoop, Future, Handle, get_running_loop, wait
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from mainspring.engine.approvals import asked
-from mainspring.engine.audit import Auditor
-from mainspring.engine.conversation import documents
-from mainspring.errors import MainspringError, OurError, StoreError
-from mainspring.events import (
+from mainspring.core.actions import Finish
+from mainspring.core.decide import closing
+from mainspring.core.errors import MainspringError, OurError, StoreError
+from mainspring.core.events import (
     ArgumentsDelta,
     ErrorInfo,
     Event,
@@ -32,11 +31,12 @@ from mainspring.events import (
     ToolEnded,
     ToolProgress,
 )  # fmt: skip
-from mainspring.loop.actions import Finish
-from mainspring.loop.decide import closing
-from mainspring.loop.history import History
-from mainspring.loop.response import response
-from mainspring.loop.run import Run, fold, open_run, replay
+from mainspring.core.history import History
+from mainspring.core.response import response
+from mainspring.core.run import Run, fold, open_run, replay
+from mainspring.engine.approvals import asked
+from mainspring.engine.audit import Auditor
+from mainspring.engine.conversation import documents
 from mainspring.ports import Document, Note, Snapshot, Store
 
 Clock = Callable[[], float]

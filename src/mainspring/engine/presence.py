@@ -12,8 +12,8 @@ from socket import gethostname
 import msgspec
 from msgspec import Struct
 
-from mainspring.ids import random_id
-from mainspring.items import decode, encode
+from mainspring.core.ids import random_id
+from mainspring.core.items import decode, encode
 from mainspring.ports import Document, Store
 
 DRIVER = "driver"

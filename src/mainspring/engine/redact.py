@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.items import InputText, OutputText, Part
+from mainspring.core.items import InputText, OutputText, Part
 
 REDACTED = "[redacted]"
 

@@ -10,9 +10,9 @@ from secrets import token_bytes
 
 import msgspec
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Item, Unknown
-from mainspring.loop.compaction import Summary, is_compaction, payload_of, summary_of
+from mainspring.core.compaction import Summary, is_compaction, payload_of, summary_of
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Item, Unknown
 from mainspring.ports import Document, Store
 
 _KIND, _ID = "secret", "compaction"

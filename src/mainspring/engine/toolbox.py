@@ -8,12 +8,12 @@ from time import perf_counter
 from anyio import CancelScope
 from msgspec import Struct
 
+from mainspring.core.errors import DelegateToClient
+from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted, Used
+from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, result_of, start
 from mainspring.engine.journal import Journal
 from mainspring.engine.redact import presentable, shortened, without_secrets
-from mainspring.errors import DelegateToClient
-from mainspring.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted, Used
-from mainspring.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)

@@ -16,11 +16,11 @@ from logging import getLogger
 
 from anyio import current_time
 
-from mainspring.errors import BadOutput, ProviderError, Unavailable
-from mainspring.events import ModelEvent
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import BadOutput, ProviderError, Unavailable
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers._wrapped import Wrapped
+from mainspring.providers.wrapper import Wrapped
 
 log = getLogger(__name__)
 

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Struct
 from multidict import CIMultiDict
 
-from mainspring.errors import InvalidRequest, Refused
-from mainspring.items import Json
-from mainspring.providers._http import Asked, Received
+from mainspring.core.errors import InvalidRequest, Refused
+from mainspring.core.items import Json
+from mainspring.providers.http_client import Asked, Received
 
 KEPT = ("Content-Type", "Retry-After")
 VERSION = 1

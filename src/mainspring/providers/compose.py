@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
 from mainspring.providers.deadlines import Timed
-from mainspring.providers.limits import Limited
+from mainspring.providers.rate_limits import Limited
 from mainspring.providers.retry import Retrying
 
 Count = Annotated[int, Meta(ge=1)]

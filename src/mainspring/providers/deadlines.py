@@ -11,11 +11,11 @@ from typing import Any
 
 from anyio import move_on_after
 
-from mainspring.errors import Unavailable
-from mainspring.events import ModelEvent
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import Unavailable
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers._wrapped import Wrapped
+from mainspring.providers.wrapper import Wrapped
 
 
 class Timed(Wrapped):

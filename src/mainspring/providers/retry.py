@@ -6,11 +6,11 @@ from random import random
 
 from anyio import sleep
 
-from mainspring.errors import ProviderError, RateLimited
-from mainspring.events import ModelEvent
-from mainspring.loop.request import ModelRequest
+from mainspring.core.errors import ProviderError, RateLimited
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers._wrapped import Wrapped
+from mainspring.providers.wrapper import Wrapped
 
 
 class Retrying(Wrapped):

@@ -9,7 +9,7 @@ from anyio import create_task_group
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     InvalidRequest,
@@ -19,10 +19,10 @@ from mainspring.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.events import ModelEvent
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
-from mainspring.providers._wrapped import counted
+from mainspring.providers.wrapper import counted
 
 log = getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypedDict, Unpack
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
     ProviderError,
@@ -17,20 +17,20 @@ from mainspring.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.events import (
+from mainspring.core.events import (
     Finish,
     ItemDone,
     ItemStarted,
     TextDelta,
     TurnEnded,
 )
-from mainspring.items import (
+from mainspring.core.items import (
     Json,
     Reasoning,
     Usage,
     assistant,
 )
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
 
 Expectation = str | re.Pattern[str] | Callable[[ModelRequest], bool | None]
 Fault = Literal["unknown_item", "changed_text", "changed_kind", "same_id", "no_end", "two_ends", "not_an_event"]

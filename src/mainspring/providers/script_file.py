@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from mainspring.errors import (
+from mainspring.core.errors import (
     InvalidRequest,
 )
-from mainspring.events import (
+from mainspring.core.events import (
     Finish,
 )
-from mainspring.items import (
+from mainspring.core.items import (
     Usage,
 )
 from mainspring.providers.script import FAULTS, Call, Count, Failure, Fault, Seconds, Turn, instead

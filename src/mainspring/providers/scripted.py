@@ -24,11 +24,12 @@ from typing import Self, cast
 from anyio import sleep, sleep_forever
 from msgspec.structs import replace
 
-from mainspring.errors import (
+from mainspring.core.drafts import words
+from mainspring.core.errors import (
     ProviderError,
     Unavailable,
 )
-from mainspring.events import (
+from mainspring.core.events import (
     ArgumentsDelta,
     Delta,
     ItemDone,
@@ -39,8 +40,8 @@ from mainspring.events import (
     TextDelta,
     TurnEnded,
 )
-from mainspring.ids import NewId, random_id
-from mainspring.items import (
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputText,
@@ -56,8 +57,7 @@ from mainspring.items import (
     encode,
     text_of,
 )
-from mainspring.loop.drafts import words
-from mainspring.loop.request import ModelRequest
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.script import (
     Call,

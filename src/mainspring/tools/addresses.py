@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 

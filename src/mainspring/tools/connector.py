@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from aiohttp import TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.tools.addresses import AddressGuard, is_public
 
 

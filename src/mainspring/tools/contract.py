@@ -14,7 +14,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
-from mainspring.items import Json, Part
+from mainspring.core.items import Json, Part
 
 Output = str | tuple[Part, ...]
 

@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from mainspring.items import Effect, Json
+from mainspring.core.items import Effect, Json
 from mainspring.tools.contract import Tool
 
 Status = Literal["active", "deprecated", "blocked"]

@@ -32,8 +32,8 @@ from anyio import to_thread
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Effect, Json, Part, Purpose, ToolDefinition, Unknown, decode, encode, text_of
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Effect, Json, Part, Purpose, ToolDefinition, Unknown, decode, encode, text_of
 from mainspring.ports import CallContext
 from mainspring.ports import ToolResult as CallResult
 from mainspring.tools.contract import ToolContext, ToolResult

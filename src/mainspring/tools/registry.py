@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring import ports
-from mainspring.errors import DelegateToClient, InvalidRequest, NotFound
-from mainspring.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
+from mainspring.core.errors import DelegateToClient, InvalidRequest, NotFound
+from mainspring.core.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult
 from mainspring.tools.entries import Entry, Status, described, entry_of, merged
@@ -139,7 +139,7 @@ class Registry:
         Raises `InvalidRequest` with every error, each with its file and line.
         """
         # Only those who write such files pay for reading YAML.
-        from mainspring.tools.definitions import read_definitions
+        from mainspring.tools.tool_definitions import read_definitions
 
         defined = {entry.name: entry for entry in read_definitions(folder)}
         if twice := [name for name in defined if name in self._defined]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Json, ToolDefinition, encode
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json, ToolDefinition, encode
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError

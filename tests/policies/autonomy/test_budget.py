@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import FunctionCall, ToolDefinition, Usage
-from mainspring.policies.autonomy.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, loaded, moved
-from mainspring.policies.autonomy.context import Ceilings, ceilings
-from mainspring.policies.autonomy.reading import context_of
-from mainspring.policies.autonomy.scope import objections, rule_for
-from mainspring.policies.shell import Reader
-from mainspring.spec import Price
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import FunctionCall, ToolDefinition, Usage
+from mainspring.core.spec import Price
+from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, loaded, moved
+from mainspring.features.budgets.budget_scope import objections, rule_for
+from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.budgets.enforcement import Ceilings, ceilings
+from mainspring.features.governance.shell_reader import Reader
 
 
 @pytest.mark.requirement("C28")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, only, with_limits
 
-from mainspring.policies.autonomy.budget import (
+from mainspring.features.budgets.budget import (
     LEVELS,
     AllowedCommand,
     AutonomyBudget,
@@ -18,8 +18,8 @@ from mainspring.policies.autonomy.budget import (
     Network,
     StopCondition,
 )
-from mainspring.policies.autonomy.context import EnforcementContext, Spent, ceilings
-from mainspring.policies.autonomy.enforce import MEASURES, Decision, EnforcementResult, after, enforce
+from mainspring.features.budgets.enforce import MEASURES, Decision, EnforcementResult, after, enforce
+from mainspring.features.budgets.enforcement import EnforcementContext, Spent, ceilings
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED

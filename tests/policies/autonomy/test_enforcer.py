@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, with_limits
 
-from mainspring.policies.autonomy.budget import LEVELS, StopCondition
-from mainspring.policies.autonomy.context import Spent
-from mainspring.policies.autonomy.enforce import EnforcementResult
-from mainspring.policies.autonomy.enforcer import RuntimeEnforcer
+from mainspring.features.budgets.budget import LEVELS, StopCondition
+from mainspring.features.budgets.enforce import EnforcementResult
+from mainspring.features.budgets.enforcement import Spent
+from mainspring.features.budgets.enforcer import RuntimeEnforcer
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, tried, verdicts, with_limits
 
-from mainspring.errors import InvalidRequest, Unavailable
-from mainspring.events import ItemDone, ItemStarted, Reason, Recorded, ToolStarted, TurnEnded
-from mainspring.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage
-from mainspring.loop.reasons import termination
-from mainspring.loop.run import Run
-from mainspring.policies.autonomy.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
-from mainspring.policies.autonomy.policy import Budgeted, measured, narrowed, spent_by
-from mainspring.policies.shell import Reader
+from mainspring.core.errors import InvalidRequest, Unavailable
+from mainspring.core.events import ItemDone, ItemStarted, Reason, Recorded, ToolStarted, TurnEnded
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage
+from mainspring.core.reasons import termination
+from mainspring.core.run import Run
+from mainspring.core.spec import Limits as RunLimits
+from mainspring.core.spec import Price, Purse
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
+from mainspring.features.budgets.budget_policy import Budgeted, measured, narrowed, spent_by
+from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Store
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import calls, fail, turn
-from mainspring.spec import Limits as RunLimits
-from mainspring.spec import Price, Purse
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 
 def shell(command: str) -> Call:

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, with_limits
 
-from mainspring.errors import InvalidRequest, NotFound
-from mainspring.events import Reason
-from mainspring.items import ApprovalRequest, ApprovalResponse
-from mainspring.policies.autonomy.budget import Limits
-from mainspring.policies.autonomy.context import Ceilings, Spent, ceilings
-from mainspring.policies.autonomy.enforce import MEASURES
-from mainspring.policies.autonomy.ledger import Account, Ledger
-from mainspring.policies.autonomy.policy import Budgeted
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.events import Reason
+from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.features.budgets.budget import Limits
+from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.budgets.enforce import MEASURES
+from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings
+from mainspring.features.budgets.ledger import Account, Ledger
 from mainspring.ports import Store
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import calls
-from mainspring.store.memory import MemoryStore
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 WORKER = Path(__file__).with_name("worker.py")
 

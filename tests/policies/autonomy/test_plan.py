@@ -13,23 +13,23 @@ from tests.policies.autonomy.test_ledger import within
 from tests.policies.autonomy.world import BUDGET, with_limits
 
 from mainspring import Engine, tool
-from mainspring.engine.pending import Approvals
-from mainspring.errors import InvalidRequest, PreviousNotFound
-from mainspring.events import Reason
-from mainspring.items import ApprovalRequest, ApprovalResponse, Json
-from mainspring.loop.run import Call as Judged
-from mainspring.loop.run import Run
-from mainspring.oversight import plan_of
-from mainspring.policies.autonomy.budget import LEVELS, AllowedCommand, AutonomyBudget, EscalationTrigger, Files, Limits, Network
-from mainspring.policies.autonomy.ledger import Ledger
-from mainspring.policies.autonomy.plan import LEVEL, Plan
-from mainspring.policies.autonomy.policy import budget_of
-from mainspring.policies.autonomy.statement import Line, statement
+from mainspring.core.errors import InvalidRequest, PreviousNotFound
+from mainspring.core.events import Reason
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
+from mainspring.core.run import Call as Judged
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller, Conversation, Price
+from mainspring.features.approvals.pending import Approvals
+from mainspring.features.budgets.budget import LEVELS, AllowedCommand, AutonomyBudget, EscalationTrigger, Files, Limits, Network
+from mainspring.features.budgets.budget_policy import budget_of
+from mainspring.features.budgets.ledger import Ledger
+from mainspring.features.budgets.plan import LEVEL, Plan
+from mainspring.features.budgets.statement import Line, statement
+from mainspring.features.governance.governance_settings import plan_of
 from mainspring.ports import Allow, Ask, Document, Verdict
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.spec import Caller, Conversation, Price
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 done: list[str] = []
 

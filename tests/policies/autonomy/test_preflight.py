@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, CLIENT, FETCH, FILES, SHELL, SILENT, only, order
 
-from mainspring.errors import InvalidRequest
-from mainspring.policies.autonomy.budget import AutonomyBudget, EscalationTrigger, Limits, StopCondition
-from mainspring.policies.autonomy.preflight import Check, cleared, preflight
-from mainspring.spec import Price
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import Price
+from mainspring.features.budgets.budget import AutonomyBudget, EscalationTrigger, Limits, StopCondition
+from mainspring.features.budgets.preflight import Check, cleared, preflight
 
 SPEC = order()
 READY = replace(BUDGET, stop_conditions=(StopCondition("SC-09"),))

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring import Engine, tool
+from mainspring.core.errors import InvalidRequest, Unavailable
+from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.items import FunctionCall, Json, Message, OutputText, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import Price
+from mainspring.core.tokens import estimate
 from mainspring.engine.engine import Handle
-from mainspring.errors import InvalidRequest, Unavailable
-from mainspring.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
-from mainspring.items import FunctionCall, Json, Message, OutputText, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.loop.tokens import estimate
-from mainspring.policies.autonomy.budget import LEVELS, AutonomyBudget
-from mainspring.policies.autonomy.plan import Plan
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
+from mainspring.features.budgets.plan import Plan
 from mainspring.ports import ModelInfo
-from mainspring.spec import Price
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 PRICE = Price(input=2, output=10)
 WORD, CALL = "four", 8

@@ -10,20 +10,20 @@ import asyncio
 import os
 import sys
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.ids import random_id
+from mainspring.core.items import ToolDefinition, ToolKind, user
+from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
-from mainspring.errors import InvalidRequest, NotFound
-from mainspring.ids import random_id
-from mainspring.items import ToolDefinition, ToolKind, user
-from mainspring.policies.autonomy.budget import AutonomyBudget, Limits
-from mainspring.policies.autonomy.context import Ceilings
-from mainspring.policies.autonomy.ledger import Ledger
-from mainspring.policies.autonomy.policy import Budgeted
+from mainspring.features.budgets.budget import AutonomyBudget, Limits
+from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.budgets.enforcement import Ceilings
+from mainspring.features.budgets.ledger import Ledger
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, calls, say
-from mainspring.spec import spec_for
-from mainspring.store.sqlite import SqliteStore
+from mainspring.storage.sqlite_runs import SqliteStore
 
 BUDGET = AutonomyBudget("shared", state="active", in_scope=("tests",), limits=Limits(max_iterations=300, max_tool_calls=60))
 LOOK = ToolDefinition("look", kind="builtin", effects=("read",))

@@ -5,18 +5,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mainspring.app import standard_policies
+from mainspring.app.engine import standard_policies
+from mainspring.core.events import CallJudged, Recorded
+from mainspring.core.items import Json, Tool, ToolDefinition, ToolKind, user
+from mainspring.core.run import Run
+from mainspring.core.spec import PresetName, RunSpec, spec_for
 from mainspring.engine.engine import Engine
-from mainspring.events import CallJudged, Recorded
-from mainspring.items import Json, Tool, ToolDefinition, ToolKind, user
-from mainspring.loop.run import Run
-from mainspring.policies.autonomy.budget import AllowedCommand, AutonomyBudget, Files, Limits, Network
-from mainspring.policies.autonomy.policy import Budgeted, narrowed
+from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Limits, Network
+from mainspring.features.budgets.budget_policy import Budgeted, narrowed
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, say, turn
-from mainspring.spec import PresetName, RunSpec, spec_for
-from mainspring.store.memory import MemoryStore
+from mainspring.storage.memory_runs import MemoryStore
 
 TEXT: Json = {"type": "string"}
 SHELL = ToolDefinition("shell", kind="builtin", effects=("execute",), purposes={"command": "command"})

@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mainspring.events import ModelEvent
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 
 Stop = Literal["stop", "length", "safety"]

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from tests.providers.dialects import Ability, Asked, Failure, Line, Reading, Spoken, Stop, Trouble
 from tests.providers.dialects.published import check
 
-from mainspring.ids import counting
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
-from mainspring.providers.anthropic import Answer, Anthropic
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.anthropic.provider import Answer, Anthropic
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 KEY = "sk-ant-clockwork-key"
 SIGNATURE = "EqQBCkYIBxgCKkDclockworkc2VhbA=="

@@ -11,13 +11,13 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from tests.providers.dialects import Ability, Asked, Failure, Line, Reading, Spoken, SpokenCall, Stop, Trouble
 from tests.providers.dialects.published import check
 
-from mainspring.ids import counting
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._chat_answer import Answer
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
-from mainspring.providers.chat import Chat
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.reply import Answer
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 KEY = "sk-clockwork-key"
 STOPS: dict[Stop, str] = {"stop": "stop", "length": "length", "safety": "content_filter"}

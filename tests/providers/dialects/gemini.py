@@ -13,13 +13,13 @@ from tests.providers.dialects import Ability, Asked, Failure, Line, Reading, Spo
 from tests.providers.dialects.published import check
 from typing_extensions import TypedDict
 
-from mainspring.ids import counting
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._gemini_answer import Answer
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
-from mainspring.providers.gemini import Gemini
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.gemini.provider import Gemini
+from mainspring.providers.gemini.reply import Answer
+from mainspring.providers.http_client import Http
+from mainspring.providers.turn import Turn
 
 KEY = "sk-clockwork-key"
 STOPS: dict[Stop, str] = {"stop": "STOP", "length": "MAX_TOKENS", "safety": "SAFETY"}

@@ -11,12 +11,12 @@ from ollama._types import ChatRequest, Message, Options, Tool
 from tests.providers.dialects import Ability, Asked, Failure, Line, Reading, Spoken, Stop, Trouble
 from tests.providers.dialects.published import check
 
-from mainspring.ids import counting
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._http import Http
-from mainspring.providers._turn import Turn
-from mainspring.providers.ollama import Answer, Ollama
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.http_client import Http
+from mainspring.providers.ollama.provider import Answer, Ollama
+from mainspring.providers.turn import Turn
 
 KEY = "sk-clockwork-key"
 FAILURES: dict[Trouble, tuple[int, str]] = {

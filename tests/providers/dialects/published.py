@@ -6,7 +6,7 @@ from typing import Any
 from jsonschema_rs import Draft202012Validator
 from pydantic import TypeAdapter
 
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 
 @cache

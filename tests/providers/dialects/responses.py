@@ -12,12 +12,12 @@ from tests.providers.dialects import Ability, Asked, Failure, Line, Reading, Spo
 from tests.providers.dialects.chat import KEY, canonical, failure_of
 from tests.providers.dialects.published import check
 
-from mainspring.ids import counting
-from mainspring.items import Json, Usage
-from mainspring.loop.request import ModelRequest
-from mainspring.providers._http import Http
-from mainspring.providers._responses_answer import Answer
-from mainspring.providers.responses import Responses
+from mainspring.core.ids import counting
+from mainspring.core.items import Json, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.http_client import Http
+from mainspring.providers.responses.provider import Responses
+from mainspring.providers.responses.reply import Answer
 
 REASONS: dict[Stop, str] = {"length": "max_output_tokens", "safety": "content_filter"}
 PREFIXES = {"message": "msg_", "function_call": "fc_", "reasoning": "rs_"}

@@ -15,11 +15,11 @@ from aiohttp import web
 from tests.providers.backend import QUESTION, folded
 from tests.providers.dialects import Asked, Dialect, Failure, Reading, Spoken, Stop
 
-from mainspring.errors import ProviderError
-from mainspring.events import Finish, ItemDone, ItemStarted, ModelEvent, TurnEnded
-from mainspring.items import FunctionCall, Item, Json, Message, Reasoning, parsed_arguments
-from mainspring.loop.drafts import item_id, words
-from mainspring.loop.request import ModelRequest
+from mainspring.core.drafts import item_id, words
+from mainspring.core.errors import ProviderError
+from mainspring.core.events import Finish, ItemDone, ItemStarted, ModelEvent, TurnEnded
+from mainspring.core.items import FunctionCall, Item, Json, Message, Reasoning, parsed_arguments
+from mainspring.core.model_request import ModelRequest
 
 Ending = Literal["end", "abort", "silence", "pings"]
 PING_SECONDS = 0.01

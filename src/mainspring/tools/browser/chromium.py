@@ -20,7 +20,7 @@ from socket import recv_fds, socket, socketpair
 import anyio
 from msgspec import Struct
 
-from mainspring.errors import ToolUnavailable
+from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.browser.protocol import MOST_BYTES, Protocol
 from mainspring.tools.sandbox.grants import Program
 from mainspring.tools.sandbox.places import is_system

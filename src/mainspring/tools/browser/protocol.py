@@ -10,8 +10,8 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from mainspring.errors import PeerError, ToolUnavailable
-from mainspring.items import Json
+from mainspring.core.errors import PeerError, ToolUnavailable
+from mainspring.core.items import Json
 
 MOST_BYTES = 32 << 20
 SECONDS = 10.0

@@ -18,7 +18,7 @@ from typing import Self
 
 import anyio
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 from mainspring.tools.addresses import AddressGuard, endpoint
 from mainspring.tools.builtin.web_fetch import target
 from mainspring.tools.contract import ToolContext

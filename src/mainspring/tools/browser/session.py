@@ -13,8 +13,8 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from mainspring.errors import InvalidRequest, ToolUnavailable
-from mainspring.items import Json
+from mainspring.core.errors import InvalidRequest, ToolUnavailable
+from mainspring.core.items import Json
 from mainspring.tools.browser.outline import CLICK, FOCUS, OUTLINE
 from mainspring.tools.browser.protocol import SECONDS, CommandFailed, Protocol
 from mainspring.tools.browser.proxy import Proxy

@@ -4,13 +4,13 @@ from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mainspring.errors import CallerError, SandboxError
-from mainspring.items import InputImage, InputText, Json, Part
+from mainspring.core.errors import CallerError, SandboxError
+from mainspring.core.items import InputImage, InputText, Json, Part
 from mainspring.tools.builtin.containers import Container, Containers, container_of, named
-from mainspring.tools.builtin.shell import WAIT_SECONDS, effects_in, is_stopped
+from mainspring.tools.builtin.shell_tool import WAIT_SECONDS, effects_in, is_stopped
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.images import image_kind
-from mainspring.tools.sandbox.port import Entry, Lease, Result
+from mainspring.tools.sandbox.sandbox_port import Entry, Lease, Result
 
 SECONDS = 60.0
 MOST_IMAGES = 4

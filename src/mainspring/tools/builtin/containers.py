@@ -19,10 +19,10 @@ from typing import Self
 
 from msgspec import Struct
 
-from mainspring.errors import NotFound, SandboxError, SandboxFull
-from mainspring.ids import derived
+from mainspring.core.errors import NotFound, SandboxError, SandboxFull
+from mainspring.core.ids import derived
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.sandbox.port import DEFAULT, Entry, Lease, Listing, Result, Sandbox, SandboxSpec, Session
+from mainspring.tools.sandbox.sandbox_port import DEFAULT, Entry, Lease, Listing, Result, Sandbox, SandboxSpec, Session
 
 MOST = 32
 MOST_EACH = 24

@@ -24,11 +24,11 @@ import msgspec
 from anyio import to_thread
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mainspring.errors import CallerError, InvalidRequest, NotFound
-from mainspring.items import Effect, Json, Purpose
-from mainspring.tools.builtin.apart import apart
-from mainspring.tools.builtin.beneath import DEEPEST, Found, file_at, folder_at, walk
+from mainspring.core.errors import CallerError, InvalidRequest, NotFound
+from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.builtin.patching import patched, replaced
+from mainspring.tools.builtin.safe_open import DEEPEST, Found, file_at, folder_at, walk
+from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import REF, inlined
 

@@ -8,7 +8,7 @@ import re
 
 from msgspec import Struct
 
-from mainspring.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest
 
 _HEADING = re.compile(r"@@ -(?P<line>\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from time import monotonic
 
-from mainspring.tools.builtin.beneath import Found, file_at, folder_at, walk
+from mainspring.tools.builtin.safe_open import Found, file_at, folder_at, walk
 
 LARGEST = 4 << 20
 LONGEST = 240

@@ -15,10 +15,10 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, D
 from msgspec import Struct
 from yarl import URL
 
-from mainspring.errors import CallerError, InvalidRequest
-from mainspring.items import Effect, Json, Purpose
+from mainspring.core.errors import CallerError, InvalidRequest
+from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.apart import apart
+from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.connector import guarded_connector
 from mainspring.tools.contract import ToolContext, ToolResult
 

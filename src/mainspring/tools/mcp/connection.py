@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio import to_thread
 
-from mainspring.errors import MainspringError, ToolUnavailable
-from mainspring.items import Json
+from mainspring.core.errors import MainspringError, ToolUnavailable
+from mainspring.core.items import Json
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves, shortened
-from mainspring.tools.mcp.servers import CALL_SECONDS, ServerSpec
+from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.process import Wrap
     from mainspring.tools.mcp.session import Session
+    from mainspring.tools.mcp.stdio_process import Wrap
 
 log = getLogger(__name__)
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mainspring.items import InputFile, InputImage, InputText, Json, Part
+from mainspring.core.items import InputFile, InputImage, InputText, Json, Part
 from mainspring.tools.images import image_kind
 from mainspring.tools.mcp.exchange import Answer, shortened
 

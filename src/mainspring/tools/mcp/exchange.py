@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from mainspring.items import Json
+from mainspring.core.items import Json
 
 # One message, whatever it is. A larger one is refused while it is being read.
 MOST_BYTES = 16 * 1024 * 1024

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from mainspring.errors import MainspringError
-from mainspring.items import ServerTool, ToolDefinition, ToolKind
+from mainspring.core.errors import MainspringError
+from mainspring.core.items import ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.exchange import Listing
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import Offer, Route, Toolset, offer_of, toolset
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.process import Wrap
+    from mainspring.tools.mcp.stdio_process import Wrap
 
 IDLE_SECONDS = 600.0
 MOST_STRANGERS = 64

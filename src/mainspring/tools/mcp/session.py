@@ -33,8 +33,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from mainspring.errors import ToolUnavailable
-from mainspring.items import Json
+from mainspring.core.errors import ToolUnavailable
+from mainspring.core.items import Json
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import (
     MOST_BYTES,
@@ -48,9 +48,9 @@ from mainspring.tools.mcp.exchange import (
     leaves,
     shortened,
 )
-from mainspring.tools.mcp.http import SECONDS, guarded_client
-from mainspring.tools.mcp.process import Wrap, process_streams
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.mcp_http import SECONDS, guarded_client
+from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.stdio_process import Wrap, process_streams
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Auth, Timeout

@@ -13,10 +13,10 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest
-from mainspring.items import Effect, Json, ToolDefinition, encode
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Effect, Json, ToolDefinition, encode
 from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool, shortened
-from mainspring.tools.mcp.servers import ServerSpec
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
 LONGEST_NAME = 64

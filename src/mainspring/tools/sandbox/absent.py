@@ -2,8 +2,8 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from mainspring.errors import SandboxError
-from mainspring.tools.sandbox.port import DEFAULT, Lease, SandboxHealth, SandboxSpec
+from mainspring.core.errors import SandboxError
+from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, SandboxHealth, SandboxSpec
 
 
 class AbsentSandbox:

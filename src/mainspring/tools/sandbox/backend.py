@@ -6,10 +6,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.places import SYSTEM_PATH, Python
-from mainspring.tools.sandbox.port import Language, Limits
 from mainspring.tools.sandbox.processes import Confine, Launch, library_path
+from mainspring.tools.sandbox.sandbox_port import Language, Limits
+from mainspring.tools.sandbox.workspace_files import Owner
 
 WORKER = Path(__file__).with_name("worker.py").read_text()
 OPEN_FILES = 1024

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, environment, worker_argv
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.places import SYSTEM, Python
-from mainspring.tools.sandbox.port import MEGABYTE
 from mainspring.tools.sandbox.processes import Launch
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, program
+from mainspring.tools.sandbox.workspace_files import Owner
 
 FILTER = 4
 INTERNET = (AF_INET, AF_INET6, AF_NETLINK)

@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Protocol
 
-from mainspring.tools.sandbox.port import Limits
+from mainspring.tools.sandbox.sandbox_port import Limits
 
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")

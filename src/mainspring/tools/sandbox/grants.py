@@ -13,15 +13,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mainspring.config import FILE, Settings
-from mainspring.errors import SandboxError
-from mainspring.tools.sandbox.files import Owner
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.places import PARTS, is_system
+from mainspring.tools.sandbox.workspace_files import Owner
 
 _INTERPRETER = re.compile(r"(?:python|pypy|node|nodejs|bun|deno|ruby|perl|php|bash|sh)[\d.]*")
 _PROJECTS = ("pyproject.toml", "package.json", "node_modules")
 _SHARED = frozenset(map(Path, ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/tmp")))
-_OURS = (FILE, Settings().database)
+# The default names of our settings file and database; `app.settings` has the same.
+_OURS = ("mainspring.toml", "mainspring.db")
 
 
 class Program(Struct, frozen=True, kw_only=True):

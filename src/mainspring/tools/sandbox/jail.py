@@ -15,9 +15,9 @@ from contextlib import ExitStack, aclosing
 import msgspec
 from msgspec import Struct
 
-from mainspring.errors import SandboxError
-from mainspring.tools.sandbox.port import Chunk, Exit, Reason, Stream
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.processes import Launch, Process, Processes
+from mainspring.tools.sandbox.sandbox_port import Chunk, Exit, Reason, Stream
 
 PIECE = 1 << 16
 LONGEST_ANSWER = 1 << 20

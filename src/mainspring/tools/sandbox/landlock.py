@@ -6,13 +6,13 @@ sandboxed code runs as the engine's own user, no change to the mode, owner or ti
 ask whether a file of the host exists and how large it is.
 """
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, bare_launch
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.places import SYSTEM, Python
 from mainspring.tools.sandbox.processes import Confine, Launch
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
 from mainspring.tools.sandbox.warden import landlock_version
+from mainspring.tools.sandbox.workspace_files import Owner
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 # Before it, files anywhere could be emptied by their name.

@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import InvalidRequest
-from mainspring.tools.sandbox import files as workspace_files
+from mainspring.core.errors import InvalidRequest
+from mainspring.tools.sandbox import workspace_files
 from mainspring.tools.sandbox.backend import languages, process_limits
 from mainspring.tools.sandbox.held import held_bytes
 from mainspring.tools.sandbox.jail import Ended, Jail, Order
-from mainspring.tools.sandbox.port import MEGABYTE, Chunk, Entry, Exit, Language, Listing, Reason, Result
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Chunk, Entry, Exit, Language, Listing, Reason, Result
 from mainspring.tools.sandbox.slot import Slot
 
 # A command line's longest word is 128 KB on Linux.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 
-from mainspring.tools.sandbox.files import remove_tree
+from mainspring.tools.sandbox.workspace_files import remove_tree
 
 log = getLogger(__name__)
 

@@ -15,21 +15,21 @@ from tempfile import gettempdir, mkdtemp
 from types import TracebackType
 from typing import Literal, Self
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import leftovers
 from mainspring.tools.sandbox import slot as slots
 from mainspring.tools.sandbox.backend import Backend, languages
 from mainspring.tools.sandbox.bwrap import Bwrap
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
-from mainspring.tools.sandbox.files import Owner, remove_tree
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.places import Views, prefixes, python_for
 from mainspring.tools.sandbox.pool import Pool
-from mainspring.tools.sandbox.port import DEFAULT, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox.processes import Processes
+from mainspring.tools.sandbox.sandbox_port import DEFAULT, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox.slot import Slot
 from mainspring.tools.sandbox.unsafe import Unsafe
+from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 log = getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mainspring.tools.sandbox.files import Owner
+from mainspring.tools.sandbox.workspace_files import Owner
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")

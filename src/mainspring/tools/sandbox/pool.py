@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from logging import getLogger
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.slot import Slot
 
 log = getLogger(__name__)

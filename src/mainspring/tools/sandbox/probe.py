@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import bwrap
 from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.local import NOBODY, Kind, LocalSandbox

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 
 WARDEN = Path(__file__).with_name("warden.py")
 PACKET = 1 << 16

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 
 
 class Profile(Struct, frozen=True):

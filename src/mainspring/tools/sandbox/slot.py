@@ -8,15 +8,15 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Lock
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import cgroup
 from mainspring.tools.sandbox.backend import Backend, Place
-from mainspring.tools.sandbox.files import Owner, remove_tree
 from mainspring.tools.sandbox.jail import Jail
 from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.places import is_reachable
-from mainspring.tools.sandbox.port import Limits, SandboxSpec
 from mainspring.tools.sandbox.processes import Processes
+from mainspring.tools.sandbox.sandbox_port import Limits, SandboxSpec
+from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 PATIENCE = 200
 PAUSE = 0.01

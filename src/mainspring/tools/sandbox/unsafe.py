@@ -1,9 +1,9 @@
 """No isolation: programs run on the host, with a clean environment and limits of each process. Only for who asks by name."""
 
 from mainspring.tools.sandbox.backend import Place, bare_launch
-from mainspring.tools.sandbox.files import Owner
 from mainspring.tools.sandbox.places import Python
 from mainspring.tools.sandbox.processes import Launch
+from mainspring.tools.sandbox.workspace_files import Owner
 
 
 class Unsafe:

@@ -14,20 +14,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.errors import SandboxError
+from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.backend import Place, environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
 from mainspring.tools.sandbox.cgroup import Group
-from mainspring.tools.sandbox.files import remove_tree
 from mainspring.tools.sandbox.grants import Grant, Program, grants_of
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import processes_of
 from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import is_reachable
-from mainspring.tools.sandbox.port import MEGABYTE, Limits
 from mainspring.tools.sandbox.processes import Launch
+from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits
 from mainspring.tools.sandbox.slot import give, remove_group
+from mainspring.tools.sandbox.workspace_files import remove_tree
 
 log = getLogger(__name__)
 

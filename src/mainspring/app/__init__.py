@@ -1,0 +1,1 @@
+"""The composition: settings in, a running engine or server out."""

@@ -1,0 +1,96 @@
+"""From settings to an engine: the one way there, for the server and for the commands beside it."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import mainspring
+from mainspring.app.engine import Engine, memory_for
+from mainspring.app.settings import Settings
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import PresetName
+from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.governance_settings import digest_of, plan_of, policies_of, scans_inputs
+from mainspring.features.governance.paths import Paths
+from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
+from mainspring.ports import CallPolicy, Provider
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.builtins import Mode, Workshop
+from mainspring.tools.functions import load
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import servers_of
+from mainspring.tools.registry import Registry
+
+
+def composed(
+    settings: Settings,
+    provider: Provider,
+    model: str,
+    *,
+    database: Path | None,
+    instructions: str | None = None,
+    preset: PresetName = "responses",
+) -> Engine:
+    """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
+
+    `database` is where runs are kept; without one, in memory. Raises `InvalidRequest` for what is missing or wrong, and
+    `ValueError` for tools that do not go together.
+    """
+    functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
+    guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
+    policies = policies_of(settings.governance, guard)
+    workshop = _workshop(settings, guard, policies, wraps=any(server.is_held for server in servers))
+    registry = Registry(tuple(functions), context=workshop.context)
+    if settings.discover:
+        registry.discover()
+    if settings.tool_definitions is not None:
+        registry.load_definitions(Path(settings.tool_definitions))
+    engine = Engine(
+        provider,
+        tools=registry,
+        instructions=instructions,
+        database=database,
+        preset=preset,
+        mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
+        workshop=workshop,
+        skills=[Path(folder) for folder in settings.skills],
+        agents=[Path(folder) for folder in settings.agents],
+        workflows=[Path(folder) for folder in settings.workflows],
+        policies=policies,
+        budget=plan_of(settings.budget),
+        scans=scans_inputs(settings.governance),
+        audit=settings.audit and database is not None,
+        approval_seconds=settings.approval_seconds,
+        context_tokens=settings.context_tokens,
+        exporter=_exporter(settings, provider.name),
+        memory=memory_for(database, settings.memory) if settings.memory.enabled else False,
+    )
+    engine.owns_provider, engine.model = True, model
+    defined = settings.tool_definitions and os.path.realpath(settings.tool_definitions)
+    engine.governed = digest_of(settings.governance, settings.budget, sorted(settings.allow_hosts), defined)
+    return engine
+
+
+def _workshop(settings: Settings, guard: AddressGuard, policies: tuple[CallPolicy, ...], *, wraps: bool) -> Workshop:
+    if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
+        told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
+        raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
+    paths = next((policy for policy in policies if isinstance(policy, Paths)), None)
+    domains = next((policy for policy in policies if isinstance(policy, Domains)), None)
+    return Workshop(
+        settings.builtins,
+        sandbox=cast(Mode, settings.sandbox),
+        working_dir=None if settings.working_dir is None else Path(settings.working_dir),
+        guard=guard,
+        wraps=wraps,
+        path_flaw=None if paths is None else paths.flaw,
+        url_flaw=None if domains is None else domains.flaw,
+    )
+
+
+def _exporter(settings: Settings, provider: str) -> Exporter | None:
+    if not is_wanted(settings.otel.endpoint):
+        return None
+    named, told = partial(provider_name, provider=provider), settings.otel
+    return Exporter(named, endpoint=told.endpoint, content=told.content, version=mainspring.__version__)

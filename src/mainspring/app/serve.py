@@ -1,0 +1,178 @@
+"""`mainspring serve`: an engine behind uvicorn, from its settings."""
+
+import asyncio
+import sys
+from pathlib import Path
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
+
+from anyio import move_on_after
+from msgspec import Struct
+from uvicorn import Config, Server
+
+import mainspring
+from mainspring.app.build import composed
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.app.settings import Settings
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.governance.governance_settings import doubts
+from mainspring.features.models import backends
+from mainspring.features.models.backends import Answering
+from mainspring.features.responses.routes import MOST_BODY_BYTES
+from mainspring.http.auth import Keys, is_loopback
+from mainspring.http.wire import Dialect
+from mainspring.ports import Store
+from mainspring.providers.scripted import Scripted, say
+from mainspring_tasks.decision_settings import decisions_of
+
+WELCOME = (
+    "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
+    "'mainspring[local]'`, or start it with `mainspring serve --base-url http://127.0.0.1:11434/v1 --model NAME`, and a real one "
+    "will answer you here."
+)
+
+
+# How long clients have to read what they are told at the end.
+GOODBYE_SECONDS = 5
+
+
+class Announcing(Server):
+    """Says where it listens once it does, so that port 0 and scripts work."""
+
+    def __init__(self, config: Config, settings: Settings, choice: "Choice") -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._choice = choice
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.servers:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+            print(await announcement(self._settings, self._choice, url), flush=True)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Takes no more requests, lets runs finish for a while, and leaves the rest to be resumed; its clients are told so."""
+        for listening in self.servers:
+            listening.close()
+        for listener in sockets or ():
+            listener.close()
+        with move_on_after(self._settings.drain_seconds):
+            await self._choice.engine.drained()
+        self._choice.engine.interrupt()
+        await super().shutdown(sockets)
+        # Stopping when told to is a success; uvicorn would raise the signal once more.
+        self._captured_signals.clear()
+
+
+async def announcement(settings: Settings, choice: "Choice", url: str) -> str:
+    example = choice.engine.model or "NAME"
+    keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
+    if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
+        keys = f"needed; `mainspring keys create --database {settings.database}` makes one"
+        header, key = " -H 'authorization: Bearer KEY'", "KEY"
+    return (
+        f"Mainspring {mainspring.__version__} listens at {url}\n"
+        f"  model     {choice.told}\n"
+        f"  database  {settings.database}\n"
+        f"  API keys  {keys}\n"
+        f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
+        f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
+        f'  or        OpenAI(base_url="{url}", api_key="{key}").responses.create(model="{example}", input="Hello")'
+    )
+
+
+class Choice(Struct, frozen=True):
+    """The engine that the settings describe, and what there is to say about its model."""
+
+    engine: Engine
+    told: str
+
+
+def chosen(settings: Settings) -> Choice:
+    """Raises `InvalidRequest` for what is missing or wrong."""
+    answering = _answering(settings)
+    engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
+    engine.agents.registry.refresh()  # what is wrong with a definition is logged now, not at the first request
+    # What MCP servers and agents bring is not known yet.
+    tools = () if settings.mcp or settings.agents else engine.definitions
+    slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)
+    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
+        _note(f"mainspring: {problem}")
+    return Choice(engine, answering.told)
+
+
+def _answering(settings: Settings) -> Answering:
+    if settings.providers:
+        return backends.configured_answering(settings, progress=_note)
+    if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
+        model = settings.model or ""
+        provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
+        told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
+        return Answering(provider, model, told)
+    found = asyncio.run(backends.found())
+    if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
+        return answering
+    return Answering(Scripted(say(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def serve(settings: Settings) -> int:
+    """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start."""
+    dialect = Dialect(
+        reasoning="reasoning" if settings.reasoning_events == "reasoning" else "reasoning_text",
+        requires_action=settings.requires_action,
+        extensions=settings.extension_events,
+        error_event=settings.error_event,
+    )
+    decisions = decisions_of(settings.decisions)
+    choice = chosen(settings)
+    engine = choice.engine
+    asyncio.run(_try_out(engine.store))
+    config = Config(
+        server(
+            engine,
+            dialect,
+            keys=Keys(engine.store, configured=settings.api_key),
+            is_local=is_loopback(settings.host),
+            decisions=decisions,
+        ),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        ws_max_size=MOST_BODY_BYTES,
+        server_header=False,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+    )
+    with _listening(settings) as listener:
+        Announcing(config, settings, choice).run([listener])
+    return 0
+
+
+def _listening(settings: Settings) -> socket:
+    """The socket to listen at. Raises `InvalidRequest` if it cannot be had."""
+    family = AF_INET6 if ":" in settings.host else AF_INET
+    listener = socket(family)
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        message = (
+            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --port (0 picks a free one)"
+        )
+        raise InvalidRequest(message, param="port") from None
+    return listener
+
+
+async def _try_out(store: Store) -> None:
+    """A file that cannot be used is told in one line, before anything is started."""
+    await store.open()
+    await store.close()

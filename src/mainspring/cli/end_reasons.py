@@ -1,0 +1,104 @@
+"""Why a run ended the way it did, in words, and what to do next."""
+
+import shlex
+from pathlib import Path
+from typing import assert_never
+
+from mainspring.core.events import Reason
+from mainspring.core.run import Run
+
+_ADVICE = {
+    "provider_unavailable": "start the backend or correct --base-url, then run it again",
+    "provider_unauthorized": "check the key in OPENAI_API_KEY or --api-key",
+    "context_length_exceeded": "shorten the prompt, or use a model with a larger context",
+}
+
+
+def explanation(run: Run, database: Path | None) -> str | None:
+    """Why and what next, for a run that ended other than `completed`. `database` is where it is stored."""
+    if run.reason is None or run.status == "completed":
+        return None
+    why, what_next = _why(run, run.reason), _what_next(run, run.reason, database)
+    return f"{run.status}: {why}{'' if why.endswith(('.', '?', '!')) else '.'} {what_next[0].upper()}{what_next[1:]}"
+
+
+def _why(run: Run, reason: Reason) -> str:
+    limits = run.spec.limits
+    match reason:
+        case Reason.FINAL_ANSWER | Reason.REFUSAL:
+            return "the model has answered"
+        case Reason.CLIENT_ACTION:
+            return f"the model waits for the output of {_waiting(run)}, which only its caller can give"
+        case Reason.APPROVAL_NEEDED:
+            return f"a person must agree to {_waiting(run)} first"
+        case Reason.MAX_TURNS:
+            return f"the model has used all of its {limits.max_turns} turns"
+        case Reason.MAX_TOOL_CALLS:
+            return f"the model has used all of its {limits.max_tool_calls} tool calls"
+        case Reason.OUTPUT_TRUNCATED:
+            return "the answer was cut off at the output limit"
+        case Reason.CONTENT_FILTER:
+            return "the backend's content filter stopped the answer"
+        case Reason.DEADLINE:
+            return f"the time limit of {limits.max_seconds:g} s is reached"
+        case Reason.BUDGET:
+            return f"the budget of {limits.max_tokens} tokens is used up"
+        case Reason.REPEATED_CALL:
+            return "the model kept making the same tool call"
+        case Reason.CANCELLED:
+            return "the run was stopped"
+        case Reason.ERRORS_IN_ROW:
+            return f"{run.errors_in_row} turns in a row failed{_told(run, ': ')}"
+        case Reason.PROVIDER_ERROR | Reason.RATE_LIMITED | Reason.INTERNAL_ERROR:
+            return _told(run) or "the model failed"
+        case _:
+            assert_never(reason)
+
+
+def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
+    match reason:
+        case Reason.FINAL_ANSWER | Reason.REFUSAL | Reason.CONTENT_FILTER:
+            return "put the request differently"
+        case Reason.APPROVAL_NEEDED if database is not None:
+            return f"answer it: mainspring approvals list --database {shlex.quote(str(database))}"
+        case Reason.CLIENT_ACTION | Reason.APPROVAL_NEEDED:
+            return f"go on in Python: engine.run([...], previous={run.spec.id!r})"
+        case Reason.MAX_TURNS:
+            return f"allow more with --max-turns, or {_go_on(run, database)}"
+        case Reason.DEADLINE:
+            return f"allow more with --max-seconds, or {_go_on(run, database)}"
+        case Reason.REPEATED_CALL:
+            return "say in the prompt what to do instead, or try another model"
+        case Reason.ERRORS_IN_ROW:
+            return "correct what the errors above say, then run it again"
+        case Reason.INTERNAL_ERROR:
+            return "set MAINSPRING_DEBUG=1 to see where"
+        case Reason.PROVIDER_ERROR:
+            return _correction(run)
+        case Reason.RATE_LIMITED:
+            return f"wait a little, then {_go_on(run, database)}"
+        case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.BUDGET | Reason.CANCELLED:
+            return _go_on(run, database)
+        case _:
+            assert_never(reason)
+
+
+def _correction(run: Run) -> str:
+    if run.spec.model.startswith("scripted"):
+        return "correct the script, or what it is asked"
+    return _ADVICE.get(run.error.code if run.error else "", "check --model and --base-url, then run it again")
+
+
+def _waiting(run: Run) -> str:
+    return ", ".join([f"`{call.item.name}`" for call in run.open_calls])
+
+
+def _told(run: Run, before: str = "") -> str:
+    """The error on one line; the screen and the events have all of it."""
+    return f"{before}{run.error.message.strip().partition(chr(10))[0].rstrip(' .:')}" if run.error else ""
+
+
+def _go_on(run: Run, database: Path | None) -> str:
+    if database is None:
+        return "run it again with --database FILE to be able to go on from where it stopped"
+    return f'go on from here: mainspring run "go on" --database {shlex.quote(str(database))} --previous {run.spec.id}'

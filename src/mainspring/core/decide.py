@@ -1,0 +1,66 @@
+"""The loop itself: `next_action` says what must happen next, `closing` how a run ends, `recovery` how it is taken up again.
+
+There is no phase variable. Where a run stands is read off the `Run` that its log makes.
+"""
+
+from mainspring.core.actions import Action, CallModel, Execute, Finish, Judge
+from mainspring.core.context_window import before_turn, is_out_of_purse
+from mainspring.core.events import Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
+from mainspring.core.rules import first_stop, has_refused, review, tools_off
+from mainspring.core.run import Run, prompted
+
+INTERRUPTED = "Interrupted: the call was started but its outcome is unknown. Check what it did before trying again."
+
+_WHY_NOT_RUN: dict[Reason, str] = {
+    Reason.FINAL_ANSWER: "tools are switched off for this request",
+    Reason.OUTPUT_TRUNCATED: "the model's answer was cut off at the output limit",
+    Reason.CONTENT_FILTER: "the model's answer was stopped by a content filter",
+    Reason.DEADLINE: "the time limit of this run is reached",
+    Reason.CANCELLED: "the run was cancelled",
+}
+
+
+def next_action(run: Run) -> Action:
+    """What must happen next. Pure: the same run always gives the same answer."""
+    if stop := first_stop(run):
+        return stop
+    if calls := run.open_calls:
+        if run.turns and tools_off(run):
+            return Finish("completed", Reason.FINAL_ANSWER)
+        if fresh := [call for call in calls if call.verdict is None]:
+            return Judge(tuple([call.item.call_id for call in fresh]))
+        if ready := [call for call in calls if call.verdict == "allow"]:
+            at_once = run.spec.limits.concurrency if run.spec.parallel_tool_calls else 1
+            return Execute(tuple([call.item.call_id for call in ready[:at_once]]))
+        asked = any(call.verdict == "ask" for call in calls)
+        return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
+    if run.unanswered:
+        return before_turn(run) or CallModel()
+    if (nudge := review(run)) and not is_out_of_purse(prompted(run, nudge.text)):
+        return nudge
+    return Finish("completed", Reason.REFUSAL if has_refused(run) else Reason.FINAL_ANSWER)
+
+
+def closing(run: Run, finish: Finish) -> list[Event]:
+    """The events that end a run as `finish` says: the turn under way is cut off, and every call still gets its one answer."""
+    events: list[Event] = [TurnAborted()] if run.in_turn else []
+    status = "failed" if run.status == "queued" and finish.status == "incomplete" else finish.status
+    if status != "requires_action":
+        why = _WHY_NOT_RUN.get(finish.reason, f"the run ended: {finish.reason.value}")
+        for call in run.open_calls:
+            text = INTERRUPTED if call.is_started else f"Not executed: {why}."
+            events.append(ToolEnded(call.item.call_id, text, is_error=True))
+    return [*events, RunEnded(status, finish.reason, finish.error)]
+
+
+def recovery(run: Run) -> list[Event]:
+    """The events that put a run in order whose driver is gone: a half turn is dropped, and a call that began and never ended
+    is answered, not repeated, unless its tool is declared repeatable."""
+    events: list[Event] = [RunResumed()]
+    if run.in_turn:
+        events.append(TurnAborted())
+    for call in run.open_calls:
+        tool = run.spec.tool(call.item.name)
+        if call.is_started and not (tool is not None and tool.repeatable):
+            events.append(ToolEnded(call.item.call_id, INTERRUPTED, is_error=True))
+    return events

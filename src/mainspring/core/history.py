@@ -1,0 +1,148 @@
+"""What came before a run, and how its input joins on: every output directly behind its calls, in call order."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from mainspring.core.chain import Chain
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import derived
+from mainspring.core.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    Unknown,
+)
+
+Origin = Literal["input", "model", "tool", "engine"]
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """An item of the transcript, who brought it, and in which turn (0 before the first). The model never sees hidden ones."""
+
+    item: Item
+    origin: Origin
+    turn: int = 0
+    hidden: bool = False
+
+
+class History(Struct, frozen=True):
+    """The conversation before a run: all of it, and the calls in it that still wait for an answer."""
+
+    entries: Chain[Entry] = Chain()
+    waiting: tuple[FunctionCall, ...] = ()
+
+
+def history_of(entries: list[Entry]) -> History:
+    """History out of stored entries, oldest first."""
+    waiting: dict[str, FunctionCall] = {}
+    for entry in entries:
+        if isinstance(entry.item, FunctionCall) and entry.item.status == "completed":
+            waiting[entry.item.call_id] = entry.item
+        elif isinstance(entry.item, FunctionCallOutput):
+            waiting.pop(entry.item.call_id, None)
+    return History(Chain(entries), tuple(waiting.values()))
+
+
+def approval_id(call: FunctionCall) -> str:
+    """The id of the approval request for this call."""
+    return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
+
+
+def list_label(item: Item) -> str | None:
+    """The server that this item lists the tools of, None if it is no such list."""
+    if not isinstance(item, Unknown) or item.data.get("type") != "mcp_list_tools":
+        return None
+    return str(item.data.get("server_label"))
+
+
+def lost_history(given: tuple[Item, ...]) -> History:
+    """A stand-in for a history that is gone, so that what continued it can still be read: only the calls it must have held."""
+    orphans = paired(given).orphans
+    approved = [item.approval_request_id for item in given if isinstance(item, ApprovalResponse)]
+    waiting = [FunctionCall(output.call_id, "unknown", id=derived("fc", output.call_id)) for output in orphans]
+    waiting += [FunctionCall(id, "unknown", id=id.replace("mcpr_", "fc_", 1)) for id in approved]
+    return History(waiting=tuple(waiting))
+
+
+class Paired(Struct, frozen=True):
+    """Items with every output directly behind its calls, in call order; what has no counterpart is set aside."""
+
+    items: tuple[Item, ...]
+    unanswered: tuple[FunctionCall, ...]
+    orphans: tuple[FunctionCallOutput, ...]
+
+
+def paired(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
+    """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered,
+    so an output belongs to the first call before it with its id that has none."""
+    given = tuple(given)
+    outputs: dict[str, deque[tuple[int, FunctionCallOutput]]] = {}
+    for place, item in enumerate(given):
+        if isinstance(item, FunctionCallOutput):
+            outputs.setdefault(item.call_id, deque()).append((place, item))
+    items: list[Item] = []
+    unanswered: list[FunctionCall] = []
+    orphans: list[FunctionCallOutput] = []
+    pending = [(-1, call) for call in waiting]
+
+    def answer_pending() -> None:
+        for made, call in pending:
+            found = outputs.get(call.call_id, deque())
+            while found and found[0][0] < made:
+                orphans.append(found.popleft()[1])
+            if found:
+                items.append(found.popleft()[1])
+            else:
+                unanswered.append(call)
+        pending.clear()
+
+    for place, item in enumerate(given):
+        match item:
+            case FunctionCallOutput():
+                answer_pending()
+                continue
+            case FunctionCall(status="completed"):
+                pending.append((place, item))
+            case Message(role="assistant") | Reasoning() | ApprovalRequest() | ApprovalResponse() | FunctionCall():
+                pass
+            case _:
+                answer_pending()
+        items.append(item)
+    answer_pending()
+    left = [output for found in outputs.values() for _, output in found]
+    return Paired(tuple(items), tuple(unanswered), (*orphans, *left))
+
+
+class Opening(Struct, frozen=True):
+    """A run's input, put in order behind its history, and the calls that an approval has freed to run."""
+
+    items: tuple[Item, ...]
+    waiting: tuple[FunctionCall, ...]
+    approvals: tuple[ApprovalResponse, ...]
+
+
+def opening(history: History, given: tuple[Item, ...]) -> Opening:
+    """The input, in order. Raises `InvalidRequest` for an output without a call, a second output, a call nobody answers,
+    and an approval that is unknown or given twice."""
+    found = paired(given, history.waiting)
+    for orphan in found.orphans:
+        raise InvalidRequest(f"No tool call found for function call output with call_id {orphan.call_id}.", param="input")
+    approvals = {item.approval_request_id: item for item in given if isinstance(item, ApprovalResponse)}
+    if len(approvals) < sum(isinstance(item, ApprovalResponse) for item in given):
+        raise InvalidRequest("An approval request is answered twice; send one mcp_approval_response each.", param="input")
+    wanted = {approval_id(call): call for call in found.unanswered}
+    for request_id, call in wanted.items():
+        # Only a call that this conversation is known to wait for can be freed; one that comes with the input proves nothing.
+        if request_id not in approvals or call not in history.waiting:
+            raise InvalidRequest(f"No tool output found for function call {call.call_id}.", param="input")
+    for request_id in approvals:
+        if request_id not in wanted:
+            raise InvalidRequest(f"No approval request {request_id} is waiting here.", param="input")
+    return Opening(found.items, found.unanswered, tuple(approvals.values()))

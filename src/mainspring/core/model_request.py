@@ -1,0 +1,191 @@
+"""What the model is asked: `request_for(run)`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.allowance import room
+from mainspring.core.chain import Chain
+from mainspring.core.compaction import shown
+from mainspring.core.history import Entry, list_label, paired
+from mainspring.core.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    InputText,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Tool,
+)  # fmt: skip
+from mainspring.core.rules import tools_off
+from mainspring.core.run import Run
+from mainspring.core.spec import ToolChoice, Window
+from mainspring.core.tokens import estimate, tokens_of
+from mainspring.core.truncation import fitted
+
+
+class Items(Sequence[Item]):
+    """The items of a transcript that the model may see, picked out when they are first read."""
+
+    __slots__ = ("_entries", "_items")
+
+    def __init__(self, entries: Chain[Entry]) -> None:
+        self._entries = entries
+        self._items: tuple[Item, ...] | None = None
+
+    def _read(self) -> tuple[Item, ...]:
+        if self._items is None:
+            self._items = shown(paired(_seen(self._entries)).items)
+        return self._items
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._read())
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        return self._read()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Items({self._read()!r})"
+
+
+class ModelRequest(Struct, frozen=True):
+    """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number.
+
+    `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line. One that is not
+    `is_patient` is not asked again after a rate limit.
+    """
+
+    run_id: str
+    model: str
+    items: Sequence[Item]
+    turn: int = 1
+    instructions: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: Json | None = None
+    reasoning: Json | None = None
+    extra: Json | None = None
+    tenant: str = ""
+    is_patient: bool = True
+
+
+def request_for(run: Run) -> ModelRequest:
+    """The request for the run's next turn. Every call in it is answered, every output in it has its call."""
+    spec, window = run.spec, run.spec.window
+    items = _fitted(run) if window.truncation == "auto" else _shown(run)
+    return ModelRequest(
+        run_id=spec.id,
+        model=spec.model,
+        items=items,
+        turn=run.answered + 1,
+        instructions=spec.instructions,
+        tools=spec.tools,
+        tool_choice=_choice(run),
+        parallel_tool_calls=spec.parallel_tool_calls,
+        max_output_tokens=_tokens_left(run, items),
+        temperature=spec.sampling.temperature,
+        top_p=spec.sampling.top_p,
+        text=spec.sampling.text,
+        reasoning=spec.sampling.reasoning,
+        extra=spec.sampling.extra,
+        tenant=spec.tenant,
+    )
+
+
+def _choice(run: Run) -> ToolChoice:
+    """A forced or required choice holds until the model has answered once; then it would keep the run from ever ending."""
+    choice = run.spec.tool_choice
+    if tools_off(run):
+        return ToolChoice("none")
+    if (choice.mode == "required" or choice.name) and run.answered:
+        return ToolChoice("auto", allowed=choice.allowed)
+    return choice
+
+
+def _tokens_left(run: Run, items: Sequence[Item]) -> int | None:
+    limits, used = run.spec.limits, run.usage
+    bounds = [
+        bound
+        for bound in (
+            run.spec.sampling.max_turn_tokens,
+            limits.max_output_tokens and limits.max_output_tokens - used.output_tokens,
+            limits.max_tokens and limits.max_tokens - used.total_tokens,
+            room(run, items),
+        )
+        if bound is not None
+    ]
+    return min(bounds) if bounds else None
+
+
+def _fitted(run: Run) -> Sequence[Item]:
+    """What the model sees, without the oldest items if it is known or was learned that not all of it fits."""
+    items, room = _shown(run), run.spec.window.context_tokens
+    bounds = [] if room is None else [room - estimate((), run.spec.instructions, run.spec.tools)]
+    if run.overflows:
+        bounds.append(tokens_of(items) >> run.overflows)
+    return fitted(items, min(bounds)) if bounds else items
+
+
+def _shown(run: Run) -> Sequence[Item]:
+    window = run.spec.window
+    if window.max_messages is None and window.max_chars is None:
+        return Items(run.transcript)
+    return _windowed(run, window)
+
+
+def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
+    """The last items of the history, shortened, and everything since. A call and its output stay or go together, and a call
+    that the history left open, with what follows it, always stays: this run is about it."""
+    earlier, recent = _seen(run.transcript[: run.inherited]), _seen(run.transcript[run.inherited :])
+    if window.max_messages is not None:
+        waiting = paired(earlier).unanswered
+        cut = max(0, len(earlier) - window.max_messages)
+        opened = next((place for place, item in enumerate(earlier) if item in waiting), cut)
+        earlier = earlier[min(cut, opened) :]
+    return tuple([_shortened(item, window) for item in shown(paired([*earlier, *recent]).items)])
+
+
+def _seen(entries: Iterable[Entry]) -> list[Item]:
+    return [entry.item for entry in entries if not entry.hidden and not _is_unseen(entry.item)]
+
+
+def _is_unseen(item: Item) -> bool:
+    """What is between us and the client: the model is told of tools by the tools, of approvals by what comes of them."""
+    return isinstance(item, ApprovalRequest | ApprovalResponse) or list_label(item) is not None
+
+
+def _shortened(item: Item, window: Window) -> Item:
+    if window.max_chars is None or not isinstance(item, Message):
+        return item
+    return replace(item, content=tuple([_cut(part, window.max_chars) for part in item.content]))
+
+
+def _cut(part: Part, max_chars: int) -> Part:
+    match part:
+        case InputText(text) if len(text) > max_chars:
+            return InputText(text[:max_chars])
+        case OutputText(text) if len(text) > max_chars:
+            return replace(part, text=text[:max_chars])
+        case _:
+            return part

@@ -1,0 +1,140 @@
+"""The rules of a turn: which limits end a run, which calls exceed one, and when the engine speaks up.
+
+Each rule is a small function of the run. `first_stop` puts them in order; the order is the precedence.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.actions import Finish, Nudge
+from mainspring.core.events import ErrorInfo, Reason
+from mainspring.core.items import Message, Refusal
+from mainspring.core.run import OVERFLOW, Call, Run
+
+
+def first_stop(run: Run) -> Finish | Nudge | None:
+    """What ends the run now, or the one last thing said before a limit does; None while it may go on."""
+    return (
+        _after_closing_turn(run)
+        or _after_failed_turn(run)
+        or _after_cut_answer(run)
+        or _out_of_time(run)
+        or (None if run.open_calls else _between_turns(run))
+    )
+
+
+def _after_closing_turn(run: Run) -> Finish | None:
+    if run.closing is not None and (run.failure is not None or not run.unanswered):
+        return Finish("incomplete", run.closing)
+    return None
+
+
+def _after_failed_turn(run: Run) -> Finish | None:
+    if (failure := run.failure) is None or (failure.retryable and _retries(run)):
+        return None
+    if failure.code == OVERFLOW and run.spec.window.truncation == "auto" and run.overflows_in_row == 1:
+        return None  # it is asked once more, with less
+    return Finish("failed", Reason.RATE_LIMITED if failure.code == "rate_limit_exceeded" else Reason.PROVIDER_ERROR, failure)
+
+
+def _retries(run: Run) -> bool:
+    completion, failed = run.spec.completion, run.turns - run.answered
+    return completion.retry_model_errors and (completion.max_retries is None or failed <= completion.max_retries)
+
+
+def _after_cut_answer(run: Run) -> Finish | None:
+    match run.finish:
+        case "length":
+            return Finish("incomplete", Reason.OUTPUT_TRUNCATED)
+        case "content_filter":
+            return Finish("incomplete", Reason.CONTENT_FILTER)
+        case _:
+            return None
+
+
+def _out_of_time(run: Run) -> Finish | None:
+    limit = run.spec.limits.max_seconds
+    if limit is None or run.elapsed < limit or not (run.unanswered or run.open_calls):
+        return None
+    return Finish("incomplete", Reason.DEADLINE)
+
+
+def _between_turns(run: Run) -> Finish | Nudge | None:
+    """No call is open. A run that has its answer is never stopped by a limit it only just reached."""
+    limits = run.spec.limits
+    if limits.max_errors_in_row is not None and run.errors_in_row >= limits.max_errors_in_row:
+        told = ErrorInfo("consecutive_errors", f"{run.errors_in_row} turns in a row failed and nothing in them succeeded")
+        return Finish("failed", Reason.ERRORS_IN_ROW, run.failure or told)
+    if not run.unanswered or run.closing is not None:
+        return None
+    usage, turns = run.usage + run.delegated.usage, run.turns + run.delegated.turns
+    if limits.max_tokens is not None and usage.total_tokens >= limits.max_tokens:
+        return Finish("incomplete", Reason.BUDGET)
+    if limits.max_output_tokens is not None and usage.output_tokens >= limits.max_output_tokens:
+        return Finish("incomplete", Reason.OUTPUT_TRUNCATED)
+    # Only with tokens left can a limit grant a closing turn, so these come second.
+    if run.stop is not None:
+        return _limit(run, run.stop)
+    if limits.max_turns is not None and turns >= limits.max_turns:
+        return _limit(run, Reason.MAX_TURNS)
+    if limits.budget_turns is not None and turns >= limits.budget_turns:
+        return _limit(run, Reason.BUDGET)
+    if limits.max_repeats is not None and run.repeats == limits.max_repeats and not run.is_warned:
+        return Nudge("repeat", run.spec.completion.repeat)
+    return None
+
+
+def _limit(run: Run, reason: Reason) -> Finish | Nudge:
+    """A limit ends the run, after one closing turn without tools if the spec grants it."""
+    close = run.spec.completion.close
+    return Finish("incomplete", reason) if close is None else Nudge("close", close, reason)
+
+
+class Excess(Struct, frozen=True):
+    """A call beyond a limit: which one, what the model is told, and the reason if the run ends by it."""
+
+    limit: str
+    message: str
+    stop: Reason | None = None
+
+
+def excess(run: Run, call: Call) -> Excess | None:
+    """The limit that this call, judged now, would exceed. Calls for the client do not count as tool calls of the run."""
+    limits = run.spec.limits
+    cap, most = limits.max_tool_calls_per_turn, limits.max_tool_calls
+    if limits.max_repeats is not None and run.repeats > limits.max_repeats:
+        told = f"Not executed: this is the same call as in the last {run.repeats - 1} turns."
+        return Excess("max_repeats", told, Reason.REPEATED_CALL)
+    if cap is not None and call.position >= cap:
+        told = f"Not executed: at most {cap} tool calls are allowed in one turn. Call again in the next."
+        return Excess("max_tool_calls_per_turn", told)
+    tool = run.spec.tool(call.item.name)
+    made = run.calls_allowed + run.delegated.calls
+    if most is not None and made >= most and not (tool is not None and tool.kind == "function"):
+        told = f"Not executed: the limit of {most} tool calls for this run is reached."
+        return Excess("max_tool_calls", told, Reason.MAX_TOOL_CALLS)
+    return None
+
+
+def tools_off(run: Run) -> bool:
+    """Whether the model has been told not to call tools in this turn."""
+    return run.spec.tool_choice.mode == "none" or run.closing is not None
+
+
+def review(run: Run) -> Nudge | None:
+    """Double confirmation: a first text answer of a run with tools is asked about once; working again clears that."""
+    confirm = run.spec.completion.confirm
+    if confirm is None or run.is_confirming or run.closing is not None or not run.spec.tools or has_refused(run):
+        return None
+    going_on = replace(run, unanswered=True)
+    if _out_of_time(going_on) or _between_turns(going_on):
+        return None  # no turn is left to answer in, and the answer it has must count
+    return Nudge("confirm", confirm)
+
+
+def has_refused(run: Run) -> bool:
+    """Whether the model's last words are a refusal."""
+    last = run.transcript[-1] if len(run.transcript) > run.base else None
+    if last is None or last.hidden or not isinstance(last.item, Message):
+        return False
+    return any(isinstance(part, Refusal) for part in last.item.content)

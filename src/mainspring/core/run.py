@@ -1,0 +1,528 @@
+"""A run as its log makes it: `open_run` and `fold` turn events into a `Run`, and nothing else changes one.
+
+Theory of operation. The transcript is what the model sees, in order, and it only grows. A turn's items are drafts until
+`TurnEnded` enters them; a turn that failed enters them hidden: they were streamed, so the answer keeps them, but the model is
+never shown them. Calls are open until each has its one output; outputs are entered in call order, whatever order they arrive in.
+The counters beside the transcript exist so that no step has to read it again.
+"""
+
+from typing import assert_never
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.chain import Chain
+from mainspring.core.drafts import Draft, item_id, partial, words
+from mainspring.core.errors import ContextOverflow, Malformed
+from mainspring.core.events import (
+    Annotated,
+    ArgumentsDelta,
+    CallJudged,
+    Compacted,
+    Delta,
+    ErrorInfo,
+    Event,
+    Finish,
+    ItemDone,
+    ItemStarted,
+    Judgement,
+    Nudged,
+    Reason,
+    ReasoningDelta,
+    Recorded,
+    RefusalDelta,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    Status,
+    TextDelta,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+    TurnAborted,
+    TurnEnded,
+    TurnStarted,
+    Used,
+)  # fmt: skip
+from mainspring.core.history import Entry, History, approval_id, list_label, opening
+from mainspring.core.ids import derived
+from mainspring.core.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Part,
+    ServerTool,
+    Usage,
+    user,
+)
+from mainspring.core.spec import RunSpec
+from mainspring.core.tokens import estimate, tokens_of
+
+Changes = dict[str, object]
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    "queued": frozenset({"in_progress", "cancelled", "failed"}),
+    "in_progress": frozenset({"completed", "incomplete", "failed", "cancelled", "requires_action"}),
+    "completed": frozenset(),
+    "incomplete": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+    "requires_action": frozenset(),
+}
+
+OVERFLOW = ContextOverflow.code
+CUT_OFF = "Not executed: the model's turn was cut off before it ended."
+
+
+class Call(Struct, frozen=True):
+    """A call that has no place in the transcript for its output yet. `position` counts the calls of its turn from 0; `policy` is
+    the one whose verdict stands."""
+
+    item: FunctionCall
+    position: int
+    verdict: Judgement | None = None
+    is_started: bool = False
+    output: FunctionCallOutput | None = None
+    policy: str = ""
+
+
+class Run(Struct, frozen=True):
+    """Where a run stands after its first `seq` events.
+
+    `inherited` entries of the transcript are history; the answer begins at `base`. `unanswered` claims that the model has not
+    yet spoken to the end of the transcript; `turns` counts the turns begun and not cut off, `answered` those that ended well,
+    `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
+    `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
+    out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
+    its calls: it counts against the limits of this one.
+    `clock` is the moment of the last event, `idle` the time nobody drove the run.
+    """
+
+    spec: RunSpec
+    transcript: Chain[Entry]
+    inherited: int
+    base: int
+    started_at: float
+    clock: float
+    approvals: tuple[ApprovalResponse, ...] = ()
+    seq: int = 1
+    idle: float = 0.0
+    status: Status = "queued"
+    reason: Reason | None = None
+    error: ErrorInfo | None = None
+    turns: int = 0
+    in_turn: bool = False
+    unanswered: bool = True
+    answered: int = 0
+    finish: Finish | None = None
+    failure: ErrorInfo | None = None
+    overflows: int = 0
+    overflows_in_row: int = 0
+    drafts: tuple[Draft, ...] = ()
+    calls: tuple[Call, ...] = ()
+    usage: Usage = Usage()
+    lost: Usage = Usage()
+    delegated: Used = Used()
+    context: int = 0
+    counted: int = 0
+    calls_allowed: int = 0
+    allowed: Chain[FunctionCall] = Chain()
+    tools_used: tuple[str, ...] = ()
+    tool_failed: bool = False
+    turn_succeeded: bool = False
+    errors_in_row: int = 0
+    signature: tuple[tuple[str, str], ...] = ()
+    repeats: int = 0
+    is_confirming: bool = False
+    is_warned: bool = False
+    stop: Reason | None = None
+    closing: Reason | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds the run has been driven, up to its last event."""
+        return self.clock - self.started_at - self.idle
+
+    @property
+    def has_ended(self) -> bool:
+        return self.reason is not None
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        return tuple([call for call in self.calls if call.output is None])
+
+    @property
+    def output(self) -> tuple[Item, ...]:
+        """The answer: what the model said and the tools returned, in order; a turn under way is in it as far as it got."""
+        said = [entry.item for entry in self.transcript[self.base :] if entry.origin in ("model", "tool")]
+        return tuple(said + [partial(draft) for draft in self.drafts])
+
+    @property
+    def text(self) -> str:
+        """The last thing the model said in words, empty if it said nothing."""
+        for entry in reversed(self.transcript[self.base :]):
+            if isinstance(entry.item, Message) and entry.origin == "model" and not entry.hidden:
+                return entry.item.text
+        return ""
+
+    def call(self, call_id: str) -> Call:
+        for call in self.calls:
+            if call.item.call_id == call_id:
+                return call
+        raise Malformed(f"run {self.spec.id} has no open call `{call_id}`")
+
+    def approval(self, call: FunctionCall) -> ApprovalResponse | None:
+        """What a person said about this call, if somebody did."""
+        if self.turns:
+            return None  # what was approved was asked before this run; the model has spoken since
+        wanted = approval_id(call)
+        return next((said for said in self.approvals if said.approval_request_id == wanted), None)
+
+    @property
+    def own_entries(self) -> tuple[Entry, ...]:
+        """What this run adds to the conversation: its input and everything the model saw or said since."""
+        return tuple([entry for entry in self.transcript[self.inherited :] if not entry.hidden])
+
+
+def history_after(run: Run) -> History:
+    """The history of a run that continues this one."""
+    return History(run.transcript, tuple([call.item for call in run.open_calls]))
+
+
+def open_run(record: Recorded, history: History) -> Run:
+    """The run after its first event. Raises `Malformed` unless that is `RunStarted`, number 0."""
+    if not isinstance(record.event, RunStarted) or record.seq != 0:
+        raise Malformed(f"a log begins with run_started as event 0, not with {record.event!r:.80}")
+    spec = record.event.spec
+    start = opening(history, spec.input)
+    transcript = history.entries.extended([Entry(item, "input", hidden=_is_cut_call(item)) for item in start.items])
+    return Run(
+        spec=spec,
+        transcript=transcript.extended([*_listed(spec, transcript), *_freed(start.waiting)]),
+        inherited=len(history.entries),
+        base=len(transcript),
+        started_at=record.at,
+        clock=record.at,
+        approvals=start.approvals,
+        calls=tuple([Call(item, position) for position, item in enumerate(start.waiting)]),
+        allowed=Chain(),
+    )
+
+
+def _listed(spec: RunSpec, transcript: Chain[Entry]) -> list[Entry]:
+    """What MCP servers have, but for those whose list is in the conversation already."""
+    known = {list_label(entry.item) for entry in transcript} if spec.listed else set()
+    return [Entry(item, "tool") for item in spec.listed if list_label(item) not in known]
+
+
+def _freed(calls: tuple[FunctionCall, ...]) -> list[Entry]:
+    """Calls that a person was asked about: the answer shows them once more, with what comes of them; the model knows them."""
+    return [Entry(replace(call, approval=approval_id(call)), "model", hidden=True) for call in calls]
+
+
+def replay(records: list[Recorded], history: History) -> Run:
+    """The run that a whole log makes."""
+    run = open_run(records[0], history)
+    for record in records[1:]:
+        run = fold(run, record)
+    return run
+
+
+def fold(run: Run, record: Recorded) -> Run:
+    """The run one event later. Raises `Malformed` if that event cannot follow; the run given stays as it was."""
+    if record.seq != run.seq:
+        raise Malformed(f"run {run.spec.id} expects event {run.seq}, not {record.seq}")
+    if run.reason is not None:
+        raise Malformed(f"run {run.spec.id} has ended; {type(record.event).__name__} cannot follow")
+    changes = _changes(run, record.event, record.at)
+    changes["seq"] = record.seq + 1
+    changes["clock"] = record.at
+    return replace(run, **changes)
+
+
+def _changes(run: Run, event: Event, at: float) -> Changes:
+    match event:
+        case TextDelta() | RefusalDelta() | ReasoningDelta() | ArgumentsDelta() | Annotated():
+            return {"drafts": _with_piece(run, event)}
+        case ItemStarted(item):
+            return _item_started(run, item)
+        case ItemDone(item):
+            return {"drafts": _with_item(run, item)}
+        case TurnStarted():
+            return _turn_started(run)
+        case TurnEnded():
+            return _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
+        case TurnAborted():
+            return _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)}
+        case CallJudged():
+            return _call_judged(run, event)
+        case ToolStarted(call_id):
+            return _tool_started(run, run.call(call_id))
+        case ToolProgress(call_id):
+            run.call(call_id)
+            return {}
+        case ToolEnded(call_id, output, is_error):
+            answered = _answered(run, run.call(call_id), output, is_error)
+            return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
+        case Nudged(kind, text, reason):
+            return _nudged(run, kind, text, reason)
+        case RunResumed():
+            calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
+            return {"idle": run.idle + at - run.clock, "calls": calls}
+        case Compacted():
+            return _compacted(run, event)
+        case RunEnded(status, reason, error):
+            return _run_ended(run, status, reason, error)
+        case RunStarted():
+            raise Malformed(f"run {run.spec.id} has started already")
+        case _:
+            assert_never(event)
+
+
+def _item_started(run: Run, item: Item) -> Changes:
+    new = item_id(item)
+    if not run.in_turn:
+        raise Malformed(f"item `{new}` begins outside a turn")
+    if not new or any(draft.id == new for draft in run.drafts):
+        raise Malformed(f"item id `{new}` is empty or used twice in a turn")
+    if isinstance(item, FunctionCall) and any(_is_call(draft.item, item.call_id) for draft in run.drafts):
+        raise Malformed(f"call id `{item.call_id}` is used twice in a turn")
+    return {"drafts": (*run.drafts, Draft(item, new))}
+
+
+def _with_piece(run: Run, piece: Delta | Annotated) -> tuple[Draft, ...]:
+    drafts = run.drafts
+    if drafts and (last := drafts[-1]).id == piece.item_id and not last.is_done:
+        return (*drafts[:-1], Draft(last.item, last.id, last.pieces.extended((piece,))))
+    draft = _open_draft(run, piece.item_id)
+    return _replaced(drafts, draft, Draft(draft.item, draft.id, draft.pieces.extended((piece,))))
+
+
+def _with_item(run: Run, item: Item) -> tuple[Draft, ...]:
+    draft = _open_draft(run, item_id(item))
+    streamed = [piece for piece in draft.pieces if not isinstance(piece, Annotated)]
+    if type(item) is not type(draft.item):
+        raise Malformed(f"item `{draft.id}` began as {type(draft.item).__name__} and ended as {type(item).__name__}")
+    if isinstance(item, FunctionCall) and not _is_call(draft.item, item.call_id):
+        raise Malformed(f"item `{draft.id}` ended as another call, `{item.call_id}`")
+    if streamed and "".join(words(item)) != "".join(words(partial(draft))):
+        raise Malformed(f"item `{draft.id}` does not say what its deltas said")
+    return _replaced(run.drafts, draft, Draft(item, draft.id, is_done=True))
+
+
+def _open_draft(run: Run, wanted: str) -> Draft:
+    for draft in run.drafts:
+        if draft.id == wanted and not draft.is_done:
+            return draft
+    raise Malformed(f"no item `{wanted}` is being said")
+
+
+def _replaced(drafts: tuple[Draft, ...], old: Draft, new: Draft) -> tuple[Draft, ...]:
+    return tuple([new if draft is old else draft for draft in drafts])
+
+
+def _turn_started(run: Run) -> Changes:
+    if run.in_turn or run.calls:
+        raise Malformed("a turn cannot begin before the last one and its calls are answered")
+    return {
+        "status": "in_progress",
+        "in_turn": True,
+        "turns": run.turns + 1,
+        "finish": None,
+        "failure": None,
+        "turn_succeeded": False,
+    }
+
+
+def _turn_ended(run: Run, event: TurnEnded) -> Changes:
+    if event.finish == "error":
+        raise Malformed("a turn that ended in an error must say which")
+    if not run.in_turn:
+        raise Malformed("a turn ended that never began")
+    items = [partial(draft) for draft in run.drafts]
+    made = [item for item in items if isinstance(item, FunctionCall) and item.status == "completed"]
+    entries = [Entry(item, "model", run.turns, hidden=_is_cut_call(item)) for item in items]
+    changes: Changes = {
+        "in_turn": False,
+        "unanswered": False,
+        "answered": run.answered + 1,
+        "finish": event.finish,
+        "overflows_in_row": 0,
+        "drafts": (),
+        "transcript": run.transcript.extended(entries),
+        "calls": tuple([Call(item, position) for position, item in enumerate(made)]),
+        "usage": run.usage + (event.usage or Usage()),
+        "context": 0 if event.usage is None else event.usage.total_tokens,
+        "counted": len(run.transcript) + len(entries),
+    }
+    if made:
+        signature = tuple([(call.name, canonical(call.arguments)) for call in made])
+        repeats = run.repeats + 1 if signature == run.signature else 1
+        changes |= {"is_confirming": False, "signature": signature, "repeats": repeats}
+        if repeats == 1:
+            changes["is_warned"] = False
+    else:
+        changes |= {"errors_in_row": 0, "signature": (), "repeats": 0}
+    return changes
+
+
+def _turn_lost(run: Run) -> Changes:
+    """A turn that failed or was cut off: what it said stays in the answer, unseen by the model; its calls never run."""
+    if not run.in_turn:
+        raise Malformed("a turn was cut off that never began")
+    items = [partial(draft) for draft in run.drafts]
+    entries = [Entry(item, "model", run.turns, hidden=True) for item in items]
+    for item in items:
+        if isinstance(item, FunctionCall) and item.status == "completed":
+            entries.append(Entry(_output(item, CUT_OFF, is_error=True), "tool", run.turns, hidden=True))
+    return {"in_turn": False, "drafts": (), "transcript": run.transcript.extended(entries)}
+
+
+def _lost(run: Run) -> Usage:
+    """What was lost so far and with the turn under way: all it was told, and what it had said."""
+    asked = estimate([entry.item for entry in run.transcript if not entry.hidden], run.spec.instructions, run.spec.tools)
+    return run.lost + Usage(asked, tokens_of([partial(draft) for draft in run.drafts]), is_estimated=True)
+
+
+def _failed(run: Run, error: ErrorInfo, usage: Usage | None) -> Changes:
+    changes: Changes = {
+        "failure": error, "errors_in_row": run.errors_in_row + 1, "usage": run.usage + (usage or Usage()),
+    }  # fmt: skip
+    if usage is None:
+        changes["lost"] = _lost(run)
+    if error.code == OVERFLOW:
+        changes |= {"overflows": run.overflows + 1, "overflows_in_row": run.overflows_in_row + 1}
+    return changes
+
+
+def _compacted(run: Run, event: Compacted) -> Changes:
+    if run.in_turn or run.calls:
+        raise Malformed("a transcript cannot be compacted within a turn or before its calls are answered")
+    if event.item is None:
+        if event.error is None:
+            raise Malformed("a compaction without an item must say what went wrong")
+        return {"status": "in_progress"} | _failed(run, event.error, event.usage)
+    return {
+        "status": "in_progress",
+        "failure": None,
+        "transcript": run.transcript.extended([Entry(event.item, "tool", run.turns)]),
+        "usage": run.usage + (event.usage or Usage()),
+        "context": 0,
+    }
+
+
+def _call_judged(run: Run, event: CallJudged) -> Changes:
+    call = run.call(event.call_id)
+    is_handed_over = call.is_started and event.verdict == "client"
+    if call.output is not None or (call.verdict is not None and not is_handed_over):
+        raise Malformed(f"call `{event.call_id}` has been judged already")
+    judged = replace(call, verdict=event.verdict, is_started=False, policy=event.policy)
+    changes: Changes = {"status": "in_progress", "calls": _swapped(run.calls, call, judged), "stop": run.stop or event.stop}
+    match event.verdict:
+        case "allow":
+            changes |= {"calls_allowed": run.calls_allowed + 1, "allowed": run.allowed.extended([call.item])}
+        case "ask":
+            item = call.item
+            whose = item.server if isinstance(item.server, ServerTool) else ServerTool("", item.name)
+            request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
+            changes["transcript"] = run.transcript.extended([Entry(request, "tool", run.turns)])
+        case "deny":
+            changes |= _answered(replace(run, calls=changes["calls"]), judged, event.reason, is_error=True)
+        case "client":
+            pass
+        case _:
+            assert_never(event.verdict)
+    return changes
+
+
+def _tool_started(run: Run, call: Call) -> Changes:
+    if call.verdict != "allow" or call.is_started or call.output is not None:
+        raise Malformed(f"call `{call.item.call_id}` may not start: it is {call.verdict or 'not judged'}")
+    used = run.tools_used if call.item.name in run.tools_used else (*run.tools_used, call.item.name)
+    return {"calls": _swapped(run.calls, call, replace(call, is_started=True)), "tools_used": used}
+
+
+def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bool) -> Changes:
+    """The call has its output. Outputs enter the transcript once every call before theirs has one."""
+    if call.output is not None:
+        raise Malformed(f"call `{call.item.call_id}` has been answered already")
+    calls = list(_swapped(run.calls, call, replace(call, output=_output(call.item, output, is_error))))
+    entries = []
+    while calls and (ready := calls[0].output) is not None:
+        entries.append(Entry(ready, "tool", run.turns))
+        calls.pop(0)
+    changes: Changes = {
+        "calls": tuple(calls),
+        "transcript": run.transcript.extended(entries),
+        "tool_failed": run.tool_failed or is_error,
+        "turn_succeeded": run.turn_succeeded or not is_error,
+    }
+    if not calls:
+        changes["unanswered"] = True
+        changes["errors_in_row"] = 0 if changes["turn_succeeded"] else run.errors_in_row + 1
+    return changes
+
+
+def prompted(run: Run, text: str) -> Run:
+    """The run with this said to the model."""
+    transcript = run.transcript.extended([Entry(user(text), "engine", run.turns)])
+    return replace(run, transcript=transcript, unanswered=True, failure=None)
+
+
+def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
+    changes: Changes = {"transcript": prompted(run, text).transcript, "unanswered": True, "failure": None}
+    match kind:
+        case "confirm":
+            changes["is_confirming"] = True
+        case "repeat":
+            changes["is_warned"] = True
+        case _:
+            changes["closing"] = reason
+    return changes
+
+
+def _run_ended(run: Run, status: Status, reason: Reason, error: ErrorInfo | None) -> Changes:
+    if status not in TRANSITIONS[run.status] or status == "in_progress":
+        raise Malformed(f"a run cannot go from {run.status} to {status}")
+    if run.in_turn:
+        raise Malformed("a run cannot end within a turn")
+    if status != "requires_action" and run.open_calls:
+        raise Malformed(f"a run cannot end {status} with unanswered calls")
+    held = [Entry(call.output, "tool", run.turns) for call in run.calls if call.output is not None]
+    return {
+        "status": status, "reason": reason, "error": error, "transcript": run.transcript.extended(held), "calls": run.open_calls,
+    }  # fmt: skip
+
+
+def _may_repeat(run: Run, call: Call) -> bool:
+    tool = run.spec.tool(call.item.name)
+    return call.output is None and tool is not None and tool.repeatable
+
+
+def _swapped(calls: tuple[Call, ...], old: Call, new: Call) -> tuple[Call, ...]:
+    return tuple([new if call is old else call for call in calls])
+
+
+def _output(call: FunctionCall, output: str | tuple[Part, ...], is_error: bool) -> FunctionCallOutput:
+    plain = FunctionCallOutput(call.call_id, output, id=derived("fco", call.id or call.call_id), form=call.form)
+    return replace(plain, is_error=True) if is_error else plain
+
+
+def _is_call(item: Item, call_id: str) -> bool:
+    return isinstance(item, FunctionCall) and item.call_id == call_id
+
+
+def _is_cut_call(item: Item) -> bool:
+    return isinstance(item, FunctionCall) and item.status != "completed"
+
+
+def canonical(arguments: str) -> str:
+    """Arguments in a form that is equal for equal meaning: keys in order, no spaces."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="deterministic").decode()
+    except (msgspec.DecodeError, RecursionError):
+        return arguments

@@ -1,0 +1,280 @@
+"""The whole order for a run, as data that can be stored: what to ask, with which tools, within which limits.
+
+The three presets are the three ways Mainspring is used: `responses` (the Responses API), `iterative` (an agent that works
+until it is done and is asked once whether it really is) and `decision` (few turns, deterministic, short history).
+"""
+
+from collections import Counter
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
+
+PresetName = Literal["responses", "iterative", "decision"]
+Amount = Annotated[float, Meta(ge=0)]
+
+MILLION: Final = 1_000_000
+
+STEP_MODEL: Final = "mainspring/step"
+"""Stands for the model in runs that are steps of workflows, for which no model is asked."""
+
+CONFIRM = (
+    "Before this counts as finished: is every part of the task done, and have you checked the results, for example by reading "
+    "back what you wrote? If anything is missing, go on working. If all is done, state your final answer once more."
+)
+CLOSE = "A limit of this run is reached and tools are switched off. Give your best final answer now, with what you know so far."
+REPEAT = (
+    "You have made the very same tool call several times in a row. Repeating it will not help: try something else, "
+    "or give your answer with what you know."
+)
+
+
+class ToolChoice(Struct, frozen=True):
+    """Who decides about tools. `name` forces one tool; `allowed` narrows what may be called; both leave all tools visible."""
+
+    mode: Literal["auto", "required", "none"] = "auto"
+    name: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+
+class Limits(Struct, frozen=True):
+    """What a run may use. None means unlimited.
+
+    `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns in a
+    row with identical calls that earn a nudge; one more is not executed and ends the run. `max_output_tokens` is for the whole
+    run, `max_tokens` counts input and output of all its turns. `concurrency` is how many tools of a turn run at once.
+    `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
+    `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
+    """
+
+    max_turns: int | None = 10
+    max_tool_calls: int | None = None
+    max_tool_calls_per_turn: int | None = None
+    max_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_seconds: float | None = None
+    max_errors_in_row: int | None = 3
+    max_repeats: int | None = None
+    turn_seconds: float | None = None
+    tool_seconds: float | None = None
+    tool_output_chars: int | None = 15_000
+    concurrency: int | None = None
+    budget_turns: int | None = None
+    approval_seconds: float | None = None
+
+
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a million tokens cost. Tokens that a cache held or took in cost as others unless said otherwise."""
+
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
+    cache_write: Amount | None = None
+
+    def of(self, usage: Usage) -> float:
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
+        told = plain * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
+        return (told + usage.output_tokens * self.output) / MILLION
+
+
+class Purse(Struct, frozen=True):
+    """Tokens and money of a run, in and out together: a turn begins only if it cannot use more, see `loop.purse`."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    price: Price = Price(0, 0)
+
+
+class Completion(Struct, frozen=True):
+    """When an answer counts as the last. A None prompt switches its step off.
+
+    `confirm` is asked once after a first text answer; `close` grants one last turn without tools after a limit;
+    `retry_model_errors` asks again after a passing model failure instead of failing the run, but no more than `max_retries`
+    times in all.
+    """
+
+    confirm: str | None = None
+    close: str | None = None
+    repeat: str = REPEAT
+    retry_model_errors: bool = False
+    max_retries: int | None = None
+
+
+class Sampling(Struct, frozen=True):
+    """How the model is asked. None leaves the choice to the backend; `max_turn_tokens` bounds the output of one turn."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_turn_tokens: int | None = None
+    text: Json | None = None
+    reasoning: Json | None = None
+    extra: Json | None = None
+
+
+class Window(Struct, frozen=True):
+    """How much of earlier conversation the model sees. None means all of it.
+
+    `compact_threshold` is the number of tokens beyond which what is old is replaced by a summary before a turn; `context_tokens`
+    is how many the model takes in at once, if that is known. Truncation `auto` leaves out the oldest items that do not fit, by
+    that number or because the backend said so; `disabled` fails the run instead. All tokens are estimated, see `loop.tokens`.
+    """
+
+    max_messages: int | None = None
+    max_chars: int | None = None
+    compact_threshold: int | None = None
+    context_tokens: int | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+
+
+class Conversation(Struct, frozen=True):
+    """The conversation that a run reads and adds to, and how far it had got when the run began.
+
+    `upto` is the number of its last item then, `waiting` are the calls that were open in it. The engine fills in both, so that
+    the run can be read again whatever becomes of the conversation.
+    """
+
+    id: str
+    upto: int = 0
+    waiting: tuple[FunctionCall, ...] = ()
+
+
+class Caller(Struct, frozen=True):
+    """On whose behalf a run calls tools. `scopes` is what they may do; None is no restriction, as in local use."""
+
+    subject: str = ""
+    scopes: tuple[str, ...] | None = None
+
+
+class Charter(Struct, frozen=True):
+    """What a defined agent may do, whatever else allows more; None leaves it to others. See `policies.charter`.
+
+    `rules` are verdicts by pattern of tools. `commands` are the programs it may run, `domains` the hosts it may reach (`*` is
+    every one), `files` the patterns of paths below `root` that it may touch. `skills` are active from the start, `outputs` names
+    the fields of its answer.
+    """
+
+    agent: str
+    level: Literal["read-only", "supervised", "full"] = "full"
+    rules: tuple[tuple[str, Literal["allow", "ask", "deny"]], ...] = ()
+    commands: tuple[str, ...] | None = None
+    domains: tuple[str, ...] | None = None
+    files: tuple[str, ...] | None = None
+    root: str = ""
+    skills: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+class RunSpec(Struct, frozen=True):
+    """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
+    `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
+    `agent` is the defined agent that it runs as, if one. `traceparent` is the span of others (W3C) that the run belongs to.
+    `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
+    `purse` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all of them hold.
+    `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
+    `governed` is a digest of the operator's settings that it began under, empty if there were none."""
+
+    id: str
+    model: str
+    input: tuple[Item, ...]
+    instructions: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    limits: Limits = Limits()
+    completion: Completion = Completion()
+    sampling: Sampling = Sampling()
+    window: Window = Window()
+    preset: PresetName = "responses"
+    parallel_tool_calls: bool = True
+    parent: str | None = None
+    store: bool = True
+    background: bool = False
+    metadata: dict[str, str] = {}
+    echo: Json = {}
+    tenant: str = ""
+    conversation: Conversation | None = None
+    caller: Caller = Caller()
+    listed: tuple[Item, ...] = ()
+    scope: str = ""
+    budget: Json | None = None
+    agent: str = ""
+    traceparent: str = ""
+    purse: Purse | None = None
+    flags: tuple[str, ...] = ()
+    charters: tuple[Charter, ...] = ()
+    within: str = ""
+    governed: str = ""
+
+    def tool(self, name: str) -> ToolDefinition | None:
+        for tool in self.tools:
+            if isinstance(tool, ToolDefinition) and tool.name == name:
+                return tool
+        return None
+
+
+class Preset(Struct, frozen=True):
+    limits: Limits
+    completion: Completion
+    sampling: Sampling
+    window: Window
+
+
+PRESETS: dict[PresetName, Preset] = {
+    "responses": Preset(Limits(max_turns=10), Completion(), Sampling(), Window()),
+    "iterative": Preset(
+        Limits(max_turns=20, max_tool_calls_per_turn=5, max_repeats=3, tool_seconds=60.0, concurrency=1),
+        Completion(confirm=CONFIRM, retry_model_errors=True),
+        Sampling(temperature=0.7),
+        Window(),
+    ),
+    "decision": Preset(
+        Limits(max_turns=5, max_repeats=3, turn_seconds=30.0, concurrency=1),
+        Completion(),
+        Sampling(temperature=0.0, max_turn_tokens=1024),
+        Window(max_messages=20, max_chars=4000),
+    ),
+}
+
+
+def spec_for(preset: PresetName, *, id: str, model: str, input: tuple[Item, ...], **changes: Any) -> RunSpec:
+    """A spec with the preset's limits and manners; `changes` are fields of `RunSpec`, of `Limits`, `Completion` or `Sampling`."""
+    base = PRESETS[preset]
+    parts: dict[str, Struct] = {
+        "limits": base.limits, "completion": base.completion, "sampling": base.sampling, "window": base.window,
+    }  # fmt: skip
+    for part, default in parts.items():
+        inner = {name: changes.pop(name) for name in default.__struct_fields__ if name in changes}
+        changes[part] = replace(changes.get(part, default), **inner)
+    return RunSpec(id=id, model=model, input=input, preset=preset, **changes)
+
+
+def check(spec: RunSpec) -> None:
+    """Raises `InvalidRequest` naming the first field that cannot be honoured."""
+    if not spec.model:
+        raise InvalidRequest("no model is named; pass `model`", param="model")
+    if spec.parent is not None and spec.conversation is not None:
+        message = "previous_response_id and conversation exclude each other; send one of them"
+        raise InvalidRequest(message, param="previous_response_id")
+    names = [tool.name for tool in spec.tools if isinstance(tool, ToolDefinition)]
+    known = ", ".join(f"`{name}`" for name in names) or "none"
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InvalidRequest(f"tool `{name}` is declared twice; give each tool its own name", param="tools")
+    choice = spec.tool_choice
+    for name in (*([choice.name] if choice.name else []), *(choice.allowed or ())):
+        if name not in names:
+            raise InvalidRequest(
+                f"tool_choice names `{name}`, which is not among the tools; declared: {known}", param="tool_choice"
+            )
+    if choice.mode == "required" and not spec.tools:
+        raise InvalidRequest("tool_choice requires a tool call but no tools are declared", param="tool_choice")
+    if (why := flaw(spec, RunSpec)) is not None:
+        raise InvalidRequest(f"an option of the run has a wrong value: {why}")
+    for field in Limits.__struct_fields__:
+        value = getattr(spec.limits, field)
+        if value is not None and not value > 0:
+            raise InvalidRequest(f"{field} must be above 0, not {value}; leave it out for no limit", param=field)

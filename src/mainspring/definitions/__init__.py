@@ -1,0 +1,1 @@
+"""Files that people write, read into structs with the line of every mistake."""

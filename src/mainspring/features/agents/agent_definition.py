@@ -1,0 +1,307 @@
+"""An agent as its file defines it: YAML or JSON, one agent each.
+
+    name: code-review
+    version: 1.0.0
+    role: reviewer
+    description: Reads a change and says what is wrong with it.
+    inputs:
+      path: {type: string, required: true}
+    outputs:
+      findings: {type: array}
+    autonomy_level: read-only
+
+Every mistake is told by file and line. What a definition says about tools, commands, hosts and files binds: `charter` turns it
+into data that the order for a run carries.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import force_setattr
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import Charter
+from mainspring.definitions.reader import Written, hint, read_text
+from mainspring.features.governance.domains import check_domain
+from mainspring.features.governance.patterns import Rules
+
+Role = Literal[
+    "orchestrator", "director", "implementer", "qa", "reviewer", "researcher", "documentation", "security", "architect",
+    "test-engineer",
+]  # fmt: skip
+Alias = Literal["worker", "validator"]
+Capability = Literal[
+    "file-read", "file-write", "code-execution", "web-search", "api-calls", "orchestration", "validation", "code-analysis",
+    "research", "refinement",
+]  # fmt: skip
+Kind = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
+Level = Literal["read-only", "supervised", "full"]
+Choice = Literal["allow", "ask", "deny"]
+
+ALIASES: Final[dict[str, Role]] = {"worker": "implementer", "validator": "qa"}
+SPEC_CAPABILITIES: Final = {
+    "P-01": "decomposing tasks", "P-02": "allocating resources", "P-03": "scheduling", "P-04": "assessing risks",
+    "P-05": "designing workflows",
+    "I-01": "generating code", "I-02": "modifying code", "I-03": "configuring", "I-04": "transforming data",
+    "I-05": "integrating systems",
+    "V-01": "unit testing", "V-02": "integration testing", "V-03": "validating output", "V-04": "scanning for security flaws",
+    "V-05": "checking compliance",
+    "R-01": "reviewing code", "R-02": "reviewing architecture", "R-03": "reviewing documentation",
+    "R-04": "reviewing performance", "R-05": "reviewing security",
+    "X-01": "searching the web", "X-02": "analysing code bases", "X-03": "surveying literature", "X-04": "comparing competitors",
+    "X-05": "synthesising findings",
+}  # fmt: skip
+GROUPS: Final = {"P": "planning", "I": "implementation", "V": "verification", "R": "review", "X": "research"}
+TOOL_PREFIX: Final = "agent_"
+MOST_TOOL_NAME: Final = 64 - len(TOOL_PREFIX)
+EVERYTHING: Final = "*"
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{1,63}")
+_VERSION = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+)
+_AGENT_ID = re.compile(r"AGT-\d{3}")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
+
+
+class Parameter(Struct, frozen=True):
+    """An input or an output. None in `enum` is any value of the type."""
+
+    type: Kind = "string"
+    description: str = ""
+    required: bool = False
+    default: Any | UnsetType = UNSET
+    enum: tuple[Any, ...] | None = None
+
+
+class Dependency(Struct, frozen=True):
+    """An agent that this one may call as a tool. One that is not optional must be defined."""
+
+    agent: str
+    optional: bool = False
+    purpose: str = ""
+
+
+class Example(Struct, frozen=True):
+    input: Any
+    output: Any
+
+
+class Prompts(Struct, frozen=True):
+    """Words of the author's own. In `user`, `{{ name }}` stands for an input; without it, the inputs are sent as JSON."""
+
+    system: str = ""
+    user: str = ""
+    examples: tuple[Example, ...] = ()
+
+
+class Constraints(Struct, frozen=True):
+    """`max_tokens` bounds each answer of the model, `timeout_seconds` the whole run; `max_retries` is for failed model calls.
+
+    Without `parallel_allowed` the agent's calls are made one by one, and it never works beside other agents of one caller."""
+
+    max_tokens: Annotated[int, Meta(ge=100, le=200_000)] = 4096
+    timeout_seconds: Annotated[float, Meta(ge=10, le=3600)] = 120
+    max_retries: Annotated[int, Meta(ge=0, le=10)] = 2
+    parallel_allowed: bool = True
+
+
+class Metadata(Struct, frozen=True):
+    author: str = ""
+    created: str = ""
+    updated: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class Governance(Struct, frozen=True):
+    """What the agent may do, whatever else would allow more. What is left out is not narrowed.
+
+    `scope` are the paths it may touch, `commands` the programs it may run, `network` the hosts it may reach; lists, or texts with
+    commas between. `network` may also be `none` or `all`. `approval_required` and `tool_policies` name tools, as
+    `tool` or `tool:operation`, with `*` for any text.
+    """
+
+    scope: str | tuple[str, ...] | None = None
+    commands: str | tuple[str, ...] | None = None
+    network: bool | str | tuple[str, ...] | None = None
+    approval_required: tuple[str, ...] = ()
+    tool_policies: dict[str, Choice] = {}
+
+
+class Ownership(Struct, frozen=True):
+    owner: str = ""
+    escalation_target: str = ""
+
+
+class AgentDefinition(Struct, frozen=True):
+    name: str
+    version: str
+    role: Role | Alias
+    description: Annotated[str, Meta(max_length=500)] = ""
+    capabilities: tuple[Capability, ...] = ()
+    inputs: dict[str, Parameter] = {}
+    outputs: dict[str, Parameter] = {}
+    dependencies: tuple[Dependency, ...] = ()
+    prompts: Prompts = Prompts()
+    constraints: Constraints = Constraints()
+    metadata: Metadata = Metadata()
+    agent_id: str | None = None
+    spec_capabilities: tuple[str, ...] = ()
+    governance: Governance = Governance()
+    ownership: Ownership = Ownership()
+    status: Literal["active", "deprecated", "experimental"] = "active"
+    autonomy_level: Level = "supervised"
+    skills: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "role", ALIASES.get(self.role, self.role))
+
+
+def read_definition(file: Path) -> AgentDefinition:
+    """The agent in this file. Raises `InvalidRequest` with every mistake, each by file and line."""
+    return parse_definition(read_text(file), file)
+
+
+def parse_definition(text: str, file: Path) -> AgentDefinition:
+    """The agent that this text defines. Raises as `read_definition` does; `file` is named in mistakes, and says YAML or JSON."""
+    written = Written(file, text)
+    definition = written.made(AgentDefinition)
+    _check_names(written)
+    if definition is not None:
+        _check(definition, written)
+    written.check()
+    assert definition is not None
+    return definition
+
+
+def charter(definition: AgentDefinition, *, root: str = "", skills: tuple[str, ...] = ()) -> Charter:
+    """What the definition binds a run to. `root` is the working directory, `skills` are those that are active."""
+    governance = definition.governance
+    rules: dict[str, Choice] = {**dict.fromkeys(governance.approval_required, "ask")}
+    for pattern, choice in governance.tool_policies.items():
+        # Of two that name the same tool, the stricter holds.
+        rules[pattern] = "ask" if choice == "allow" and pattern in rules else choice
+    return Charter(
+        agent=definition.name,
+        level=definition.autonomy_level,
+        rules=tuple(rules.items()),
+        commands=_listed(governance.commands),
+        domains=_domains(governance.network),
+        files=_listed(governance.scope),
+        root=root,
+        skills=skills,
+        outputs=tuple(definition.outputs),
+    )
+
+
+def _listed(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple([part.strip() for part in parts if part.strip() not in ("", "none")])
+
+
+def _domains(given: bool | str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if isinstance(given, bool):
+        return (EVERYTHING,) if given else ()
+    listed = _listed(given)
+    return (EVERYTHING,) if listed is not None and {"all", EVERYTHING} & set(listed) else listed
+
+
+def _check_names(written: Written) -> None:
+    """Finds names that are none, also where something else is wrong with the definition."""
+    given = written.value if isinstance(written.value, dict) else {}
+    for field, pattern, problem in (
+        ("name", _NAME, "cannot name an agent; use 2 to 64 lower-case letters, digits and hyphens, a letter first"),
+        ("version", _VERSION, "is no version; write three numbers, as in `1.0.0`"),
+        ("agent_id", _AGENT_ID, "is no agent id; write one like `AGT-001`"),
+    ):
+        if isinstance(value := given.get(field), str) and not pattern.fullmatch(value):
+            written.fault((field,), f"`{value}` {problem}")
+
+
+def _check(definition: AgentDefinition, written: Written) -> None:
+    """Finds what types alone do not tell."""
+    for index, capability in enumerate(definition.spec_capabilities):
+        if capability not in SPEC_CAPABILITIES:
+            told = hint(capability, tuple(SPEC_CAPABILITIES))
+            written.fault(("spec_capabilities", index), f"there is no spec capability `{capability}`; {told}")
+    for group in ("inputs", "outputs"):
+        for name, parameter in getattr(definition, group).items():
+            _check_parameter(group, name, parameter, written)
+    for index, dependency in enumerate(definition.dependencies):
+        if dependency.agent == definition.name:
+            written.fault(("dependencies", index), "an agent cannot call itself; take this dependency out")
+        if dependency.agent in [each.agent for each in definition.dependencies[:index]]:
+            written.fault(("dependencies", index), f"`{dependency.agent}` is there twice; keep one of them")
+        if len(dependency.agent) > MOST_TOOL_NAME:
+            told = f"`{dependency.agent}` has more than {MOST_TOOL_NAME} characters, so it cannot be called; rename it"
+            written.fault(("dependencies", index), told)
+    for name in SLOT.findall(definition.prompts.user):
+        if name not in definition.inputs:
+            told = f"`{{{{ {name} }}}}` stands for no input; {hint(name, tuple(definition.inputs))}"
+            written.fault(("prompts", "user"), told)
+    for other in _BRACES.findall(SLOT.sub("", definition.prompts.user)):
+        told = f"`{other[:80]}` is nothing that could be filled in; write `{{{{ name }}}}` with the name of an input"
+        written.fault(("prompts", "user"), told)
+    _check_governance(definition.governance, written)
+
+
+def _check_parameter(group: str, name: str, parameter: Parameter, written: Written) -> None:
+    place = (group, name)
+    if not _FIELD.fullmatch(name):
+        written.fault(place, f"`{name}` cannot name a field; use up to 64 letters, digits, `_` and `-`")
+    for value in parameter.enum or ():
+        if not fits(value, parameter.type):
+            written.fault((*place, "enum"), f"`{value}` in the enum of `{name}` is no {parameter.type}")
+    if parameter.enum == ():
+        written.fault((*place, "enum"), f"the enum of `{name}` allows nothing; name values, or leave it out")
+    if parameter.default is UNSET:
+        return
+    if parameter.required:
+        written.fault((*place, "default"), f"`{name}` is required, so its default is never used; drop one of the two")
+    if not fits(parameter.default, parameter.type) or (parameter.enum and parameter.default not in parameter.enum):
+        written.fault((*place, "default"), f"the default of `{name}` is not a value that it may have")
+
+
+def _check_governance(governance: Governance, written: Written) -> None:
+    for path in _listed(governance.scope) or ():
+        if any(sign.isspace() for sign in path) or path.startswith("~") or ".." in path.split("/"):
+            told = f"`{path[:80]}` is no path; name files and folders, as in `src/**`, and put words into `description`"
+            written.fault(("governance", "scope"), told)
+    for domain in _domains(governance.network) or ():
+        try:
+            check_domain(domain if domain != EVERYTHING else "example.com")
+        except InvalidRequest as error:
+            written.fault(("governance", "network"), f"{error.message}; or write `none` or `all`")
+    for field, choices in (
+        ("approval_required", dict.fromkeys(governance.approval_required, "ask")),
+        ("tool_policies", governance.tool_policies),
+    ):
+        try:
+            Rules.of(choices)  # type: ignore[arg-type]
+        except InvalidRequest as error:
+            written.fault(("governance", field), error.message)
+
+
+def fits(value: object, kind: Kind) -> bool:
+    """Whether a JSON value is of this type. Truth values are no numbers."""
+    match kind:
+        case "any":
+            return True
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "string":
+            return isinstance(value, str)
+        case "array":
+            return isinstance(value, list | tuple)
+        case "object":
+            return isinstance(value, dict)

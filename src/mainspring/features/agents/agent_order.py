@@ -1,0 +1,214 @@
+"""From a definition to the order for a run: what the agent is told, which tools it has, and what binds it.
+
+`Orders.applied` is the one place that does so, whichever door an agent is asked for at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, MainspringError
+from mainspring.core.items import Message, ToolDefinition
+from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
+from mainspring.definitions.reader import hint
+from mainspring.features.agents.agent_definition import TOOL_PREFIX, AgentDefinition, charter
+from mainspring.features.agents.agent_inputs import schema
+from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
+from mainspring.features.agents.agent_registry import AgentRegistry
+from mainspring.features.agents.agent_result import ToolLoopConfig
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
+from mainspring.features.budgets.budget_policy import narrowed
+from mainspring.features.budgets.enforcement import least
+from mainspring.features.governance.patterns import Rules
+from mainspring.features.governance.patterns import narrowed as narrower
+from mainspring.features.skills.activation import LOAD, READ
+from mainspring.features.skills.skill_folder import SkillFolders
+from mainspring.features.skills.skill_tools import SkillTools
+
+log = getLogger(__name__)
+
+DEEPEST: Final = 3
+WIDEST: Final = 5
+# An agent whose time is up says what it has before its caller stops it.
+GRACE_SECONDS: Final = 5.0
+
+Effort = Literal["low", "medium", "high"]
+
+_ITERATIVE = PRESETS["iterative"]
+
+
+class Manner(Struct, frozen=True):
+    """How an agent is to work this time. Without a `config` it answers in one turn, without tools.
+
+    `autonomy_level` 0 to 3 puts it under one of the budgets of `policies.autonomy`. `active_skills` are those it begins with;
+    None is all of its own where it cannot load any, and none where it can. `max_seconds` can only shorten the definition's time.
+    """
+
+    config: ToolLoopConfig | None = None
+    effort: Effort | None = None
+    domain: str = ""
+    autonomy_level: int | None = None
+    active_skills: tuple[str, ...] | None = None
+    max_seconds: float | None = None
+
+
+class Orders:
+    """Applies definitions to orders. `offered` gives the tools of the server, `has_servers` says that every run has those of MCP
+    servers besides; `root` is the folder that tools work in."""
+
+    def __init__(
+        self,
+        registry: AgentRegistry,
+        skills: SkillFolders,
+        offered: Callable[[], Sequence[ToolDefinition]],
+        *,
+        has_servers: bool = False,
+        root: str = "",
+    ) -> None:
+        self._registry, self._skills, self._offered = registry, skills, offered
+        self._has_servers, self._root = has_servers, root
+        self._skill_tools = SkillTools(lambda: skills.skills)
+        self.recall: Recall | None = None
+
+    async def applied(
+        self, spec: RunSpec, definition: AgentDefinition, manner: Manner, above: tuple[Charter, ...] = ()
+    ) -> RunSpec:
+        """The order as one for this agent, under the charters of those above it. Tools of the client's own stay; those of the
+        server are the agent's. Raises `InvalidRequest`."""
+        known, bound = self._registry.agents, (*above, charter(definition, root=self._root))
+        own = [tool for tool in spec.tools if not isinstance(tool, ToolDefinition) or tool.kind == "function"]
+        tools = (*own, *(self._tools(definition, known, bound) if manner.config is not None else ()))
+        # Without tools there is nothing to iterate for.
+        config = manner.config if tools or self._has_servers else None
+        active, skills = _active(definition, manner, loads=config is not None), self._skills.skills
+        told = system_prompt(
+            definition,
+            skills=[skills[name] for name in definition.skills if config is not None],
+            active=[skills[name] for name in active],
+            memories=await self._recalled(spec, definition),
+            calls_agents=config is not None,
+            domain=manner.domain,
+        )
+        made = replace(
+            _held(spec, definition, manner, config, is_parallel=_is_parallel(definition, known)),
+            agent=definition.name,
+            charters=(*above, replace(bound[-1], skills=active)),
+            instructions=told if spec.instructions is None else f"{told}\n\n# Further instructions\n{spec.instructions}",
+            echo={"instructions": spec.instructions, **spec.echo},
+            tools=tools if config is not None else (),
+        )
+        return made if manner.autonomy_level is None else narrowed(made, self._budget(manner.autonomy_level))
+
+    def agent_tool(self, definition: AgentDefinition, purpose: str = "") -> ToolDefinition:
+        """The agent as a tool. It declares no effect but reading: whatever it does is judged in its own run, under the charters
+        of all who have delegated to it. A call may be made again, since it finds the run that it had begun."""
+        does = " ".join([text for text in (definition.description, purpose) if text])
+        return ToolDefinition(
+            f"{TOOL_PREFIX}{definition.name}",
+            f"Has the agent `{definition.name}` ({definition.role}) work on a task and waits for its result. {does}".strip(),
+            schema(definition),
+            kind="builtin",
+            repeatable=True,
+            effects=("read",),
+            timeout=definition.constraints.timeout_seconds + GRACE_SECONDS,
+        )
+
+    def _tools(
+        self, definition: AgentDefinition, known: Mapping[str, AgentDefinition], bound: tuple[Charter, ...]
+    ) -> list[ToolDefinition]:
+        """The tools, those for its skills, and the agents that it may call, but for what a charter denies as a whole."""
+        rules = Rules()
+        for each in bound:
+            rules = narrower(rules, Rules.of(dict(each.rules)))
+        reads = any(each.level == "read-only" for each in bound)
+        tools = (
+            *[tool for tool in self._offered() if tool.name not in (LOAD, READ)],
+            *self._skill_tools.definitions(definition.skills),
+            *self._agents(definition, known, [each.agent for each in bound]),
+        )
+        left = [tool for tool in tools if (rule := rules.rule(tool.name)) is None or rule.choice != "deny"]
+        return [tool for tool in left if not reads or _reads(tool)]
+
+    def _agents(
+        self, definition: AgentDefinition, known: Mapping[str, AgentDefinition], chain: Sequence[str]
+    ) -> list[ToolDefinition]:
+        within_reach = [each for each in definition.dependencies if each.agent in known and refusal(chain, each.agent) is None]
+        return [self.agent_tool(known[each.agent], each.purpose) for each in within_reach]
+
+    def _budget(self, level: int) -> AutonomyBudget:
+        if not 0 <= level < len(LEVELS):
+            raise InvalidRequest(f"autonomy_level must be between 0 and {len(LEVELS) - 1}, not {level}", param="autonomy_level")
+        return replace(LEVELS[level], files=replace(LEVELS[level].files, root=self._root))
+
+    async def _recalled(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[Memory]:
+        """What is remembered that fits. An agent works without, if its memory does not."""
+        query = "\n".join([item.text for item in spec.input if isinstance(item, Message) and item.role == "user"])
+        if self.recall is None or not query:
+            return ()
+        try:
+            return await self.recall(query, tenant=spec.tenant, agent=definition.name, top_k=MOST_MEMORIES)
+        except MainspringError as error:
+            log.warning("agent %s works without memories: %s", definition.name, error)
+            return ()
+
+
+def refusal(chain: Sequence[str], agent: str) -> str | None:
+    """Why the last agent of this chain of callers may not call that one; None if it may."""
+    told = " -> ".join([*chain, agent])
+    if agent in chain:
+        return f"agent `{agent}` is at work on this already ({told}); do it yourself, or without it"
+    if len(chain) > DEEPEST:
+        return f"agents may call each other {DEEPEST} deep, and this would be deeper ({told}); do it yourself"
+    return None
+
+
+def _is_parallel(definition: AgentDefinition, known: Mapping[str, AgentDefinition]) -> bool:
+    """Whether several agents may work for this one at once."""
+    others = [known[each.agent] for each in definition.dependencies if each.agent in known]
+    return bool(others) and all(each.constraints.parallel_allowed for each in (definition, *others))
+
+
+def _active(definition: AgentDefinition, manner: Manner, *, loads: bool) -> tuple[str, ...]:
+    if manner.active_skills is None:
+        return () if loads else definition.skills
+    for name in manner.active_skills:
+        if name not in definition.skills:
+            told = f"agent `{definition.name}` has no skill `{name}`; {hint(name, definition.skills)}"
+            raise InvalidRequest(told, param="active_skills")
+    return manner.active_skills
+
+
+def _held(
+    spec: RunSpec, definition: AgentDefinition, manner: Manner, config: ToolLoopConfig | None, *, is_parallel: bool
+) -> RunSpec:
+    """The order within the definition's constraints, which an order that is narrower already keeps to as well."""
+    own, limits = definition.constraints, spec.limits
+    limits = replace(limits, max_seconds=least(limits.max_seconds, own.timeout_seconds, manner.max_seconds))
+    completion = Completion(retry_model_errors=own.max_retries > 0, max_retries=own.max_retries)
+    if config is None:
+        # Only a model call that failed leaves room for another turn.
+        limits = replace(limits, max_turns=1 + own.max_retries, max_errors_in_row=None)
+        spec = replace(spec, tool_choice=ToolChoice("none"))
+    else:
+        concurrency = WIDEST if is_parallel else _ITERATIVE.limits.concurrency
+        limits = replace(limits, concurrency=concurrency, **config.limits)
+        completion = replace(completion, confirm=config.confirm)
+    sampling = spec.sampling
+    temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature
+    reasoning = sampling.reasoning if manner.effort is None else {**(sampling.reasoning or {}), "effort": manner.effort}
+    tokens = least(sampling.max_turn_tokens, own.max_tokens)
+    return replace(
+        spec,
+        limits=limits,
+        completion=completion,
+        sampling=replace(sampling, temperature=temperature, reasoning=reasoning, max_turn_tokens=tokens),
+        parallel_tool_calls=spec.parallel_tool_calls and own.parallel_allowed,
+    )
+
+
+def _reads(tool: ToolDefinition) -> bool:
+    """Whether some call of this tool only reads."""
+    return any("read" in effects and set(effects) <= {"read", "network"} for effects in (tool.effects, *tool.operations.values()))

@@ -1,0 +1,170 @@
+"""What an agent's run comes to, in the words of the iterative runtime: views of the run, and nothing else."""
+
+from msgspec import Struct
+
+from mainspring.core.events import Reason
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Message, Refusal, text_of
+from mainspring.core.model_request import request_for
+from mainspring.core.reasons import Termination, termination
+from mainspring.core.run import Run
+from mainspring.core.spec import CONFIRM
+from mainspring.features.agents.agent_output import parsed
+
+
+class ToolLoopConfig(Struct, frozen=True):
+    """How an agent works until it is done. A `loop_detection_threshold` of 0 lets it repeat itself."""
+
+    max_iterations: int = 20
+    max_tool_calls_per_iteration: int = 5
+    enable_double_confirmation: bool = True
+    error_threshold: int = 3
+    tool_call_timeout_seconds: float = 60.0
+    loop_detection_threshold: int = 3
+
+    @property
+    def confirm(self) -> str | None:
+        """What is asked after a first text answer."""
+        return CONFIRM if self.enable_double_confirmation else None
+
+    @property
+    def limits(self) -> Json:
+        """The same as fields of `Limits`."""
+        return {
+            "max_turns": self.max_iterations,
+            "max_tool_calls_per_turn": self.max_tool_calls_per_iteration,
+            "max_errors_in_row": self.error_threshold,
+            "tool_seconds": self.tool_call_timeout_seconds,
+            "max_repeats": self.loop_detection_threshold or None,
+        }
+
+
+class ToolLoopState(Struct, frozen=True):
+    """Where a run stands. `messages` are as the model is shown them next; `termination_reason` is empty until it ends."""
+
+    iterations: int
+    total_tokens: int
+    tool_calls_made: int
+    tools_used: tuple[str, ...]
+    messages: tuple[Json, ...]
+    consecutive_errors: int
+    termination_reason: Termination | str = ""
+
+
+class AgentResult(Struct, frozen=True):
+    """An answer in one turn. `run_id` is the run that gave it."""
+
+    output: Json
+    raw_response: str
+    tokens_used: int
+    model: str
+    run_id: str = ""
+
+
+class ToolLoopResult(Struct, frozen=True):
+    """What a run came to, whatever ended it. `run_id` is that run."""
+
+    output: Json
+    raw_response: str
+    tokens_used: int
+    model: str
+    iterations: int
+    tool_calls_made: int
+    tools_used: tuple[str, ...]
+    termination_reason: Termination
+    run_id: str = ""
+
+    @property
+    def agent_result(self) -> AgentResult:
+        """The same without what the loop did."""
+        return AgentResult(self.output, self.raw_response, self.tokens_used, self.model, self.run_id)
+
+
+def tool_loop_result(run: Run) -> ToolLoopResult:
+    """The result of a run that has ended. Calls are counted if they were let through, tokens with those of agents it called."""
+    said = words(run)
+    return ToolLoopResult(
+        output=parsed(said, outputs_of(run)),
+        raw_response=said,
+        tokens_used=(run.usage + run.delegated.usage).total_tokens,
+        model=run.spec.model,
+        iterations=run.turns,
+        tool_calls_made=run.calls_allowed,
+        tools_used=run.tools_used,
+        termination_reason=outcome(run),
+        run_id=run.spec.id,
+    )
+
+
+def words(run: Run) -> str:
+    """What the agent has said last, be it that it refuses."""
+    if run.text:
+        return run.text
+    said = [entry.item for entry in run.transcript[run.base :] if entry.origin == "model" and not entry.hidden]
+    messages = [item for item in said if isinstance(item, Message)]
+    return "".join([part.refusal for item in messages[-1:] for part in item.content if isinstance(part, Refusal)])
+
+
+def has_answered(run: Run) -> bool:
+    """Whether there is an answer: to refuse, or to say nothing, is none."""
+    return run.reason is Reason.FINAL_ANSWER and bool(run.text.strip())
+
+
+def outcome(run: Run) -> Termination:
+    """How the run has ended; `completed` only with an answer."""
+    told = termination(run)
+    return "error" if told == "completed" and not has_answered(run) else told
+
+
+def lack(run: Run) -> str:
+    """Why there is no answer."""
+    if run.error is not None:
+        return run.error.message
+    if run.reason is Reason.REFUSAL:
+        return f"it refused: {words(run)}"
+    return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{outcome(run)}`"
+
+
+def tool_loop_state(run: Run) -> ToolLoopState:
+    return ToolLoopState(
+        iterations=run.turns,
+        total_tokens=(run.usage + run.delegated.usage).total_tokens,
+        tool_calls_made=run.calls_allowed,
+        tools_used=run.tools_used,
+        messages=messages(run),
+        consecutive_errors=run.errors_in_row,
+        termination_reason=outcome(run) if run.has_ended else "",
+    )
+
+
+def outputs_of(run: Run) -> tuple[str, ...]:
+    return run.spec.charters[-1].outputs if run.spec.charters else ()
+
+
+def messages(run: Run) -> tuple[Json, ...]:
+    """The conversation as chat messages: system, user, assistant with its calls, tool, ..."""
+    asked = request_for(run)
+    told: list[Json] = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+    names = {item.call_id: item.name for item in asked.items if isinstance(item, FunctionCall)}
+    for item in asked.items:
+        match item:
+            case Message():
+                told.append({"role": item.role, "content": item.text})
+            case FunctionCall():
+                _caller(told).setdefault("tool_calls", []).append(_call(item))
+            case FunctionCallOutput():
+                text = text_of(item.output)
+                told.append({"role": "tool", "tool_call_id": item.call_id, "name": names[item.call_id], "content": text})
+            case _:
+                pass
+    return tuple(told)
+
+
+def _caller(told: list[Json]) -> Json:
+    """The message that a call belongs to: what the assistant said before it in the same turn, or a new one."""
+    if not told or told[-1]["role"] != "assistant":
+        told.append({"role": "assistant", "content": None})
+    return told[-1]
+
+
+def _call(item: FunctionCall) -> Json:
+    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}

@@ -1,0 +1,218 @@
+"""Invokes agents: once (`invoke`), or until they are done (`invoke_iterative`). Both are runs of the one engine.
+
+async with Engine("anthropic/claude-sonnet-5-5", agents=[Path("agents")]) as engine:
+    result = await engine.agents.invoke_iterative("code-review", {"path": "src"})
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypedDict, Unpack
+
+from anyio import to_thread
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
+from mainspring.core.ids import NewId
+from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, ToolDefinition, encode, user
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller, RunSpec, spec_for
+from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
+from mainspring.engine.engine import Handle
+from mainspring.features.agents.agent_inputs import checked, message, understood
+from mainspring.features.agents.agent_order import Effort, Manner, Orders
+from mainspring.features.agents.agent_prompt import Recall
+from mainspring.features.agents.agent_registry import AgentRegistry
+from mainspring.features.agents.agent_result import (
+    AgentResult,
+    ToolLoopConfig,
+    ToolLoopResult,
+    has_answered,
+    lack,
+    tool_loop_result,
+)
+from mainspring.features.governance.injection import refuse_injection
+from mainspring.features.skills.skill_folder import SkillFolders
+from mainspring.ports import Note, Store
+
+PREFIX: Final = "agent:"
+DOMAIN_CHARS: Final = 100
+MOST_INPUT_BYTES: Final = 1024 * 1024
+
+
+class Host(Protocol):
+    """The engine, as far as agents need it."""
+
+    store: Store
+    model: str
+    new_id: NewId
+    definitions: tuple[ToolDefinition, ...]
+    context_tokens: int | None
+
+    async def start(self, spec: RunSpec) -> Handle: ...
+
+    async def resume(self, run_id: str) -> Handle: ...
+
+    async def attach(self, run_id: str) -> Handle: ...
+
+
+class Options(TypedDict, total=False):
+    """On whose behalf an agent works, with which model, and how; see `RunSpec` and `Manner`."""
+
+    model: str | None
+    temperature: float | None
+    tenant: str
+    caller: Caller
+    effort: Effort | None
+    domain: str
+    autonomy_level: int | None
+    active_skills: tuple[str, ...] | None
+    max_seconds: float | None
+    metadata: dict[str, str]
+    background: bool
+    store: bool
+    id: str
+    traceparent: str
+
+
+_MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds")
+
+
+class AgentRuntime:
+    """The agents of a registry, at work in an engine. `has_servers` says that its runs have the tools of MCP servers, `root` is
+    the folder that its tools work in, `audit` keeps a note of inputs that were refused."""
+
+    def __init__(
+        self,
+        engine: Host,
+        registry: AgentRegistry,
+        *,
+        skills: SkillFolders | None = None,
+        has_servers: bool = False,
+        root: str = "",
+        audit: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.engine = engine
+        self.registry = registry
+        self.orders = Orders(registry, skills or SkillFolders(()), lambda: engine.definitions, has_servers=has_servers, root=root)
+        self._audit, self._clock = audit, clock
+
+    def remember_with(self, recall: Recall) -> None:
+        """From now on, what this finds enters the prompt of every run."""
+        self.orders.recall = recall
+
+    async def invoke(self, name: str, inputs: Mapping[str, object] | None = None, **options: Unpack[Options]) -> AgentResult:
+        """The agent's answer in one turn, without tools.
+
+        Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no whole answer: its run has what there is."""
+        run = await (await self.start(name, inputs, None, **options)).wait()
+        if not has_answered(run):
+            raise failure(run)
+        return tool_loop_result(run).agent_result
+
+    async def invoke_iterative(
+        self,
+        name: str,
+        inputs: Mapping[str, object] | None = None,
+        tool_loop_config: ToolLoopConfig | None = None,
+        **options: Unpack[Options],
+    ) -> ToolLoopResult:
+        """What the agent comes to, working with tools until it is done and has confirmed that, or something ends it. Without
+        tools it answers in one turn. Raises `NotFound` and `InvalidInputs`."""
+        handle = await self.start(name, inputs, tool_loop_config or ToolLoopConfig(), **options)
+        return tool_loop_result(await handle.wait())
+
+    async def start(
+        self,
+        name: str,
+        inputs: Mapping[str, object] | None,
+        config: ToolLoopConfig | None = None,
+        **options: Unpack[Options],
+    ) -> Handle:
+        """Begins a run of the agent: iterative with a `config`, else of one turn. Raises as `invoke` does."""
+        return await self.engine.start(await self.order(name, inputs, config, **options))
+
+    async def order(
+        self,
+        name: str,
+        inputs: Mapping[str, object] | None,
+        config: ToolLoopConfig | None = None,
+        **options: Unpack[Options],
+    ) -> RunSpec:
+        """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
+        definition = self.registry.get(name)
+        engine, given = self.engine, checked(definition, inputs or {})
+        domain = _checked_domain(options.get("domain") or "")
+        if len(encode(given)) > MOST_INPUT_BYTES:
+            told = f"the inputs of agent `{name}` have more than {MOST_INPUT_BYTES} bytes; put what is long into a file"
+            raise InvalidInputs(told, param="inputs")
+        await self._screen(name, {**(inputs or {}), **({"domain": domain} if domain else {})}, options)
+        fields: Json = {field: value for field, value in options.items() if field not in _MANNER and value is not None}
+        manner = {field: value for field, value in options.items() if field in _MANNER and value is not None}
+        spec = spec_for(
+            "iterative",
+            **{
+                "id": engine.new_id("resp"),
+                "model": engine.model,
+                "input": (user(message(definition, given), id=engine.new_id("msg")),),
+                "context_tokens": engine.context_tokens,
+                **fields,
+            },
+        )
+        return await self.orders.applied(spec, definition, Manner(config, **manner))  # type: ignore[arg-type]
+
+    async def selected(self, spec: RunSpec, name: str, variables: Mapping[str, object] | None) -> RunSpec:
+        """An order that another door has made, as one for this agent. With `variables`, they are its inputs, said before what the
+        order says; without, the agent is spoken to as it comes. It is not asked whether it is done: its client can."""
+        definition = self.registry.get(name)
+        # What functions of the client's give back is material, as is what tools of the server do.
+        texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
+        await self._screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
+        said: tuple[Item, ...] = ()
+        if variables is not None:
+            given = checked(definition, understood(definition, variables))
+            said = (user(message(definition, given), id=self.engine.new_id("msg")),)
+        config = ToolLoopConfig(enable_double_confirmation=False)
+        return await self.orders.applied(replace(spec, input=(*said, *spec.input)), definition, Manner(config))
+
+    async def _screen(self, name: str, inputs: object, options: Options) -> None:
+        """Raises `InvalidRequest` for inputs that try to give orders to the model, and leaves a note of it in the audit."""
+        tenant, caller = options.get("tenant", ""), options.get("caller")
+        try:
+            await to_thread.run_sync(refuse_injection, inputs)
+        except InvalidRequest as error:
+            if self._audit:
+                digest = digest_of(encode(inputs).decode())
+                who = "" if caller is None else caller.subject
+                entry = Entry(
+                    self._clock(), "", 0, "flagged", "refused", tenant, who, tool=f"{PREFIX}{name}", digest=digest,
+                    reason=error.message[:REASON_CHARS],
+                )  # fmt: skip
+                await self.engine.store.note([Note(encode(entry))])
+            raise
+
+
+def _checked_domain(domain: str) -> str:
+    """It enters what the agent is told about itself, so it is a few words and nothing else."""
+    if len(domain) > DOMAIN_CHARS or not domain.isprintable():
+        told = (
+            f"domain must be one line of at most {DOMAIN_CHARS} characters, not `{domain[:40]!r}`; put the rest into the inputs"
+        )
+        raise InvalidRequest(told, param="domain")
+    return domain
+
+
+def _texts(part: Part) -> list[str]:
+    """What there is to read in a piece of a message."""
+    match part:
+        case InputText(text) | OutputText(text):
+            return [text]
+        case InputFile(filename, data):
+            return [text for text in (filename, data) if isinstance(text, str)]
+        case _:
+            return []
+
+
+def failure(run: Run) -> RunFailed:
+    """Why there is no answer, and where what there is can be found."""
+    return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {lack(run)}")

@@ -1,0 +1,98 @@
+"""Is the call within what the agent is defined to do?
+
+The order for a run carries the charters of the agents it works for, its own and those of the agents that have delegated to it, so
+a call gets the same verdict whether the run is waited for, streamed, in the background, or taken up again. A charter only
+narrows: the strictest of all stands, and no charter lifts another policy.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import Charter
+from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Network
+from mainspring.features.budgets.budget_scope import objections
+from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.governance.declared import served
+from mainspring.features.governance.level import AutonomyLevel
+from mainspring.features.governance.patterns import Rules, ToolRules
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.ports import Allow, Ask, Deny, Verdict
+
+STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
+
+
+class Chartered:
+    """Judges by the charters of the run; a run without one passes."""
+
+    name = "agent"
+    # The parser of commands has its own time limit, and nothing else is waited for.
+    never_waits = True
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        verdicts = [verdict for charter in run.spec.charters for verdict in await self._verdicts(charter, call, run)]
+        return max(verdicts, key=lambda verdict: STRICTNESS[type(verdict)], default=Allow())
+
+    async def _verdicts(self, charter: Charter, call: Call, run: Run) -> list[Verdict]:
+        bound = _bound(charter)
+        verdicts = [await bound.rules.judge(call, run), await bound.level.judge(call, run)]
+        if (tool := served(call, run)) is not None:
+            context = await context_of(call.item, tool, self._reader)
+            for found in objections(bound.scope, context):
+                told = f"The agent `{charter.agent}` may not do this ({found.point}): {found.why}."
+                verdicts.append(Ask(told) if found.severity == "unclear" else Deny(told))
+        return verdicts
+
+
+class _Bound(Struct, frozen=True):
+    """A charter as the policies that it is made of."""
+
+    rules: ToolRules
+    level: AutonomyLevel
+    scope: AutonomyBudget
+
+
+@lru_cache(maxsize=256)
+def _bound(charter: Charter) -> _Bound:
+    judged, fetches = charter.commands is not None, bool(charter.domains)
+    level = charter.level
+    return _Bound(
+        ToolRules(Rules.of(dict(charter.rules))),
+        AutonomyLevel(lambda run: level, network_reads=fetches, commands_judged=judged),
+        _scope(charter),
+    )
+
+
+def _scope(charter: Charter) -> AutonomyBudget:
+    """What may be touched, as a budget without limits says it."""
+    everywhere = ("**", "/**")
+    paths = everywhere if charter.files is None else tuple([path for each in charter.files for path in _beneath(each)])
+    network = Network(enabled=True) if charter.domains is None else Network(bool(charter.domains), charter.domains)
+    commands = ("*",) if charter.commands is None else charter.commands
+    return AutonomyBudget(
+        f"agent-{charter.agent}",
+        state="active",
+        files=Files(read=paths, write=paths, root=charter.root),
+        allowed_commands=tuple([_allowed(command) for command in commands]),
+        network=network,
+    )
+
+
+def _beneath(path: str) -> tuple[str, ...]:
+    """A path without wildcards stands for itself and all below it."""
+    plain = path.removeprefix("./").rstrip("/") or "."
+    if plain == ".":
+        return ("**",)
+    return (path,) if "*" in path or "?" in path else (plain, f"{plain}/**")
+
+
+def _allowed(command: str) -> AllowedCommand:
+    """A program, or a program and its first words."""
+    name, *words = command.split()
+    return AllowedCommand(name, re.escape(" ".join(words)) + "(?: .*)?" if words else None)

@@ -1,0 +1,250 @@
+"""Agents as tools: a call starts a run of its own, inside what is left of the caller's.
+
+Theory of operation. The id of the run follows from the caller's and from the call, so a caller that is taken up again finds the
+run that it had begun, live or ended, and never begins a second. What is left of the caller's limits is what its own turns and the
+runs of its earlier calls have not used; of that a part is kept for the caller, and the rest is shared evenly by the agents
+that it calls in one turn. A caller that is stopped stops the runs it waits for.
+"""
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
+
+from mainspring.core.allowance import spent
+from mainspring.core.errors import CallerError, InvalidRequest, NotFound
+from mainspring.core.events import ToolStarted, TurnStarted, Used
+from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
+from mainspring.core.run import Run
+from mainspring.core.spec import Limits, RunSpec, spec_for
+from mainspring.engine.engine import Handle
+from mainspring.features.agents.agent_definition import TOOL_PREFIX
+from mainspring.features.agents.agent_inputs import checked, message
+from mainspring.features.agents.agent_order import Manner, refusal
+from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
+from mainspring.features.budgets.budget import AutonomyBudget
+from mainspring.features.budgets.budget_policy import budget_of, narrowed, spent_by
+from mainspring.features.budgets.enforce import MEASURES
+from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
+from mainspring.features.budgets.ledger import limited
+from mainspring.features.governance.injection import refuse_injection
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.features.memory.capture import SESSION, TAGS, session_of
+from mainspring.features.traces.spans import traceparent_of
+from mainspring.ports import CallContext, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from mainspring.features.agents.agent_runtime import AgentRuntime
+
+KEPT: Final = 0.2
+REMEMBERED: Final = 256
+
+
+class AgentTools:
+    """Performs calls of agents."""
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self, runtime: "AgentRuntime") -> None:
+        self._runtime = runtime
+        self._engine = runtime.engine
+        self._reader = Reader()
+        self._unstored: OrderedDict[str, Run] = OrderedDict()
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._runtime.registry.agents
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        try:
+            handle = await self._child(call, context)
+        except CallerError as error:
+            return ToolResult(call.id, error.message, is_error=True)
+        try:
+            await _follow(handle, context)
+        except asyncio.CancelledError:
+            # An engine that only stops has told the run so before; then it stays to be resumed.
+            handle.request_cancel()
+            raise
+        if not handle.run.spec.store:
+            self._remember(handle.run)
+        return replace(_answer(call, handle.run), used=used_by(handle.run))
+
+    def _remember(self, run: Run) -> None:
+        """Keeps what a run has used that nothing else will tell of."""
+        self._unstored[run.spec.id] = run
+        while len(self._unstored) > REMEMBERED:
+            self._unstored.popitem(last=False)
+
+    async def _child(self, call: ToolCall, context: CallContext) -> Handle:
+        """The run of this call: the one that it has begun, or a new one. Raises a `CallerError` if it may not begin."""
+        id = child_id(context.run_id, call.id)
+        try:
+            return await self._engine.resume(id)
+        except NotFound:
+            caller = (await self._engine.attach(context.run_id)).run
+            return await self._engine.start(await self._order(id, call, caller))
+
+    async def _order(self, id: str, call: ToolCall, caller: Run) -> RunSpec:
+        spec, runtime = caller.spec, self._runtime
+        if (why := refusal([each.agent for each in spec.charters], _agent(call.name))) is not None:
+            raise InvalidRequest(why)
+        definition = runtime.registry.get(_agent(call.name))
+        inputs = checked(definition, call.parsed)
+        await to_thread.run_sync(refuse_injection, inputs)
+        earlier = await self._earlier(caller)
+        beside = len([item for item in _latest(caller) if is_delegation(item.name)])
+        order = spec_for(
+            "iterative",
+            id=id,
+            model=spec.model,
+            input=(user(message(definition, inputs), id=runtime.engine.new_id("msg")),),
+            tenant=spec.tenant,
+            caller=spec.caller,
+            store=spec.store,
+            within=spec.id,
+            # What is private stays so, and is forgotten together.
+            metadata={SESSION: session_of(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
+            traceparent=traceparent_of(spec),
+            context_tokens=spec.window.context_tokens,
+        )
+        made = await runtime.orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
+        held = replace(made, limits=_within(made.limits, _left(caller, earlier), max(beside, 1)))
+        budget = budget_of(spec)
+        return held if budget is None else narrowed(held, await self._share(budget, caller, earlier, max(beside, 1)))
+
+    async def _earlier(self, caller: Run) -> list[Run]:
+        """The runs that the caller's earlier turns have begun."""
+        now = {item.call_id for item in _latest(caller)}
+        return await self._children(caller, [item for item in caller.allowed if item.call_id not in now])
+
+    async def _children(self, run: Run, calls: Sequence[FunctionCall]) -> list[Run]:
+        found = []
+        for item in calls:
+            id = child_id(run.spec.id, item.call_id)
+            if id in self._unstored:
+                found.append(self._unstored[id])
+            elif is_delegation(item.name):
+                with suppress(NotFound):  # it was refused, and never began
+                    found.append((await self._engine.attach(id)).run)
+        return found
+
+    async def _share(self, budget: AutonomyBudget, caller: Run, earlier: Sequence[Run], beside: int) -> AutonomyBudget:
+        """The caller's budget with what is left of it for this run, in each of its layers."""
+        layers = []
+        for layer in budget.layers:
+            used = await spent_by(caller, self._reader, layer)
+            for run in await self._all(earlier):
+                # Time that was waited for is in the caller's own.
+                used = used + replace(await spent_by(run, self._reader, layer), seconds=0.0)
+            # Under a name of its own it holds beside the operator's, which every run has.
+            named = replace(layer, budget_id=f"{layer.budget_id}.delegated", overlays=())
+            layers.append(limited(named, _part(ceilings(layer), used, beside)))
+        return replace(layers[0], overlays=tuple(layers[1:]))
+
+    async def _all(self, runs: Sequence[Run]) -> list[Run]:
+        below = [child for run in runs for child in await self._all(await self._children(run, run.allowed))]
+        return [*runs, *below]
+
+
+def child_id(run_id: str, call_id: str) -> str:
+    """The id of the run that a call of a run begins."""
+    return f"resp_{sha256(f'{run_id} delegates {call_id}'.encode()).hexdigest()[:24]}"
+
+
+def is_delegation(tool: str) -> bool:
+    """Whether a call of this tool is work for another agent."""
+    return tool.startswith(TOOL_PREFIX)
+
+
+def _agent(tool: str) -> str:
+    return tool.removeprefix(TOOL_PREFIX)
+
+
+def _latest(run: Run) -> list[FunctionCall]:
+    """The calls of the run's last turn."""
+    said = [entry.item for entry in run.transcript[run.base :] if entry.turn == run.turns and entry.origin == "model"]
+    return [item for item in said if isinstance(item, FunctionCall)]
+
+
+def used_by(run: Run) -> Used:
+    """What a run has used, with the runs that it has begun in turn."""
+    return Used(run.turns, run.calls_allowed, spent(run)) + run.delegated
+
+
+def _left(caller: Run, earlier: Sequence[Run]) -> Limits:
+    """What is left of the caller's limits."""
+    limits = caller.spec.limits
+    used = sum([used_by(run) for run in earlier], Used(caller.turns, caller.calls_allowed, spent(caller)))
+    seconds = None if limits.max_seconds is None else limits.max_seconds - caller.elapsed
+    return Limits(
+        max_turns=_rest(limits.max_turns, used.turns),
+        max_tool_calls=_rest(limits.max_tool_calls, used.calls),
+        max_tokens=_rest(limits.max_tokens, used.usage.total_tokens),
+        max_output_tokens=_rest(limits.max_output_tokens, used.usage.output_tokens),
+        max_seconds=seconds,
+    )
+
+
+def _rest(most: int | None, used: int) -> int | None:
+    return None if most is None else most - used
+
+
+def _within(own: Limits, left: Limits, beside: int) -> Limits:
+    """The agent's own limits, and a share of what its caller has left: all but what the caller keeps, over those who share it.
+
+    Raises `InvalidRequest` if that is nothing."""
+    shares: Json = {}
+    for name in ("max_turns", "max_tool_calls", "max_tokens", "max_output_tokens", "max_seconds"):
+        rest = getattr(left, name)
+        if rest is None:
+            continue
+        part = rest * (1 - KEPT) if name == "max_seconds" else math.floor(rest * (1 - KEPT) / beside)
+        if part <= 0:
+            raise InvalidRequest(f"there is too little left of {name} to have an agent work on this; do it yourself")
+        shares[name] = least(getattr(own, name), part)
+    return replace(own, **shares)
+
+
+def _part(most: Ceilings, used: Spent, beside: int) -> Ceilings:
+    rest: Json = {}
+    for measure in MEASURES:
+        limit = getattr(most, measure.name)
+        if limit is not None:
+            left = max(limit - used.amount(measure.name), 0) * (1 - KEPT)
+            rest[measure.name] = left / (1 if measure.name == "seconds" else beside)
+            if isinstance(limit, int):
+                rest[measure.name] = math.floor(rest[measure.name])
+    commands = {key: max(limit - used.commands.get(key, 0), 0) // beside for key, limit in most.commands.items()}
+    return Ceilings(**rest, commands=commands)
+
+
+async def _follow(handle: Handle, context: CallContext) -> None:
+    """Waits for the end, and says meanwhile how far the agent has come."""
+    turns = 0
+    async for batch in handle.batches():
+        for record in batch:
+            match record.event:
+                case TurnStarted():
+                    turns += 1
+                    context.progress(f"turn {turns}")
+                case ToolStarted(call_id):
+                    named = [item.name for item in handle.run.allowed if item.call_id == call_id]
+                    context.progress(f"turn {turns}: calls {named[0] if named else 'a tool'}")
+
+
+def _answer(call: ToolCall, run: Run) -> ToolResult:
+    result = tool_loop_result(run)
+    told = msgspec.json.encode(result.output).decode()
+    if result.termination_reason == "completed":
+        return ToolResult(call.id, told)
+    has = f" What it has said last: {told}" if run.text else ""
+    why = f": {lack(run)}" if result.termination_reason == "error" else ""
+    name = run.spec.agent
+    return ToolResult(call.id, f"The agent `{name}` did not finish ({result.termination_reason}{why}).{has}", is_error=True)

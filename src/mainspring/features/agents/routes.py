@@ -1,0 +1,182 @@
+"""`/v1/agents`: what agents there are, and one of them at work, once or until it is done."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.events import Reason
+from mainspring.core.history import History
+from mainspring.core.items import Json, encode
+from mainspring.core.run import Run, fold, open_run
+from mainspring.core.spec import Caller
+from mainspring.engine.engine import Handle
+from mainspring.features.agents.agent_definition import AgentDefinition
+from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, tool_loop_result
+from mainspring.features.agents.agent_runtime import failure
+from mainspring.features.agents.agent_stream import ToolLoopEvent, told
+from mainspring.features.responses.order import runtime_of
+from mainspring.features.responses.request import Metadata, Name, read
+from mainspring.features.responses.routes import body_of, ended, raise_failure
+from mainspring.http.auth import caller_of, ordered_by
+from mainspring.http.faults import Fault, json_response
+from mainspring.http.streams import EventStream
+from mainspring.http.wire import without_addresses
+
+Count = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/agents/{name}/invoke`. `domain` is the field that the task is from, for the agent to know; `metadata`
+    and `store` are those of the response that its run is."""
+
+    inputs: Json = {}
+    model: Name | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    effort: Literal["low", "medium", "high"] | None = None
+    domain: Name = ""
+    metadata: Metadata = {}
+    store: bool = True
+
+
+class InvokeAgentIteratively(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream."""
+
+    max_iterations: Count = 20
+    max_tool_calls_per_iteration: Count = 5
+    enable_double_confirmation: bool = True
+    error_threshold: Count = 3
+    tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    loop_detection_threshold: Annotated[int, Meta(ge=0, le=1000)] = 3
+    autonomy_level: Annotated[int, Meta(ge=0, le=3)] | None = None
+
+    @property
+    def config(self) -> ToolLoopConfig:
+        return ToolLoopConfig(**{name: getattr(self, name) for name in ToolLoopConfig.__struct_fields__})
+
+
+class InvokedAgent(Struct, frozen=True):
+    """`run_id` is the response that `GET /v1/responses/{response_id}` shows."""
+
+    agent: str
+    output: Json
+    tokens_used: int
+    model: str
+    run_id: str
+
+
+class InvokedAgentIteratively(Struct, frozen=True):
+    agent: str
+    output: Json
+    raw_response: str
+    tokens_used: int
+    model: str
+    iterations: int
+    tool_calls_made: int
+    tools_used: tuple[str, ...]
+    termination_reason: str
+    run_id: str
+
+
+class Agents(Struct, frozen=True):
+    data: Sequence[AgentDefinition]
+    object: str = "list"
+
+
+class AgentRoutes:
+    """Every endpoint under `/v1/agents`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list(self, request: Request) -> HttpResponse:
+        """The agents that there are, by name."""
+        return json_response(Agents(list(runtime_of(self._engine).registry.agents.values())))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """An agent as it is defined."""
+        return json_response(runtime_of(self._engine).registry.get(_name(request)))
+
+    async def invoke(self, request: Request) -> HttpResponse:
+        """Has an agent answer in one turn, without tools."""
+        body = read(await body_of(request), InvokeAgent)
+        handle = await self._start(request, body, None)
+        await ended(handle, request)
+        run = handle.run
+        if not has_answered(run):
+            _raise_failure(run)
+            raise Fault(502, "run_failed", without_addresses(failure(run).message))
+        result = tool_loop_result(run)
+        return json_response(InvokedAgent(run.spec.agent, result.output, result.tokens_used, result.model, result.run_id))
+
+    async def invoke_iterative(self, request: Request) -> HttpResponse:
+        """Has an agent work with tools until it is done."""
+        body = read(await body_of(request), InvokeAgentIteratively)
+        handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
+        await ended(handle, request)
+        _raise_failure(handle.run)
+        result = tool_loop_result(handle.run)
+        return json_response(InvokedAgentIteratively(agent=handle.run.spec.agent, **asdict(result)))
+
+    async def stream_iterative(self, request: Request) -> HttpResponse:
+        """The same, told as it happens; the last event is always `completed`."""
+        body = read(await body_of(request), InvokeAgentIteratively)
+        handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
+        return EventStream(_frames(handle), {}, handle.request_cancel, end=b"")
+
+    async def _start(
+        self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
+    ) -> Handle:
+        runtime, name, caller = runtime_of(self._engine), _name(request), caller_of(request)
+        order = await runtime.order(
+            name,
+            body.inputs,
+            config,
+            model=body.model,
+            temperature=body.temperature,
+            effort=body.effort,
+            domain=body.domain,
+            autonomy_level=autonomy_level,
+            metadata=body.metadata,
+            store=body.store,
+            tenant=caller.tenant,
+            caller=Caller(caller.subject, caller.tools),
+        )
+        return await self._engine.start(ordered_by(request, order))
+
+
+def _raise_failure(run: Run) -> None:
+    """As for a response; but a model that failed is somebody else's failure, whatever it calls that."""
+    try:
+        raise_failure(run)
+    except Fault as fault:
+        if fault.status == 500 and run.reason in (Reason.PROVIDER_ERROR, Reason.ERRORS_IN_ROW):
+            raise Fault(502, fault.code, fault.message, param="model") from None
+        raise
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["name"])
+
+
+async def _frames(handle: Handle) -> AsyncIterator[list[bytes]]:
+    """The run's events as server-sent ones, as many at a time as there are."""
+    run: Run | None = None
+    async for batch in handle.batches():
+        frames: list[bytes] = []
+        for record in batch:
+            before, run = run, open_run(record, History()) if run is None else fold(run, record)
+            frames += [b"data: %b\n\n" % encode(_shown(event)) for event in told(before, record, run)]
+        if frames:
+            yield frames
+
+
+def _shown(event: ToolLoopEvent) -> ToolLoopEvent:
+    """What a client may know: where the backend is does not concern it."""
+    if event.event_type != "error":
+        return event
+    return replace(event, data={**event.data, "message": without_addresses(str(event.data["message"]))})

@@ -1,0 +1,86 @@
+"""`/v1/approvals`: what waits for a person, and the answer to it."""
+
+from typing import Annotated, get_args
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
+from mainspring.engine.approvals import EXPIRED, SPENT, State
+from mainspring.features.approvals.pending import Answered, Approvals
+from mainspring.features.responses.request import Name, read
+from mainspring.features.responses.routes import Page, body_of, ended, one_of, page_of, raise_failure, told_to
+from mainspring.http.auth import caller_of
+from mainspring.http.faults import Fault, json_response
+from mainspring.http.wire import Dialect, shown
+
+_STATES: dict[str, State] = {state: state for state in get_args(State)}
+_STATUSES = {SPENT: 409, EXPIRED: 410}
+
+
+class AnswerApproval(Struct):
+    """The body of `POST /v1/approvals/{approval_id}`. With a `digest`, only the call that has it is answered."""
+
+    approve: bool
+    reason: Annotated[str, Meta(max_length=4096)] | None = None
+    digest: Name | None = None
+    background: bool | None = None
+
+
+class ApprovalRoutes:
+    """Every endpoint under `/v1/approvals`."""
+
+    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+        self._approvals = Approvals(engine, {spec.label for spec in engine.mcp.servers})
+        self._dialect = dialect
+
+    async def list(self, request: Request) -> HttpResponse:
+        """What waits for a person, or has waited, newest first."""
+        limit, newest_first, after = page_of(request)
+        found = await self._approvals.list(
+            tenant=caller_of(request).tenant,
+            state=one_of(request, "state", _STATES),
+            limit=limit,
+            after=after,
+            newest_first=newest_first,
+        )
+        ids = [approval.id for approval in found.approvals]
+        return json_response(Page(found.approvals, ids[0] if ids else None, ids[-1] if ids else None, found.has_more))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """One call that waits for a person, or has waited."""
+        return json_response(await self._approvals.get(_id(request), tenant=caller_of(request).tenant))
+
+    async def answer(self, request: Request) -> HttpResponse:
+        """Approves or refuses a call; the response that goes on, or the approval (202) while other calls of it wait."""
+        body = read(await body_of(request), AnswerApproval)
+        answered = await self._answered(request, body)
+        if (handle := answered.handle) is None:
+            return json_response(answered.approval, 202)
+        if body.background is False:
+            await ended(handle, request)
+            raise_failure(handle.run)
+        return json_response(shown(handle.response, told_to(request, self._dialect)))
+
+    async def _answered(self, request: Request, body: AnswerApproval) -> Answered:
+        caller = caller_of(request)
+        try:
+            return await self._approvals.answer(
+                _id(request),
+                approve=body.approve,
+                reason=body.reason,
+                digest=body.digest,
+                tenant=caller.tenant,
+                by=caller.subject,
+                background=body.background is not False,
+            )
+        except InvalidRequest as error:
+            if (status := _STATUSES.get(error.code)) is None:
+                raise
+            raise Fault(status, error.code, error.message, param="approval_id") from None
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["approval_id"])

@@ -1,0 +1,190 @@
+"""The budget of a run at the gate.
+
+Theory of operation. The order for a run carries its budget, so its log does too. What the run has used is derived from that log:
+turns, time, tokens, and the calls that were allowed. Nothing else is remembered, so a call gets the same verdict whether the run
+is waited for, streamed, in the background, or taken up again by another process. Enforcers are kept only not to count twice.
+
+| decision | verdict |
+|---|---|
+| ALLOWED | allow |
+| WARNED | allow, and the warning is in the log |
+| ESCALATED | a person is asked |
+| BLOCKED | deny; the run ends for its budget if the decision says so |
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.allowance import spent
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import Reason
+from mainspring.core.items import FunctionCall, Json
+from mainspring.core.run import Call, Run
+from mainspring.core.spec import STEP_MODEL, Price, Purse, RunSpec
+from mainspring.features.budgets.budget import AutonomyBudget, State
+from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.budgets.enforce import Decision, EnforcementResult, strictest
+from mainspring.features.budgets.enforcement import EnforcementContext, Spent, least, tightest
+from mainspring.features.budgets.enforcer import RuntimeEnforcer
+from mainspring.features.governance.declared import served
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.ports import Allow, Ask, Deny, Verdict
+
+REMEMBERED: Final = 256
+
+
+class _Counted(Struct):
+    """Enforcers for each layer of a run's budget that have counted its first calls, up to `last`. `source` is that budget."""
+
+    source: Json
+    enforcers: tuple[RuntimeEnforcer, ...]
+    calls: int = 0
+    last: FunctionCall | None = None
+
+
+class Budgeted:
+    """Judges by the budget of the run; a run without one passes. The client's own tools are not its concern.
+
+    `state` says how a shared budget stands at the moment, None if it is not shared: one that was suspended stops its runs.
+    `signals` are the stop conditions that hold for a run as somebody else has found.
+    """
+
+    name = "budget"
+
+    def __init__(
+        self,
+        state: Callable[[str, str], Awaitable[State | None]] | None = None,
+        signals: Callable[[Run], Collection[str]] | None = None,
+    ) -> None:
+        # The parser of commands has its own time limit; only where the state comes from can keep the gate waiting.
+        self.never_waits = state is None
+        self._state, self._signals = state, signals
+        self._reader = Reader()
+        self._known: OrderedDict[str, _Counted] = OrderedDict()
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        tool = served(call, run)
+        if run.spec.budget is None or tool is None:
+            return Allow()
+        enforcers = await self._counted(run, run.spec.budget)
+        await self._look_up(run, enforcers[0])
+        signals = frozenset(self._signals(run) if self._signals is not None else ())
+        made = await context_of(call.item, tool, self._reader)
+        context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
+        return verdict_of(strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
+
+    async def _look_up(self, run: Run, enforcer: RuntimeEnforcer) -> None:
+        """Only the first layer is ever shared."""
+        if self._state is not None:
+            state = await self._state(run.spec.tenant, enforcer.budget.budget_id)
+            enforcer.budget = enforcer.budget if state is None else replace(enforcer.budget, state=state)
+
+    async def _counted(self, run: Run, source: Json) -> tuple[RuntimeEnforcer, ...]:
+        """Enforcers that have counted all of this run. The calls of a run are judged one after the other."""
+        known = self._known.get(run.spec.id)
+        if known is None or known.source is not source or not _continues(known, run):
+            layers = msgspec.convert(source, AutonomyBudget).layers
+            enforcers = tuple([RuntimeEnforcer(layer, reader=self._reader) for layer in layers])
+            known = self._known[run.spec.id] = _Counted(source, enforcers)
+        self._known.move_to_end(run.spec.id)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        for item in run.allowed[known.calls :]:
+            context = await _made(item, run.spec, self._reader)
+            for enforcer in known.enforcers:
+                enforcer.count(context)
+            known.calls, known.last = known.calls + 1, item
+        for enforcer in known.enforcers:
+            enforcer.measure(measured(run, enforcer.budget) + delegated_by(run, enforcer.budget))
+        return known.enforcers
+
+
+def _continues(known: _Counted, run: Run) -> bool:
+    """Whether what was counted is the beginning of this run."""
+    return known.calls <= len(run.allowed) and (not known.calls or run.allowed[known.calls - 1] is known.last)
+
+
+def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> Decision:
+    return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
+
+
+async def spent_by(run: Run, reader: Reader, budget: AutonomyBudget | None = None) -> Spent:
+    """What this run has used of a budget as its log tells; of its own, which it must have, if none is named."""
+    budget = budget or budget_of(run.spec)
+    assert budget is not None, "only a run with a budget can use it"
+    enforcer = RuntimeEnforcer(budget, reader=reader)
+    for item in run.allowed:
+        enforcer.count(await _made(item, run.spec, reader))
+    enforcer.measure(measured(run, budget))
+    return enforcer.spent
+
+
+async def _made(item: FunctionCall, spec: RunSpec, reader: Reader) -> EnforcementContext:
+    """What a call that was allowed did."""
+    tool = spec.tool(item.name)
+    assert tool is not None, "only a tool of the run is ever allowed"
+    return await context_of(item, tool, reader)
+
+
+def budget_of(spec: RunSpec) -> AutonomyBudget | None:
+    return None if spec.budget is None else msgspec.convert(spec.budget, AutonomyBudget)
+
+
+def measured(run: Run, budget: AutonomyBudget) -> Spent:
+    """What a run has used of turns, time, tokens and money."""
+    usage, price = spent(run), budget.price(run.spec.model)
+    cost = 0.0 if price is None else price.of(usage)
+    turns = 0 if run.spec.model == STEP_MODEL else run.turns
+    return Spent(iterations=turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
+
+
+def delegated_by(run: Run, budget: AutonomyBudget) -> Spent:
+    """What other runs have used on behalf of this one's calls. They account for it themselves where a budget is shared."""
+    used, price = run.delegated, budget.price(run.spec.model)
+    cost = 0.0 if price is None else price.of(used.usage)
+    return Spent(iterations=used.turns, calls=used.calls, tokens=used.usage.total_tokens, cost=cost)
+
+
+def verdict_of(decision: Decision) -> Verdict:
+    match decision.outcome:
+        case EnforcementResult.BLOCKED:
+            stop = Reason.DEADLINE if decision.point == "EF-06" else Reason.BUDGET
+            return Deny(decision.reason, stop if decision.stops else None)
+        case EnforcementResult.ESCALATED:
+            return Ask(f"{decision.reason} This is for `{decision.target}` to decide ({decision.urgency}).")
+        case _:
+            return Allow(decision.reason)
+
+
+def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
+    """The order under this budget: it carries it, and the loop holds its limits between calls too.
+
+    What is counted is this run's alone; `Ledger.admit` has several runs share. Raises `InvalidRequest` if there is not enough
+    left to begin.
+    """
+    most, limits, price = tightest(budget.layers), spec.limits, budget.price(spec.model)
+    if spec.model == STEP_MODEL:
+        # No model is asked: what it does is held to the budget, and what it says costs nothing.
+        most = replace(most, iterations=None, tokens=None, cost=None)
+    for name in ("iterations", "seconds", "tokens", "cost"):
+        if getattr(most, name) == 0:
+            told = f"the budget `{budget.budget_id}` has nothing left of {name}; raise its limit or use another"
+            raise InvalidRequest(told, param="budget", code="budget_exceeded")
+    turns, completion = most.iterations, spec.completion
+    if turns is not None and completion.close is not None:
+        # The closing turn comes on top of the limit that it follows, and must be within the budget too.
+        turns, completion = (turns - 1, completion) if turns > 1 else (turns, replace(completion, close=None))
+    held = replace(
+        limits,
+        budget_turns=least(limits.budget_turns, turns),
+        max_seconds=least(limits.max_seconds, most.seconds),
+        max_tool_calls=least(limits.max_tool_calls, most.calls or None),
+    )
+    purse = None if most.tokens is None and most.cost is None else Purse(most.tokens, most.cost, price or Price(0, 0))
+    whole = msgspec.json.decode(msgspec.json.encode(budget))
+    return replace(spec, limits=held, completion=completion, budget=whole, purse=purse)

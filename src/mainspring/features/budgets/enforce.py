@@ -1,0 +1,193 @@
+"""The decision: `enforce` says whether the next step may happen, and why. Pure: the same question has always the same answer.
+
+| point | asks about | beyond it |
+|---|---|---|
+| EF-01, EF-02 | files read, files written | the call is blocked |
+| EF-03 | commands, and how often each | the call is blocked |
+| EF-04 | hosts, and how many requests | the call is blocked |
+| EF-05, EF-06 | iterations, time | the run stops |
+| EF-07, EF-08 | files modified, lines changed | the call is blocked |
+| calls, tokens, cost | what their names say | the run stops |
+
+What is not listed is blocked unless a trigger has a person asked; what nobody can tell is asked about. Of all that is found the
+strictest stands.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.features.budgets.budget import AutonomyBudget, EscalationTrigger, StopCondition
+from mainspring.features.budgets.budget_scope import Objection, located, objections, rule_for
+from mainspring.features.budgets.enforcement import Ceilings, EnforcementContext, Spent, ceilings
+
+
+class EnforcementResult(StrEnum):
+    ALLOWED = "allowed"
+    WARNED = "warned"
+    ESCALATED = "escalated"
+    BLOCKED = "blocked"
+
+
+class Decision(Struct, frozen=True):
+    """What an enforcement point says. `stops` ends the run; `target` and `urgency` are whom to ask, and how soon."""
+
+    outcome: EnforcementResult = EnforcementResult.ALLOWED
+    point: str = ""
+    reason: str = ""
+    stops: bool = False
+    target: str = ""
+    urgency: str = ""
+
+
+class Measure(Struct, frozen=True):
+    """A limit of a budget. A stock is known only after it was used, so nothing may begin once it is used up."""
+
+    name: str
+    point: str
+    unit: str
+    stops: bool = False
+    is_stock: bool = False
+
+
+MEASURES: Final = (
+    Measure("iterations", "EF-05", "iterations", stops=True),
+    Measure("seconds", "EF-06", "seconds", stops=True, is_stock=True),
+    Measure("calls", "calls", "tool calls", stops=True),
+    Measure("tokens", "tokens", "tokens", stops=True, is_stock=True),
+    Measure("cost", "cost", "in cost", stops=True, is_stock=True),
+    Measure("files", "EF-07", "files modified"),
+    Measure("lines", "EF-08", "lines changed"),
+    Measure("requests", "EF-04", "network requests"),
+)
+_CONDITIONS: Final = {"SC-05": "iterations", "SC-06": "seconds", "SC-07": "files", "SC-08": "lines"}
+_SEVERITY: Final = {outcome: severity for severity, outcome in enumerate(EnforcementResult)}
+_ACTIONS: Final = {
+    "stop": EnforcementResult.BLOCKED,
+    "escalate": EnforcementResult.ESCALATED,
+    "warn": EnforcementResult.WARNED,
+}
+FAILURES: Final = 3
+
+
+def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Decision:
+    """Whether the step may happen. What it would use is counted in; nothing is remembered."""
+    then, limits, outside = after(budget, spent, context), ceilings(budget), tuple(objections(budget, context))
+    found = [
+        *_standing(budget, context),
+        *_exceeded(then, limits),
+        *[_answer(budget, objection) for objection in outside],
+        *_met(budget, then, limits, context, outside),
+    ]
+    return strictest(found)
+
+
+def strictest(found: Sequence[Decision]) -> Decision:
+    """The decision that stands; of mere warnings, all of them."""
+    found = [decision for decision in found if decision.outcome is not EnforcementResult.ALLOWED]
+    if not found:
+        return Decision()
+    worst = max(found, key=lambda decision: (_SEVERITY[decision.outcome], decision.stops))
+    if worst.outcome is not EnforcementResult.WARNED:
+        return worst
+    return Decision(worst.outcome, worst.point, " ".join([decision.reason for decision in found]))
+
+
+def after(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Spent:
+    """What has been used once the step has happened."""
+    commands: dict[str, int] = {}
+    for words in context.commands:
+        if (rule := rule_for(words, budget)) is not None:
+            commands[rule.key] = commands.get(rule.key, 0) + 1
+    return spent + Spent(
+        iterations=context.iterations,
+        calls=context.calls,
+        files=tuple([_named(target, budget, len(spent.files) + n) for n, target in enumerate(context.writes)]),
+        lines=context.lines,
+        requests=len(context.hosts),
+        commands=commands,
+    )
+
+
+def _named(target: str | None, budget: AutonomyBudget, number: int) -> str:
+    """The name that a file counts under. One whose name is not known is another one every time."""
+    if target is None:
+        return f"?{number}"
+    try:
+        return located(target, budget.files.root)
+    except ValueError:
+        return target
+
+
+def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[Decision]:
+    name = budget.budget_id
+    if budget.state != "active":
+        yield _blocked("budget", f"The budget `{name}` is {budget.state}, not active.", stops=True)
+    if budget.expires_at is not None and context.now >= budget.expires_at.timestamp():
+        yield _blocked("budget", f"The budget `{name}` expired at {budget.expires_at.isoformat()}.", stops=True)
+    if budget.limits.max_cost is not None and not context.is_priced:
+        yield _blocked("cost", f"The budget `{name}` limits the cost, and has no price for this model.", stops=True)
+
+
+def _exceeded(then: Spent, limits: Ceilings) -> Iterator[Decision]:
+    for measure in MEASURES:
+        most, used = getattr(limits, measure.name), then.amount(measure.name)
+        if most is not None and (used > most or (measure.is_stock and used >= most)):
+            said = f"The budget allows {most:g} {measure.unit}, and this would be {used:g}."
+            yield _blocked(measure.point, said, stops=measure.stops)
+    for command, most in limits.commands.items():
+        if (used := then.commands.get(command, 0)) > most:
+            yield _blocked("EF-03", f"The budget allows {most} calls of `{command}`, and this would be {used}.")
+
+
+def _answer(budget: AutonomyBudget, objection: Objection) -> Decision:
+    said = f"The budget `{budget.budget_id}` does not cover this ({objection.point}): {objection.why}."
+    trigger = _trigger(budget, objection.point)
+    if objection.severity == "denied" or (objection.severity == "unlisted" and trigger is None):
+        return _blocked(objection.point, said)
+    return _escalated(budget, objection.point, said, trigger)
+
+
+def _trigger(budget: AutonomyBudget, point: str) -> EscalationTrigger | None:
+    if any(condition.id == "SC-10" and condition.action == "escalate" for condition in budget.stop_conditions):
+        return EscalationTrigger(point)
+    return next((trigger for trigger in budget.escalation_triggers if trigger.id == point), None)
+
+
+def _met(
+    budget: AutonomyBudget, then: Spent, limits: Ceilings, context: EnforcementContext, outside: tuple[Objection, ...]
+) -> Iterator[Decision]:
+    """The stop conditions that hold, each with its consequence."""
+    is_violated = any(objection.severity != "unclear" for objection in outside)
+    for condition in budget.stop_conditions:
+        if condition.id == "SC-10":
+            holds = is_violated and condition.action != "escalate"  # that is for those who can still be asked, see `_trigger`
+        elif condition.id == "SC-09":
+            holds = context.failures >= FAILURES
+        elif (measure := _CONDITIONS.get(condition.id)) is not None:
+            most = getattr(limits, measure)
+            holds = most is not None and then.amount(measure) > condition.at * most
+        else:
+            holds = condition.id in context.signals
+        if holds:
+            yield _consequence(budget, condition)
+
+
+def _consequence(budget: AutonomyBudget, condition: StopCondition) -> Decision:
+    told = f": {condition.description}" if condition.description else ""
+    said = f"The stop condition {condition.id} of the budget `{budget.budget_id}` holds{told}."
+    if condition.action == "escalate":
+        return _escalated(budget, condition.id, said, None)
+    return Decision(_ACTIONS[condition.action], condition.id, said, stops=condition.action == "stop")
+
+
+def _blocked(point: str, reason: str, *, stops: bool = False) -> Decision:
+    return Decision(EnforcementResult.BLOCKED, point, reason, stops)
+
+
+def _escalated(budget: AutonomyBudget, point: str, reason: str, trigger: EscalationTrigger | None) -> Decision:
+    target = (trigger and trigger.target) or budget.default_escalation_target
+    urgency = trigger.urgency if trigger is not None else "normal"
+    return Decision(EnforcementResult.ESCALATED, point, reason, target=target, urgency=urgency)

@@ -1,0 +1,350 @@
+"""One budget for many runs, in whatever order, process and machine they share a store.
+
+Theory of operation. The account of a budget is a log of its own: entries are documents under the budget's, numbered from 0, and
+each is added only if no other has taken its number. So there is one order of events, and whoever decided on an old state decides
+again. A run reserves its share before it begins and is held to it: the share is the budget that its order carries, so the run
+works without the ledger from then on. When the run has ended, what it really used takes the place of the share.
+
+Nothing has to happen in time. A share counts as used while it is held, so a run that was killed blocks its share and no more.
+Once it has been resumed and has ended, it is settled; if nobody was there to do so, the next admission does it from the log.
+Where no log tells, because the run was not to be stored or is deleted, the whole share stays used, unless somebody releases it.
+
+So does that of a run which died before its first event: nobody can tell it from one that was deleted.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, assert_never
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.errors import CallerError, InvalidRequest, NotFound
+from mainspring.core.events import Event, RunEnded, RunStarted
+from mainspring.core.history import History, history_of
+from mainspring.core.items import Item, decode
+from mainspring.core.run import Run, replay
+from mainspring.core.spec import RunSpec
+from mainspring.features.budgets.budget import AutonomyBudget, State, moved
+from mainspring.features.budgets.budget_policy import narrowed, spent_by
+from mainspring.features.budgets.enforce import MEASURES
+from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
+from mainspring.features.budgets.preflight import cleared, preflight
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.ports import Document, Store
+
+BUDGET: Final = "budget"
+ENTRY: Final = "budget_entry"
+REMEMBERED: Final = 256
+
+
+class Opened(Struct, frozen=True, tag=True):
+    budget: AutonomyBudget
+
+
+class Moved(Struct, frozen=True, tag=True):
+    state: State
+    by: str = ""
+
+
+class Amended(Struct, frozen=True, tag=True):
+    """Other rules and limits from now on, in the state that the budget is in."""
+
+    budget: AutonomyBudget
+
+
+class Reserved(Struct, frozen=True, tag=True):
+    run_id: str
+    share: Ceilings
+
+
+class Settled(Struct, frozen=True, tag=True):
+    run_id: str
+    spent: Spent
+
+
+Entry = Opened | Amended | Moved | Reserved | Settled
+
+
+class Account(Struct, frozen=True):
+    """A budget as its entries make it: what is used, and what is held for runs that have not been settled."""
+
+    budget: AutonomyBudget
+    entries: int = 1
+    spent: Spent = Spent()
+    held: dict[str, Reserved] = {}
+
+    @property
+    def left(self) -> Ceilings:
+        """What may still be reserved."""
+        most, shares = ceilings(self.budget), [reserved.share for reserved in self.held.values()]
+        rest = {
+            measure.name: _rest(
+                getattr(most, measure.name), self.spent.amount(measure.name), [getattr(share, measure.name) for share in shares]
+            )
+            for measure in MEASURES
+        }
+        commands = {
+            key: int(_rest(limit, self.spent.commands.get(key, 0), [share.commands.get(key) for share in shares]) or 0)
+            for key, limit in most.commands.items()
+        }
+        return msgspec.convert({**rest, "commands": commands}, Ceilings, strict=False)
+
+
+def fold(account: Account, entry: Entry) -> Account:
+    """The account one entry later."""
+    account = replace(account, entries=account.entries + 1)
+    match entry:
+        case Moved(state, by):
+            return replace(account, budget=moved(account.budget, state, by=by))
+        case Reserved(run_id):
+            return replace(account, held={**account.held, run_id: entry})
+        case Settled(run_id, spent):
+            held = {id: reserved for id, reserved in account.held.items() if id != run_id}
+            return replace(account, held=held, spent=account.spent + spent)
+        case Amended(budget):
+            return replace(account, budget=replace(budget, state=account.budget.state, approved_by=account.budget.approved_by))
+        case Opened():
+            raise InvalidRequest(f"budget `{account.budget.budget_id}` has been opened already")
+        case _:
+            assert_never(entry)
+
+
+def share_of(left: Ceilings, spec: RunSpec, at_most: Ceilings) -> Ceilings:
+    """What a run gets: what it may use by its own limits and by `at_most`, as far as that is left."""
+    limits, last = spec.limits, spec.completion.close is not None
+    commands = {key: least(rest, at_most.commands.get(key)) or 0 for key, rest in left.commands.items()}
+    return Ceilings(
+        least(left.iterations, at_most.iterations, None if limits.max_turns is None else limits.max_turns + last),
+        least(left.seconds, at_most.seconds, limits.max_seconds),
+        least(left.calls, at_most.calls, limits.max_tool_calls),
+        least(left.files, at_most.files),
+        least(left.lines, at_most.lines),
+        least(left.requests, at_most.requests),
+        least(left.tokens, at_most.tokens, limits.max_tokens),
+        least(left.cost, at_most.cost),
+        commands,
+    )
+
+
+def least_of(one: Ceilings, other: Ceilings) -> Ceilings:
+    """The stricter of each two."""
+    names = [name for name in Ceilings.__struct_fields__ if name != "commands"]
+    commands = {key: least(one.commands.get(key), other.commands.get(key)) or 0 for key in {**one.commands, **other.commands}}
+    return replace(one, **{name: least(getattr(one, name), getattr(other, name)) for name in names}, commands=commands)
+
+
+def limited(budget: AutonomyBudget, share: Ceilings) -> AutonomyBudget:
+    """The budget with these limits for its own."""
+    minutes = None if share.seconds is None else share.seconds / 60
+    limits = replace(
+        budget.limits, max_iterations=share.iterations, max_duration_minutes=minutes, max_tool_calls=share.calls,
+        max_files_modified=share.files, max_lines_changed=share.lines, max_tokens=share.tokens, max_cost=share.cost,
+    )  # fmt: skip
+    commands = tuple([replace(rule, max_calls=share.commands.get(rule.key, rule.max_calls)) for rule in budget.allowed_commands])
+    network = replace(budget.network, max_requests=share.requests)
+    return replace(budget, limits=limits, allowed_commands=commands, network=network)
+
+
+class Ledger:
+    """Keeps the accounts of budgets in a store. As a sink of the engine, it settles runs as they end."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = store, clock
+        self._reader = Reader()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
+        """Raises `InvalidRequest` if the tenant has a budget of this id."""
+        first = Document(ENTRY, "0", msgspec.json.encode(Opened(budget)), tenant, budget.budget_id)
+        if not await self._store.put([Document(BUDGET, budget.budget_id, b"{}", tenant), first], if_absent=True):
+            raise InvalidRequest(f"budget `{budget.budget_id}` is there already; give the new one its own id")
+        return Account(budget)
+
+    async def keep(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
+        """The account of this budget, opened if there is none yet, and with these rules from now on if it had others."""
+
+        def amended(account: Account) -> Amended | None:
+            state, by = account.budget.state, account.budget.approved_by
+            return None if replace(budget, state=state, approved_by=by) == account.budget else Amended(budget)
+
+        try:
+            await self.account(budget.budget_id, tenant=tenant)
+        except NotFound:
+            with suppress(InvalidRequest):  # somebody was quicker
+                return await self.open(budget, tenant=tenant)
+        return await self._add(tenant, budget.budget_id, amended)
+
+    async def accounts(self, *, tenant: str = "") -> Sequence[Account]:
+        """All accounts of a tenant, oldest first."""
+        return [await self.account(found.id, tenant=tenant) for found in await self._store.documents(BUDGET, tenant=tenant)]
+
+    async def account(self, budget_id: str, *, tenant: str = "") -> Account:
+        """Raises `NotFound`."""
+        known = self._known.get((tenant, budget_id), _Known())
+        found = await self._store.documents(ENTRY, tenant=tenant, parent=budget_id, after=known.number)
+        account = known.account
+        for entry in [_entries.decode(document.body) for document in found]:
+            account = Account(entry.budget) if isinstance(entry, Opened) else fold(_opened(account, budget_id), entry)
+        if found:
+            self._remember((tenant, budget_id), _Known(account, found[-1].number))
+        return _opened(account, budget_id)
+
+    async def state(self, tenant: str, budget_id: str) -> State | None:
+        """How the budget stands, None if it is not shared."""
+        try:
+            return (await self.account(budget_id, tenant=tenant)).budget.state
+        except NotFound:
+            return None
+
+    async def move(self, budget_id: str, state: State, *, by: str = "", tenant: str = "") -> Account:
+        """Moves the budget on in its life. Raises `InvalidRequest` if there is no way there, and `NotFound`."""
+
+        def next_state(account: Account) -> Moved:
+            moved(account.budget, state)
+            return Moved(state, by)
+
+        return await self._add(tenant, budget_id, next_state)
+
+    async def admit(
+        self, spec: RunSpec, budget_id: str, *, at_most: Ceilings | None = None, overlays: tuple[AutonomyBudget, ...] = ()
+    ) -> RunSpec:
+        """Reserves a share for the run, and returns its order under that share and the overlays.
+
+        Without limits of its own, nor `at_most`, it takes all that is left. Raises `NotFound`, and `InvalidRequest` if preflight
+        fails or too little is left. A run that was admitted before gets the share that it had.
+        """
+        await self.settle_ended(budget_id, tenant=spec.tenant)
+
+        def reserved(account: Account) -> Reserved | None:
+            if spec.id in account.held:
+                return None
+            cleared(preflight(spec, account.budget, spec.tools, self._clock()))
+            share = share_of(account.left, spec, at_most or Ceilings())
+            try:
+                narrowed(spec, limited(account.budget, share))
+            except InvalidRequest as error:
+                holders = ", ".join([f"`{run_id}`" for run_id in account.held]) or "none"
+                told = f"{error.message}; held by runs: {holders}"
+                raise InvalidRequest(told, param=error.param, code=error.code) from None
+            return Reserved(spec.id, share)
+
+        account = await self._add(spec.tenant, budget_id, reserved)
+        return narrowed(spec, replace(limited(account.budget, account.held[spec.id].share), overlays=overlays))
+
+    async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
+        """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
+        the budget is, if not the run's."""
+        spent = await spent_by(run, self._reader)
+        # Files of unknown name are this run's and nobody else's.
+        files = tuple([f"{run.spec.id}{name}" if name.startswith("?") else name for name in spent.files])
+        payer = run.spec.tenant if tenant is None else tenant
+        return await self._settle(payer, budget_id, run.spec.id, replace(spent, files=files))
+
+    async def settle_ended(self, budget_id: str, *, tenant: str = "") -> Account:
+        """Settles every share whose run has ended without anybody there to do so."""
+        account = await self.account(budget_id, tenant=tenant)
+        for reserved in account.held.values():
+            if not await self._has_ended(reserved.run_id):
+                continue
+            try:
+                account = await self.settle(await self._reread(reserved.run_id), budget_id, tenant=tenant)
+            except CallerError:
+                account = await self._settle(tenant, budget_id, reserved.run_id, _whole(reserved))
+        return account
+
+    async def release(self, run_id: str, budget_id: str, *, tenant: str = "") -> Account:
+        """Gives back the share of a run that never began. Raises `InvalidRequest` if the store knows that it did."""
+        try:
+            await self._store.load(run_id)
+        except NotFound:
+            return await self._settle(tenant, budget_id, run_id, Spent())
+        raise InvalidRequest(f"run `{run_id}` has begun; its share is settled when it has ended")
+
+    async def __call__(self, run: Run, event: Event) -> None:
+        if isinstance(event, RunEnded) and isinstance(named := (run.spec.budget or {}).get("budget_id"), str):
+            try:
+                await self.settle(run, named)
+            except NotFound:
+                return  # a budget of its own, which nobody shares
+
+    async def _has_ended(self, run_id: str) -> bool:
+        try:
+            return (await self._store.load(run_id)).response is not None
+        except NotFound:
+            return False
+
+    async def _reread(self, run_id: str) -> Run:
+        """The run at its end. Raises a `CallerError` if what it continued is gone."""
+        log = await self._store.events(run_id)
+        assert isinstance(log[0].event, RunStarted)
+        spec, history = log[0].event.spec, History()
+        tenant = spec.tenant
+        if (conversation := spec.conversation) is not None:
+            items = await self._store.documents(ITEM, tenant=tenant, parent=conversation.id)
+            known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
+            history = joined(known, conversation.waiting)
+        elif spec.parent is not None:
+            history = history_of(await self._store.history(spec.parent, tenant=tenant))
+        return replay(log, history)
+
+    async def _settle(self, tenant: str, budget_id: str, run_id: str, spent: Spent) -> Account:
+        return await self._add(tenant, budget_id, lambda account: Settled(run_id, spent) if run_id in account.held else None)
+
+    async def _add(self, tenant: str, budget_id: str, decide: Callable[[Account], Entry | None]) -> Account:
+        """Adds what `decide` makes of the account as it stands; None adds nothing. It is asked again if another was faster."""
+        while True:
+            account = await self.account(budget_id, tenant=tenant)
+            if (entry := decide(account)) is None:
+                return account
+            document = Document(ENTRY, str(account.entries), msgspec.json.encode(entry), tenant, budget_id)
+            if await self._store.put([document], if_absent=True):
+                return fold(account, entry)
+            self._known.pop((tenant, budget_id), None)
+
+    def _remember(self, key: tuple[str, str], known: "_Known") -> None:
+        self._known[key] = known
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+
+class _Known(Struct, frozen=True):
+    """An account up to the entry of this number."""
+
+    account: Account | None = None
+    number: int | None = None
+
+
+def _opened(account: Account | None, budget_id: str) -> Account:
+    if account is None:
+        raise NotFound(f"budget `{budget_id}` does not exist; open it first")
+    return account
+
+
+def _rest(most: float | None, used: float, shares: list[float | None]) -> float | None:
+    """What is left of a limit. A share without one can be only of a budget without one."""
+    return None if most is None else max(most - used - sum([share for share in shares if share is not None]), 0)
+
+
+def _whole(reserved: Reserved) -> Spent:
+    """All of a share, as if it had been used."""
+    share = reserved.share
+    return Spent(
+        share.iterations or 0,
+        share.seconds or 0.0,
+        share.calls or 0,
+        tuple([f"{reserved.run_id}?{number}" for number in range(share.files or 0)]),
+        share.lines or 0,
+        share.requests or 0,
+        share.tokens or 0,
+        share.cost or 0.0,
+        share.commands,
+    )
+
+
+_entries = msgspec.json.Decoder(Entry)

@@ -1,0 +1,155 @@
+"""Which budget a run works under: the operator's, narrowed by what its order asks for.
+
+Theory of operation. A `Plan` is the operator's word. With `per` run, every run has the whole budget for itself. With `per` key or
+tenant there is one account for all runs of a key or a tenant, kept by the `Ledger`: each run reserves a share of it before it
+begins. An order may bring a budget of its own (an agent's) and name a level in its metadata; both become overlays, so they narrow
+and never widen. A run that a person's approval continues goes on under what the paused one had, less what that has used.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.core.run import Run
+from mainspring.core.spec import RunSpec
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
+from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, narrowed, spent_by
+from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
+from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
+from mainspring.features.budgets.preflight import cleared, preflight
+from mainspring.features.governance.shell_reader import Reader
+from mainspring.ports import Store
+
+LEVEL: Final = "mainspring_autonomy_level"
+
+
+class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+    """The budget of every run, or of those of one key or tenant together. `tenants` have others.
+
+    `share` is how much of each limit of an account one run may reserve, so that several fit in at a time.
+    """
+
+    budget: AutonomyBudget
+    per: Literal["run", "key", "tenant"] = "run"
+    share: Share = 0.2
+    tenants: dict[str, AutonomyBudget] = {}
+
+    def budget_for(self, spec: RunSpec) -> AutonomyBudget:
+        budget, key = self.tenants.get(spec.tenant, self.budget), spec.caller.subject
+        return replace(budget, budget_id=f"{budget.budget_id}.{key}") if self.per == "key" and key else budget
+
+
+class Before(Struct, frozen=True):
+    """What the run was under that a person's answer lets go on, and that run, if it is still there."""
+
+    budget: Json | None = None
+    run: Run | None = None
+
+    @property
+    def layers(self) -> tuple[AutonomyBudget, ...]:
+        return () if self.budget is None else msgspec.convert(self.budget, AutonomyBudget).layers
+
+
+_NOTHING: Final = Before()
+
+
+class Admission:
+    """Puts orders under their budgets. `policy` judges by those, `ledger` has the accounts of shared ones.
+
+    `root` is the folder that relative paths are in, where a budget does not say.
+    """
+
+    def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "", clock: Callable[[], float] = time.time) -> None:
+        self.plan, self.ledger = plan, Ledger(store, clock=clock)
+        self.is_shared = plan is not None and plan.per != "run"
+        self.policy = Budgeted(self.ledger.state if self.is_shared else None)
+        self._root, self._clock, self._reader = root, clock, Reader()
+
+    async def admit(self, spec: RunSpec, before: Before = _NOTHING) -> RunSpec:
+        """The order under its budget, if it has one. Raises `InvalidRequest` if preflight fails or too little is left, before
+        anything is reserved."""
+        own = None if self.plan is None else self._own(self.plan, spec, before)
+        first = None if own is None else self._rooted(replace(own, overlays=()))
+        asked = self._asked(spec, first, before, () if own is None else own.overlays)
+        for budget in asked:
+            cleared(preflight(spec, budget, spec.tools, self._clock()))
+        left = [await self._left(budget, before) for budget in asked]
+        if first is not None and self.is_shared:
+            return await self._reserved(spec, first, tuple(left))
+        if first is not None:
+            cleared(preflight(spec, first, spec.tools, self._clock()))
+            left = [await self._left(first, before), *left]
+        return narrowed(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
+
+    async def withdraw(self, spec: RunSpec) -> None:
+        """Gives back what was reserved for a run that did not begin."""
+        for account in await self.ledger.accounts(tenant=spec.tenant) if self.is_shared else ():
+            if spec.id in account.held:
+                await self.ledger.release(spec.id, account.budget.budget_id, tenant=spec.tenant)
+
+    def _own(self, plan: Plan, spec: RunSpec, before: Before) -> AutonomyBudget:
+        """The operator's budget. A run that goes on is paid from where it was, whoever has approved it."""
+        budget = plan.budget_for(spec)
+        account = next((layer.budget_id for layer in before.layers[:1]), "")
+        is_ours = plan.per == "key" and account.startswith(f"{budget.budget_id.removesuffix(f'.{spec.caller.subject}')}.")
+        return replace(budget, budget_id=account) if is_ours else budget
+
+    async def _reserved(self, spec: RunSpec, budget: AutonomyBudget, overlays: tuple[AutonomyBudget, ...]) -> RunSpec:
+        assert self.plan is not None
+        await self.ledger.keep(budget, tenant=spec.tenant)
+        most = least_of(_part(ceilings(budget), self.plan.share), tightest(overlays))
+        return await self.ledger.admit(spec, budget.budget_id, at_most=most, overlays=overlays)
+
+    def _asked(
+        self, spec: RunSpec, first: AutonomyBudget | None, before: Before, more: tuple[AutonomyBudget, ...]
+    ) -> list[AutonomyBudget]:
+        """What holds besides: the operator's overlays, what the order brings, and what the run had that goes on with it.
+        Whoever continues a run cannot leave that out."""
+        given = budget_of(spec)
+        layers = [*more, *(() if given is None else given.layers), *before.layers]
+        own = {layer.budget_id: replace(layer, overlays=()) for layer in reversed(layers)}
+        found = [layer for layer in reversed(own.values()) if first is None or not _is_again(layer, first)]
+        if (level := spec.metadata.get(LEVEL)) is not None:
+            if level not in ("0", "1", "2", "3"):
+                raise InvalidRequest(f"metadata.{LEVEL} must be 0, 1, 2 or 3, not `{level[:40]}`", param="metadata")
+            if (named := LEVELS[int(level)]).budget_id not in [budget.budget_id for budget in found]:
+                found.append(named)
+        prices = {} if first is None else first.prices
+        return [replace(self._rooted(budget), prices={**budget.prices, **prices}) for budget in found]
+
+    def _rooted(self, budget: AutonomyBudget) -> AutonomyBudget:
+        return budget if budget.files.root else replace(budget, files=replace(budget.files, root=self._root))
+
+    async def _left(self, budget: AutonomyBudget, before: Before) -> AutonomyBudget:
+        """The budget, less what the run that goes on has used of it."""
+        for layer in before.layers if before.run is not None else ():
+            if layer.budget_id == budget.budget_id and before.run is not None:
+                used = await spent_by(before.run, self._reader, layer) + delegated_by(before.run, layer)
+                return limited(budget, least_of(Account(layer, spent=used).left, ceilings(budget)))
+        return budget
+
+
+def _is_again(layer: AutonomyBudget, first: AutonomyBudget) -> bool:
+    """Whether this is the operator's budget, as an order has it that was under it before: all but its limits is the same."""
+    return replace(limited(layer, ceilings(first)), state=first.state, approved_by=first.approved_by) == first
+
+
+def _part(most: Ceilings, share: float) -> Ceilings:
+    """A share of each limit, but never less than one of what is counted."""
+    whole = {
+        name: None if (limit := getattr(most, name)) is None else _portion(limit, share)
+        for name in Ceilings.__struct_fields__
+        if name != "commands"
+    }
+    commands = {key: _portion(limit, share) for key, limit in most.commands.items()}
+    return msgspec.convert({**whole, "commands": commands}, Ceilings)
+
+
+def _portion(limit: float, share: float) -> float:
+    return min(max(int(limit * share), 1), limit) if isinstance(limit, int) else limit * share

@@ -1,0 +1,28 @@
+"""`/v1/budgets`: the accounts of shared budgets, what is used of them and what is left."""
+
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.features.budgets.statement import statement
+from mainspring.features.responses.routes import Page
+from mainspring.http.auth import caller_of
+from mainspring.http.faults import json_response
+
+
+class BudgetRoutes:
+    """Every endpoint under `/v1/budgets`. Budgets of single runs have no account, and are not listed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._ledger = engine.admission.ledger
+
+    async def list(self, request: Request) -> HttpResponse:
+        """The budgets of the tenant, oldest first."""
+        told = [statement(account) for account in await self._ledger.accounts(tenant=caller_of(request).tenant)]
+        ids = [budget.id for budget in told]
+        return json_response(Page(told, ids[0] if ids else None, ids[-1] if ids else None, False))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """One budget of the tenant."""
+        budget_id = str(request.path_params["budget_id"])
+        return json_response(statement(await self._ledger.account(budget_id, tenant=caller_of(request).tenant)))

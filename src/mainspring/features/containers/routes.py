@@ -1,0 +1,259 @@
+"""The Containers API: the workspaces of `shell` and `code_interpreter`, made, listed and removed, and files in and out of them.
+
+A container belongs to a tenant and lives in memory, like the code that runs in it. A file's id follows from its path, so nothing
+is kept of files but the files themselves: what code writes is there as well as what was sent.
+"""
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from email.message import Message
+from email.utils import collapse_rfc2231_value
+from hashlib import sha256
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.items import Json
+from mainspring.features.governance.caller_scopes import EXECUTE
+from mainspring.features.responses.request import read
+from mainspring.features.responses.routes import Deleted, Page, body_of, bytes_of, page_of
+from mainspring.http.auth import caller_of
+from mainspring.http.faults import Fault, json_response
+from mainspring.tools.builtin.builtins import JAILED
+from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
+from mainspring.tools.sandbox.sandbox_port import Entry
+
+LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
+
+# Those of RFC 8187 and its forerunners. Python knows others, which unpack or execute what they are given.
+_CHARSETS: Final = ("utf-8", "iso-8859-1", "us-ascii")
+
+_BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
+
+
+class ExpiresAfter(Struct, frozen=True):
+    minutes: Annotated[int, Meta(ge=1, le=LONGEST_MINUTES)]
+    anchor: Literal["last_active_at"] = "last_active_at"
+
+
+class CreateContainer(Struct):
+    """The body of `POST /v1/containers`."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    expires_after: ExpiresAfter | None = None
+    file_ids: tuple[str, ...] | None = None
+    memory_limit: str | None = None
+    network_policy: Json | None = None
+    skills: tuple[Json, ...] | None = None
+
+
+class CreateFile(Struct):
+    """The body of `POST /v1/containers/{container_id}/files`, unless it is a form with a `file`."""
+
+    file_id: str | None = None
+
+
+class ContainerObject(Struct, frozen=True):
+    id: str
+    created_at: int
+    last_active_at: int
+    name: str
+    expires_after: ExpiresAfter
+    status: str = "running"
+    object: str = "container"
+
+
+class ContainerFile(Struct, frozen=True):
+    """`path` is relative to the folder that code starts in; `source` is `user` for what was sent, else `assistant`."""
+
+    id: str
+    bytes: int
+    container_id: str
+    created_at: int
+    path: str
+    source: Literal["user", "assistant"]
+    object: str = "container.file"
+
+
+class ContainerRoutes:
+    """Every endpoint under `/v1/containers`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def create(self, request: Request) -> HttpResponse:
+        _check_scope(request)
+        body = read(await body_of(request) or b"{}", CreateContainer)
+        for name in ("file_ids", "memory_limit", "network_policy", "skills"):
+            if getattr(body, name):
+                raise InvalidRequest(
+                    f"`{name}` cannot be set here; make the container without it, and send files to it", param=name
+                )
+        seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
+        tenant = caller_of(request).tenant
+        return json_response(_shown(await self._containers.create(tenant, self._engine.new_id("cntr"), body.name, seconds)))
+
+    async def list(self, request: Request) -> HttpResponse:
+        wanted = request.query_params.get("name")
+        found = [about for about in self._containers.all(caller_of(request).tenant) if wanted in (None, about.name)]
+        return json_response(_page([_shown(about) for about in found], request))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        return json_response(_shown(self._containers.about(*_key(request))))
+
+    async def delete(self, request: Request) -> HttpResponse:
+        _check_scope(request)
+        tenant, id = _key(request)
+        await self._containers.remove(tenant, id)
+        return json_response(Deleted(id, "container.deleted"))
+
+    async def add_file(self, request: Request) -> HttpResponse:
+        _check_scope(request)
+        tenant, id = _key(request)
+        self._containers.about(tenant, id)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
+            read(await body_of(request) or b"{}", CreateFile)
+            raise InvalidRequest(
+                "there are no files to refer to by `file_id`; send the content as a form with a `file`", param="file"
+            )
+        sent = sent_file(request.headers["content-type"], await bytes_of(request))
+        entry = await self._containers.put(tenant, id, sent.name, sent.data)
+        return json_response(_file(id, entry, (entry.path,)))
+
+    async def list_files(self, request: Request) -> HttpResponse:
+        tenant, id = _key(request)
+        listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
+        return json_response(_page([_file(id, entry, given) for entry in listing.entries], request))
+
+    async def retrieve_file(self, request: Request) -> HttpResponse:
+        tenant, id = _key(request)
+        entry = await self._entry(request)
+        return json_response(_file(id, entry, self._containers.given(tenant, id)))
+
+    async def content(self, request: Request) -> HttpResponse:
+        """The content of a file."""
+        data = await self._containers.get(*_key(request), (await self._entry(request)).path)
+        headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
+        return HttpResponse(data, headers=headers, media_type="application/octet-stream")
+
+    async def delete_file(self, request: Request) -> HttpResponse:
+        _check_scope(request)
+        await self._containers.remove_file(*_key(request), (await self._entry(request)).path)
+        return json_response(Deleted(str(request.path_params["file_id"]), "container.file.deleted"))
+
+    @property
+    def _containers(self) -> Containers:
+        if (found := self._engine.workshop.containers) is None:
+            raise NotFound(
+                "this server has no containers; its operator can offer them: mainspring serve --builtin code_interpreter"
+            )
+        return found
+
+    async def _entry(self, request: Request) -> Entry:
+        """The file that the path names. Raises `NotFound`."""
+        tenant, id = _key(request)
+        wanted = str(request.path_params["file_id"])
+        for entry in (await self._containers.list(tenant, id)).entries:
+            if _file_id(id, entry) == wanted:
+                return entry
+        raise NotFound(f"Container file with id '{wanted}' not found in container '{id}'.", param="file_id")
+
+
+class Sent(Struct, frozen=True):
+    name: str
+    data: bytes
+
+
+def sent_file(content_type: str, body: bytes) -> Sent:
+    """The part `file` of a form. Raises `InvalidRequest`."""
+    boundary = _parameter("Content-Type", content_type, "boundary")
+    if not _BOUNDARY.fullmatch(boundary):
+        raise _malformed("its boundary is missing or strange")
+    # The first boundary stands at the very beginning, as if behind a line end.
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
+    if len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise _malformed("it does not end with its boundary")
+    for part in parts[1:-1]:
+        head, found, data = part.partition(b"\r\n\r\n")
+        about = _disposition(head.decode("utf-8", "replace"))
+        if found and _parameter("Content-Disposition", about, "name") == "file":
+            return Sent(_parameter("Content-Disposition", about, "filename"), data)
+    raise _malformed("it has no part called `file`")
+
+
+def _disposition(head: str) -> str:
+    lines = [line.partition(":") for line in head.split("\r\n")]
+    return next((value.strip() for name, _, value in lines if name.strip().lower() == "content-disposition"), "")
+
+
+def _parameter(header: str, value: str, name: str) -> str:
+    message = Message()
+    message[header] = value.replace("\n", " ").replace("\r", " ")
+    found = message.get_param(name, "", header)
+    if not isinstance(found, tuple):
+        return collapse_rfc2231_value(found)
+    # A name in another script comes as three: its character set, its language, and its bytes, each taken for a character.
+    charset, _, text = found
+    if (charset or "us-ascii").lower() not in _CHARSETS:
+        raise _malformed(f"its `{name}` is written in a character set other than {', '.join(_CHARSETS)}")
+    try:
+        return text.encode("latin-1").decode(charset or "us-ascii")
+    except ValueError:
+        raise _malformed(f"its `{name}` is not in the character set that it names") from None
+
+
+def _malformed(why: str) -> Fault:
+    return Fault(400, "invalid_form", f"the form cannot be read: {why}; send multipart/form-data with a `file`", param="body")
+
+
+def _check_scope(request: Request) -> None:
+    """Raises `Fault` for a key that may not run anything in a container: then it has nothing to put there."""
+    scopes, needed = caller_of(request).tools, (EXECUTE, *[f"{EXECUTE}:{name}" for name in JAILED])
+    if scopes is not None and not set(needed) & set(scopes):
+        told = f"this API key may use no tool that works in a container; a key with the scope `{EXECUTE}` is needed here"
+        raise Fault(403, "insufficient_scope", told)
+
+
+def _key(request: Request) -> tuple[str, str]:
+    return caller_of(request).tenant, str(request.path_params["container_id"])
+
+
+def _shown(about: About) -> ContainerObject:
+    expires = ExpiresAfter(int(about.idle_seconds // 60))
+    return ContainerObject(about.id, int(about.created_at), int(about.used_at), about.name, expires)
+
+
+def _file_id(container: str, entry: Entry) -> str:
+    return f"cfile_{sha256(os.fsencode(f'{container}/{entry.path}')).hexdigest()[:24]}"
+
+
+def _file(container: str, entry: Entry, given: Collection[str]) -> ContainerFile:
+    return ContainerFile(
+        _file_id(container, entry),
+        entry.size,
+        container,
+        entry.modified // 10**9,
+        # A name need not be text; what is told must be.
+        os.fsencode(entry.path).decode("utf-8", "replace"),
+        "user" if entry.path in given else "assistant",
+    )
+
+
+def _page(data: Sequence[ContainerObject | ContainerFile], request: Request) -> Page:
+    limit, newest_first, after = page_of(request)
+    found: list[ContainerObject | ContainerFile] = [*data]
+    if newest_first:
+        found.reverse()
+    ids = [item.id for item in found]
+    if after is not None and after not in ids:
+        raise NotFound(f"No item with id '{after}'.", param="after")
+    start = 0 if after is None else ids.index(after) + 1
+    shown = ids[start : start + limit]
+    return Page(
+        found[start : start + limit], shown[0] if shown else None, shown[-1] if shown else None, start + limit < len(found)
+    )

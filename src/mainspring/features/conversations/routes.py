@@ -1,0 +1,168 @@
+"""The Conversations API: lists of items that live as long as one likes, and that responses read and add to.
+
+A conversation is a document, and so is each of its items; the engine reads them when a response begins and adds to them when it
+ends (`loop.conversation` says how). Of two responses at once in one conversation, neither sees the other, and both are kept.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.conversation_items import CONVERSATION, ITEM, with_id
+from mainspring.core.drafts import item_id
+from mainspring.core.errors import AlreadyInConversation, NotFound
+from mainspring.core.items import Item, decode, encode
+from mainspring.engine.journal import Clock
+from mainspring.features.responses.item_references import resolved
+from mainspring.features.responses.request import Metadata, identified, read
+from mainspring.features.responses.routes import Deleted, Page, body_of, page_of
+from mainspring.http.auth import caller_of
+from mainspring.http.client_tools import spelled, understood
+from mainspring.http.faults import json_response
+from mainspring.ports import Document
+
+MOST_ITEMS: Final = 20
+
+Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
+
+
+class CreateConversation(Struct):
+    """The body of `POST /v1/conversations`."""
+
+    items: Items | None = None
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(Struct):
+    metadata: Metadata | None
+
+
+class CreateItems(Struct):
+    items: Items
+
+
+class Conversation(Struct, frozen=True):
+    """A conversation as clients see it, and as its document holds it."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: str = "conversation"
+
+
+class Conversations:
+    """Every endpoint under `/v1/conversations`."""
+
+    def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    async def create(self, request: Request) -> HttpResponse:
+        body = read(await body_of(request) or b"{}", CreateConversation)
+        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
+        tenant = caller_of(request).tenant
+        items = await self._documents(body.items or (), tenant, conversation.id)
+        await self._engine.store.put([_document(conversation, tenant), *items])
+        return json_response(conversation)
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        return json_response(await self._find(request))
+
+    async def update(self, request: Request) -> HttpResponse:
+        body = read(await body_of(request) or b"{}", UpdateConversation)
+        found = await self._find(request)
+        changed = Conversation(found.id, found.created_at, body.metadata or {})
+        await self._engine.store.put([_document(changed, caller_of(request).tenant)])
+        return json_response(changed)
+
+    async def delete(self, request: Request) -> HttpResponse:
+        id = str(request.path_params["conversation_id"])
+        if not await self._engine.store.remove(CONVERSATION, id, tenant=caller_of(request).tenant):
+            raise _not_found(id)
+        return json_response(Deleted(id, "conversation.deleted"))
+
+    async def list_items(self, request: Request) -> HttpResponse:
+        limit, newest_first, after = page_of(request)
+        conversation, tenant = await self._find(request), caller_of(request).tenant
+        number = None
+        if after is not None:
+            seen = await self._engine.store.get(ITEM, after, tenant=tenant, parent=conversation.id)
+            if seen is None:
+                raise NotFound(f"No item with id '{after}'.", param="after")
+            number = seen.number
+        found = await self._engine.store.documents(
+            ITEM, tenant=tenant, parent=conversation.id, after=number, limit=limit + 1, newest_first=newest_first
+        )
+        return json_response(_page(found[:limit], has_more=len(found) > limit))
+
+    async def add_items(self, request: Request) -> HttpResponse:
+        body = read(await body_of(request) or b"{}", CreateItems)
+        conversation, tenant = await self._find(request), caller_of(request).tenant
+        items = await self._documents(body.items, tenant, conversation.id)
+        if not await self._engine.store.put(items, if_absent=True):
+            for item in items:
+                if await self._engine.store.get(ITEM, item.id, tenant=tenant, parent=conversation.id) is not None:
+                    raise _already_there(item.id)
+            raise _not_found(conversation.id)
+        return json_response(_page(items, has_more=False))
+
+    async def retrieve_item(self, request: Request) -> HttpResponse:
+        conversation, id = await self._find(request), str(request.path_params["item_id"])
+        found = await self._engine.store.get(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id)
+        if found is None:
+            raise _no_item(id, conversation.id)
+        return json_response(spelled(decode(found.body, Item)))
+
+    async def delete_item(self, request: Request) -> HttpResponse:
+        conversation, id = await self._find(request), str(request.path_params["item_id"])
+        if not await self._engine.store.remove(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id):
+            raise _no_item(id, conversation.id)
+        return json_response(conversation)
+
+    async def _find(self, request: Request) -> Conversation:
+        """The conversation that the path names. One of another tenant is not found."""
+        id = str(request.path_params["conversation_id"])
+        found = await self._engine.store.get(CONVERSATION, id, tenant=caller_of(request).tenant)
+        if found is None:
+            raise _not_found(id)
+        return decode(found.body, Conversation)
+
+    async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
+        """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
+        items = await resolved(items, self._engine.store, tenant, param="items")
+        await self._engine.seal.check(items)
+        documents: dict[str, Document] = {}
+        for given in items:
+            item = identified(understood(given), self._engine.new_id)
+            id = item_id(item) or self._engine.new_id("item")
+            if id in documents:
+                raise _already_there(id)
+            documents[id] = Document(ITEM, id, encode(with_id(item, id)), tenant, conversation)
+        return list(documents.values())
+
+
+def _document(conversation: Conversation, tenant: str) -> Document:
+    return Document(CONVERSATION, conversation.id, encode(conversation), tenant)
+
+
+def _page(documents: Sequence[Document], has_more: bool) -> Page:
+    ids = [document.id for document in documents]
+    data = [spelled(decode(document.body, Item)) for document in documents]
+    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+
+
+def _already_there(id: str) -> AlreadyInConversation:
+    return AlreadyInConversation(f"Item with id '{id}' is in the conversation already; leave it out.", param="items")
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"Conversation with id '{id}' not found.", param="conversation_id")
+
+
+def _no_item(id: str, conversation: str) -> NotFound:
+    return NotFound(f"Item with id '{id}' not found in conversation '{conversation}'.", param="item_id")

@@ -1,0 +1,67 @@
+"""What a tool's declaration says about a call: what it does to the world, and which arguments are commands, paths or URLs.
+
+A tool is judged by these declarations alone. They are fields of its definition and no part of its schema, so that a stranger's
+schema cannot vouch for its own tool, and no model is told of them.
+"""
+
+import shlex
+from functools import lru_cache
+from typing import Final, get_args
+
+from mainspring.core.items import Effect, Json, Purpose, ServerTool, ToolDefinition
+from mainspring.core.items import parsed_arguments as parsed
+from mainspring.core.run import Call, Run
+
+EVERYTHING: Final[frozenset[Effect]] = frozenset(get_args(Effect))
+
+# Every policy wants the same arguments, and they may be as long as a file. Nobody changes what this returns.
+parsed_arguments = lru_cache(maxsize=16)(parsed)
+
+
+def served(call: Call, run: Run) -> ToolDefinition | None:
+    """The tool of this call if it is performed here; None if it is the client's own to perform, or nobody's."""
+    tool = run.spec.tool(call.item.name)
+    return None if tool is None or tool.kind == "function" else tool
+
+
+def other_names(tool: ToolDefinition) -> tuple[str, ...]:
+    """What a tool of an MCP server is called besides what the model calls it, which depends on the names of other tools: what is
+    said against the tool by any of its names holds."""
+    if tool.kind != "mcp" or not isinstance(whose := tool.server, ServerTool):
+        return ()
+    return whose.name, f"{whose.label}__{whose.name}", f"{whose.label}.{whose.name}"
+
+
+def effects_of(tool: ToolDefinition, arguments: Json) -> frozenset[Effect]:
+    """What this call may do. A tool that declares nothing may do everything; so may an operation that it does not declare."""
+    operation = operation_of(tool, arguments)
+    if isinstance(operation, str) and operation in tool.operations:
+        return frozenset(tool.operations[operation]) or EVERYTHING
+    return frozenset(tool.effects) or EVERYTHING
+
+
+def operation_of(tool: ToolDefinition, arguments: Json) -> str | None:
+    """The argument `operation`, or its default; empty if the tool has no such parameter, None if it has but it says nothing."""
+    properties = (tool.parameters or {}).get("properties")
+    declared = properties.get("operation") if isinstance(properties, dict) else None
+    if declared is None and not tool.operations and "operation" not in arguments:
+        return ""
+    default = declared.get("default") if isinstance(declared, dict) else None
+    said = arguments.get("operation", default)
+    return said if isinstance(said, str) else None
+
+
+def texts_of(tool: ToolDefinition, arguments: Json, purpose: Purpose) -> list[str]:
+    """The arguments declared to be for this purpose. A list is one command, as its words, but many paths or URLs.
+
+    Raises `ValueError` naming a parameter that holds neither text nor a list of texts.
+    """
+    found: list[str] = []
+    for name, declared in tool.purposes.items():
+        if declared != purpose or (value := arguments.get(name)) is None:
+            continue
+        many = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in many):
+            raise ValueError(f"`{name}` must be text")
+        found += [shlex.join(many)] if purpose == "command" and isinstance(value, list) else many
+    return found

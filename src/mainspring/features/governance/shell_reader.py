@@ -1,0 +1,366 @@
+"""What a line of shell would start, found by a real parser: `shfmt`, one process per line that is not known yet.
+
+Theory of operation. `Reader.read` never refuses: what cannot be told before the line runs is among its `doubts`, or is a word
+that is None. A line of plain words needs no parser: its program is the first word. All others are parsed as bash. Where a plain
+sh would read the same text otherwise (`[[ a && b ]]` and `a &> f b` are two commands to it), they are parsed as that too, and
+both readings count. Lines that were read are remembered.
+"""
+
+import asyncio
+import re
+import shutil
+import sysconfig
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.items import Json
+
+LONGEST: Final = 64 * 1024
+REMEMBERED: Final = 512
+REMEMBERED_CHARS: Final = 4096
+SECONDS: Final = 5.0
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*(?:[ \t]+[A-Za-z0-9_./=@%+,:-]+)*")
+# What the grammar gives a meaning of its own, in the place of a program's name.
+_OTHERWISE = re.compile(
+    r"if|then|else|elif|fi|for|while|until|do|done|case|esac|in|function|select|time|coproc|let|export|declare|local|readonly"
+    r"|typeset|nameref"
+)
+# To open one of these, for reading as well, is to speak to another machine.
+_CONNECTIONS = ("/dev/tcp/", "/dev/udp/")
+_OTHERWISE_READ = "a plain sh reads it in another way"
+_WRITES = frozenset({">", ">>", ">|", "<>", ">&", "&>", "&>>"})
+_COMPARES = frozenset({"==", "!=", "<=", ">="})
+_ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
+_SETS_BY_NAME = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
+_GLOB = frozenset("*?[{~")
+
+
+class Line(Struct, frozen=True):
+    """What a line of shell does, as far as it can be told.
+
+    Each command is its words, the program first. A word that is known only when the line runs is None; one that may become
+    several words or file names is there as it was written if its beginning is sure. `sets` are the variables that it sets,
+    `writes` the files and connections that it redirects to, `reads` the files that it redirects from, where they are known.
+    `doubts` say in words why there may be more.
+    """
+
+    commands: tuple[tuple[str | None, ...], ...] = ()
+    sets: tuple[str, ...] = ()
+    writes: tuple[str | None, ...] = ()
+    doubts: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    @property
+    def mentions(self) -> tuple[str, ...]:
+        """What is written out in the line and may be a file or a URL: arguments, values behind `=` and `@`, and redirections."""
+        return _mentions(self)
+
+
+@lru_cache(maxsize=512)
+def _mentions(line: Line) -> tuple[str, ...]:
+    words = [word for command in line.commands for place, word in enumerate(command) if word and (place or "/" in word)]
+    targets = [*words, *line.reads, *[target for target in line.writes if target]]
+    pieces = [piece.lstrip("@") for word in targets for piece in (word, word.partition("=")[2])]
+    return tuple(dict.fromkeys([piece for piece in pieces if piece and not piece.startswith("-")]))
+
+
+class Reader:
+    """Reads lines of shell, and remembers what it has read."""
+
+    def __init__(self) -> None:
+        scripts = sysconfig.get_path("scripts")
+        self._shfmt = shutil.which("shfmt", path=scripts) or shutil.which("shfmt")
+        self._known: OrderedDict[str, Line] = OrderedDict()
+
+    async def read(self, text: str) -> Line:
+        if (line := plain(text)) is not None:
+            return line
+        if (line := self._known.get(text)) is not None:
+            self._known.move_to_end(text)
+            return line
+        try:
+            line = await self._parsed(text)
+        except ValueError as error:
+            return Line(doubts=(str(error),))  # not remembered: the next time may be better
+        if len(text) <= REMEMBERED_CHARS:
+            self._known[text] = line
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return line
+
+    async def _parsed(self, text: str) -> Line:
+        """Raises `ValueError` if the parser does not do its work."""
+        if (flaw := _flaw(text)) is not None:
+            return Line(doubts=(flaw,))
+        try:
+            reading = _Reading(await self._tree(text, "bash"))
+        except SyntaxError as error:
+            return Line(doubts=(str(error),))
+        if reading.is_read_otherwise:
+            await self._read_otherwise(text, reading)
+        return reading.line
+
+    async def _read_otherwise(self, text: str, reading: "_Reading") -> None:
+        """Adds what the text means to a plain sh."""
+        try:
+            other = _Reading(await self._tree(text, "posix"))
+        except SyntaxError:
+            # It would still run what stands before the line at fault.
+            reading.doubts.append(_OTHERWISE_READ)
+            return
+        # No program is called `[[` or like an option; they are what is left of a test.
+        other.commands = [words for words in other.commands if not (words[0] or "").startswith(("[[", "-"))]
+        reading.join(other)
+
+    async def _tree(self, text: str, language: str) -> Json:
+        """The syntax tree. Raises `SyntaxError` if the text has none, `ValueError` if that is not known."""
+        if self._shfmt is None:
+            raise ValueError("the parser `shfmt` is not installed (`pip install shfmt-py`)")
+        process = await asyncio.create_subprocess_exec(
+            self._shfmt, "--to-json", "-ln", language,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(SECONDS):
+                told, wrong = await process.communicate(text.encode())
+        except TimeoutError:
+            raise ValueError(f"it was not parsed within {SECONDS:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            reason = wrong.decode(errors="replace").strip().removeprefix("<standard input>:")
+            raise SyntaxError(f"it cannot be parsed ({reason[:200]})")
+        try:
+            tree: Json = msgspec.json.decode(told)
+        except (msgspec.DecodeError, RecursionError):
+            raise SyntaxError("it is nested too deeply") from None
+        return tree
+
+
+def plain(text: str) -> Line | None:
+    """The line if it is made of plain words alone, so that no shell reads it in two ways; None if it takes a parser."""
+    if len(text) > LONGEST or _PLAIN.fullmatch(text) is None:
+        return None
+    words = tuple(text.split())
+    return None if _OTHERWISE.fullmatch(words[0]) else Line((words,), sets=_named(words), doubts=_builtin_doubts(words))
+
+
+class _Reading:
+    """Collects what the nodes of one or two trees say."""
+
+    def __init__(self, tree: Json) -> None:
+        self.commands: list[tuple[str | None, ...]] = []
+        self.sets: list[str] = []
+        self.writes: list[str | None] = []
+        self.reads: list[str] = []
+        self.doubts: list[str] = []
+        self.is_read_otherwise = False
+        self._evaluates = False
+        self._hides_code = False
+        self._add(tree)
+
+    @property
+    def line(self) -> Line:
+        doubts = list(dict.fromkeys(self.doubts))
+        if self._evaluates and self._hides_code:
+            doubts.append("it computes with text that holds code")
+        names = tuple(dict.fromkeys(self.sets))
+        writes, reads = tuple(dict.fromkeys(self.writes)), tuple(dict.fromkeys(self.reads))
+        return Line(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
+
+    def join(self, other: "_Reading") -> None:
+        self.commands += other.commands
+        self.sets += other.sets
+        self.writes += other.writes
+        self.reads += other.reads
+        self.doubts += other.doubts
+
+    def _add(self, tree: Json) -> None:
+        for node in _nodes(tree):
+            if "Parts" in node:
+                self._hides_code = self._hides_code or any(sign in _literal(node) for sign in "$`")
+            for redirect in node.get("Redirs") or ():
+                self._redirect(redirect)
+                if redirect["Op"].startswith("&>") and _offset(node) > redirect["OpPos"]["Offset"]:
+                    self.doubts.append(_OTHERWISE_READ)
+            visit = getattr(self, f"_at_{node.get('Type', '').lower()}", None)
+            if visit is not None:
+                visit(node)
+
+    def _at_callexpr(self, node: Json) -> None:
+        for assign in node.get("Assigns") or ():
+            self.sets.append(assign["Name"]["Value"])
+        args = node.get("Args")
+        if not args:
+            return
+        words = (_name(args[0]), *[_argument(word) for word in args[1:]])
+        self.commands.append(words)
+        self.sets += _named(words)
+        self.doubts += _builtin_doubts(words)
+        self._evaluates = self._evaluates or (words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words))
+
+    def _at_declclause(self, node: Json) -> None:
+        if node["Variant"]["Value"] == "nameref":
+            self.doubts.append("it gives a variable a second name")
+        for assign in node.get("Args") or ():
+            if "Name" in assign:
+                self.sets.append(assign["Name"]["Value"])
+            elif (option := _name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
+                self.doubts.append("it declares variables in a way that is not understood")
+
+    def _at_forclause(self, node: Json) -> None:
+        if node["Loop"]["Type"] == "WordIter":
+            self.sets.append(node["Loop"]["Name"]["Value"])
+
+    def _at_coprocclause(self, node: Json) -> None:
+        # The parser takes some of its programs for the coprocess's name: `coproc a <<< x`.
+        self.doubts.append("it starts a coprocess")
+
+    def _at_paramexp(self, node: Json) -> None:
+        operator = node.get("Exp", {}).get("Op", "")
+        if operator in ("=", ":="):
+            self.sets.append(node["Param"]["Value"])
+        elif operator.startswith("@"):
+            self.doubts.append("it expands what a variable holds once more")
+
+    def _at_binaryarithm(self, node: Json) -> None:
+        if node["Op"].endswith("=") and node["Op"] not in _COMPARES:
+            self.sets.append(_literal(node["X"]))
+
+    def _at_unaryarithm(self, node: Json) -> None:
+        if node["Op"] in ("++", "--"):
+            self.sets.append(_literal(node["X"]))
+
+    def _at_arithmexp(self, node: Json) -> None:
+        self._evaluates = True
+
+    def _at_arithmcmd(self, node: Json) -> None:
+        self._evaluates = self.is_read_otherwise = True
+
+    def _at_testclause(self, node: Json) -> None:
+        self.is_read_otherwise = True
+
+    def _at_binarytest(self, node: Json) -> None:
+        self._evaluates = self._evaluates or node["Op"] in _ARITHMETIC
+
+    _at_unarytest = _at_binarytest
+
+    def _at_letclause(self, node: Json) -> None:
+        self.doubts.append("`let` evaluates text")
+
+    def _at_funcdecl(self, node: Json) -> None:
+        self.doubts.append("it defines a function")
+
+    def _redirect(self, redirect: Json) -> None:
+        target = _name(redirect["Word"])
+        if redirect["Op"] in ("<", "<>") and target:
+            self.reads.append(target)
+        if redirect["Op"] not in _WRITES and not (target or "").startswith(_CONNECTIONS):
+            return
+        if redirect["Op"] == ">&" and target is not None and re.fullmatch(r"\d+-?|-", target):
+            return  # another of its own channels
+        if target != "/dev/null":
+            self.writes.append(target)
+
+
+def _nodes(tree: Json) -> Iterator[Json]:
+    """Every object of the tree, in the order of the text."""
+    ahead: list[object] = [tree]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, dict):
+            yield node
+            ahead += reversed(node.values())
+        elif isinstance(node, list):
+            ahead += reversed(node)
+
+
+def _offset(statement: Json) -> int:
+    """Where the last word of a statement's command begins; -1 if it has no words."""
+    words = (statement.get("Cmd") or {}).get("Args") or ()
+    return int(words[-1].get("Pos", {}).get("Offset", 0)) if words else -1
+
+
+def _name(word: Json) -> str | None:
+    """The text of a word that is the same whenever the line runs."""
+    raw = _unquoted(word)
+    return _text(word) if raw in ("[", "[[") or _GLOB.isdisjoint(raw) else None
+
+
+def _argument(word: Json) -> str | None:
+    """Like `_name`, but also a word that may become several if none of them can be an option that is not written out."""
+    text, raw = _text(word), _unquoted(word)
+    if text is None or _GLOB.isdisjoint(raw):
+        return text
+    first, option = raw[:1], raw.partition("=")[0]
+    if not first or first in _GLOB or (text.startswith("-") and not _GLOB.isdisjoint(option)):
+        return None
+    return text
+
+
+def _text(word: Json) -> str | None:
+    """What the parts of a word say, quotes and escapes removed; None if one of them is known only later."""
+    said = [_part(part) for part in word.get("Parts") or ()]
+    return None if None in said else "".join([text for text in said if text is not None])
+
+
+def _part(part: Json) -> str | None:
+    match part:
+        case {"Type": "Lit", "Value": str(value)}:
+            return re.sub(r"\\(\n|.)", lambda found: found[1].strip("\n"), value)
+        case {"Type": "SglQuoted"} if not part.get("Dollar"):
+            return str(part.get("Value", ""))
+        case {"Type": "DblQuoted"} if not part.get("Dollar"):
+            inner = [_quoted(each) for each in part.get("Parts") or ()]
+            return None if None in inner else "".join([text for text in inner if text is not None])
+        case _:
+            return None
+
+
+def _quoted(part: Json) -> str | None:
+    if part.get("Type") != "Lit":
+        return None
+    return re.sub(r'\\(["$`\\]|\n)', lambda found: found[1].strip("\n"), part["Value"])
+
+
+def _unquoted(word: Json) -> str:
+    """The signs of a word that may stand for others; the quoted and escaped ones, and a lone `{}`, are shown as `_`."""
+    parts = [part["Value"] if part.get("Type") == "Lit" else "_" for part in word.get("Parts") or ()]
+    return re.sub(r"\\.|\{\}", "_", "".join(parts), flags=re.DOTALL)
+
+
+def _literal(word: Json) -> str:
+    """What is sure of a word's text, whatever the rest of it becomes."""
+    return "".join([_part(part) or "" for part in word.get("Parts") or ()])
+
+
+def _named(words: tuple[str | None, ...]) -> tuple[str, ...]:
+    """The variables that a builtin sets by their names."""
+    if words[0] not in _SETS_BY_NAME:
+        return ()
+    return tuple([word for word in words[1:] if word is not None and not word.startswith("-")])
+
+
+def _builtin_doubts(words: tuple[str | None, ...]) -> tuple[str, ...]:
+    if words[0] in _SETS_BY_NAME and None in words:
+        return (f"`{words[0]}` sets a variable whose name is not known",)
+    if words[0] == "printf" and (words[1:2] == (None,) or (words[1:2] and str(words[1]).startswith("-v"))):
+        return ("`printf` may set a variable",)
+    return ()
+
+
+def _flaw(text: str) -> str | None:
+    if len(text) > LONGEST:
+        return f"it is longer than {LONGEST} characters"
+    strange = {sign for sign in text if sign not in "\n\t" and unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    shown = ", ".join(sorted([f"U+{ord(sign):04X}" for sign in strange]))
+    return f"it has signs that cannot be seen ({shown})" if strange else None

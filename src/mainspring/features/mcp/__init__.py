@@ -1,0 +1,1 @@
+"""MCP servers on the command line."""

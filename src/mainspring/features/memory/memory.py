@@ -1,0 +1,237 @@
+"""The memory of an engine: capture, recall and forgetting, over one file. `NoMemory` stands for one that is switched off."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from logging import getLogger
+from pathlib import Path
+from typing import Final
+
+from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring.core.ids import random_id
+from mainspring.core.spec import RunSpec
+from mainspring.features.memory.capture import ObservationCapture, Retell, session_of
+from mainspring.features.memory.embedding import PAUSE, Embedder, Embedding
+from mainspring.features.memory.observation import Observation, Redact, plain
+from mainspring.features.memory.observation_rows import Whose
+from mainspring.features.memory.observation_store import Clock, Shelf
+from mainspring.features.memory.recall import TOP_K, Level, Meaning, ProgressiveRecall, Recalled
+from mainspring.features.memory.vectors import Vectors, check_installed
+from mainspring.ports import Sink
+
+log = getLogger(__name__)
+
+DAY: Final = 86_400.0
+KEEP_DAYS: Final = 90.0
+KEEP_OBSERVATIONS: Final = 1_000_000
+PRUNE_EVERY: Final = 1_000
+PRUNE_SECONDS: Final = 3_600.0
+RECALLED: Final = 5
+
+
+class Memory:
+    """What runs have said and done, to be found again. Making one has no effect; it is used between `open` and `close`.
+
+    `path` is the database of the runs, or any file of its own; without one, all is forgotten with the process. `redact` takes
+    secrets out of what is kept. With an `embedder`, which the memory closes, recall goes by meaning too. Observations go after
+    `keep_days`, and of each tenant's the oldest of more than `keep_observations`.
+
+    `cut_off_since` is set while it may lack what a process that crashed has not written.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        redact: Redact,
+        embedder: Embedder | None = None,
+        keep_days: float = KEEP_DAYS,
+        keep_observations: int = KEEP_OBSERVATIONS,
+        embedding_pause: float = PAUSE,
+        clock: Clock = time.time,
+    ) -> None:
+        if not keep_days > 0 or keep_observations < 1:
+            raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
+        if embedder is not None:
+            check_installed()
+        self._shelf = Shelf(path, clock)
+        self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
+        self._embedder, self._embedding_pause = embedder, embedding_pause
+        self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
+        self._embedding: Embedding | None = None
+        self._embeds: asyncio.Task[None] | None = None
+        self._has_vectors = self._has_remains = False
+        self._token = random_id("memory")
+        self.cut_off_since: float | None = None
+        self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
+        self.capture = ObservationCapture(self._shelf, redact, self._written)
+        self.progressive = ProgressiveRecall(self._shelf, self.capture.flush)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        return (self.capture,)
+
+    async def open(self) -> None:
+        """Raises `StoreError` if the file cannot be used."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
+        await self._shelf.open()
+        self.cut_off_since = await self._shelf.enter(self._token)
+        path = self._vectors.path
+        if self._embedder is not None:
+            await self._open_meaning(self._embedder)
+        elif path is not None and path.exists():
+            # What is forgotten is to be forgotten there as well.
+            check_installed()
+            await self._vectors.open(None)
+            self._has_vectors = True
+        await self._prune()
+        self.capture.start()
+
+    async def _open_meaning(self, embedder: Embedder) -> None:
+        if not await self._vectors.open(embedder.model):
+            await self._shelf.mark_unembedded()
+        self._has_vectors = True
+        self._embedding = Embedding(embedder, self._shelf, self._vectors, self._embedding_pause)
+        self.progressive.meaning = Meaning(self._embedding, self._vectors)
+        self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
+
+    async def close(self) -> None:
+        """Returns when all that was recorded is written; what has no vector yet gets one the next time."""
+        await self.capture.stop()
+        if self._embedding is not None and self._embeds is not None:
+            self._embedding.stop()
+            await self._embeds
+            self._embedding = self._embeds = self.progressive.meaning = None
+        if self._embedder is not None:
+            await self._embedder.close()
+        await self._vectors.close()
+        self._has_vectors = False
+        if self._shelf.is_open:
+            await self._purge()
+            await self._shelf.leave(self._token)
+            await self._shelf.close()
+
+    async def __aenter__(self) -> "Memory":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def record(self, seen: Observation) -> str:
+        """Remembers this; see `ObservationCapture.record`."""
+        return await self.capture.record(seen)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        tenant: str,
+        level: Level = "index",
+        top_k: int = TOP_K,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> list[Recalled]:
+        """See `ProgressiveRecall.search`."""
+        return await self.progressive.search(query, tenant=tenant, level=level, top_k=top_k, agent=agent, session=session)
+
+    async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> list[Recalled]:
+        """What an agent is reminded of: few and short. A memory that cannot be read reminds of nothing."""
+        try:
+            return await self.search(query, tenant=tenant, agent=agent, top_k=top_k)
+        except StoreError as error:
+            log.warning("nothing could be recalled: %s", error)
+            return []
+
+    async def get(self, id: str, *, tenant: str) -> Observation:
+        """Raises `NotFound`, also for another tenant's."""
+        await self.capture.flush()
+        found = await self._shelf.load([id], Whose(tenant))
+        if not found:
+            raise NotFound(f"there is no observation `{id}`; search for those there are", param="observation_id")
+        return found[0]
+
+    async def forget(self, *, tenant: str, session: str | None = None) -> int:
+        """Deletes a session's observations, or without one all of the tenant's, and returns how many there were.
+
+        What happened up to now stays forgotten, whichever log is read again.
+        """
+        session = None if session is None else plain(session)
+        await self.capture.flush()
+        self.capture.drop_private(tenant, session)
+        gone = await self._shelf.forget(tenant, session)
+        await self._remove(gone)
+        await self._purge()
+        return len(gone)
+
+    async def forget_run(self, spec: RunSpec) -> None:
+        """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
+        await self.capture.flush()
+        self.capture.drop_private(spec.tenant, session_of(spec), spec.id)
+        await self._remove(await self._shelf.forget_run(spec.tenant, plain(session_of(spec)), spec.id))
+
+    async def _remove(self, gone: list[str]) -> None:
+        self._has_remains = self._has_remains or bool(gone)
+        if self._has_vectors:
+            await self._vectors.remove(gone)
+
+    async def _purge(self) -> None:
+        """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
+        while."""
+        if self._has_remains:
+            await self._shelf.purge()
+            self._has_remains = False
+
+    async def catch_up(self, retell: Retell) -> None:
+        """Remembers what is missing of a run whose events are told again."""
+        await self.capture.catch_up(retell)
+
+    async def caught_up(self) -> None:
+        """What crashed processes did not write is known by now."""
+        await self.capture.flush()
+        self.cut_off_since = None
+        await self._shelf.stay_alone(self._token)
+
+    async def settled(self) -> None:
+        """Waits until all that was recorded is written, and embedded as far as that can be done now."""
+        await self.capture.flush()
+        if self._embedding is not None:
+            await self._embedding.catch_up()
+
+    async def _written(self, count: int) -> None:
+        if self._embedding is not None:
+            self._embedding.wake()
+        self._since_pruned += count
+        if self._since_pruned >= PRUNE_EVERY or self._clock() - self._pruned_at >= PRUNE_SECONDS:
+            await self._prune()
+
+    async def _prune(self) -> None:
+        self._since_pruned, self._pruned_at = 0, self._clock()
+        await self._shelf.enter(self._token)
+        while gone := await self._shelf.prune(self._keep_seconds, self._keep_observations):
+            if self._has_vectors:
+                await self._vectors.remove(gone)
+        await self._purge()
+
+
+class NoMemory:
+    """A memory that is switched off: it keeps nothing and finds nothing."""
+
+    sinks: tuple[Sink, ...] = ()
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def catch_up(self, retell: Retell) -> None: ...
+
+    async def forget_run(self, spec: RunSpec) -> None: ...
+
+    async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> Sequence[Recalled]:
+        return ()

@@ -1,0 +1,362 @@
+"""The tables of the memory, in SQL. Every question names its tenant, and the tenant is part of the query itself.
+
+Theory of operation. Words are found by an FTS5 index over the observations. One of its columns holds tokens that stand for the
+tenant, the agent and the session, so the index itself leaves out what is not theirs; the rows are then held against the exact
+names. Ranking every match of a common word would take as long as there are matches, so a word that fits `COMMON` observations or
+more counts only where no rarer one fits, and then the newest matches are the best.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.errors import StoreError
+from mainspring.core.items import decode, encode
+from mainspring.features.memory.observation import RUN, Observation
+
+# The mark of the store's files: memory and runs share one, whoever creates it.
+APPLICATION_ID: Final = 0x4D73_7072
+VERSION: Final = 1
+LOCK_SECONDS: Final = 10.0
+COMMON: Final = 1_000
+MOST_TERMS: Final = 24
+TERM_CHARS: Final = 64
+QUERY_CHARS: Final = 8_000
+HALF_LIFE: Final = 7 * 86_400.0
+AT_ONCE: Final = 500
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS memory (version INTEGER NOT NULL)",
+    # Who has it open. A process that crashes leaves its line, and so tells the next one.
+    "CREATE TABLE IF NOT EXISTS memory_writers (token TEXT PRIMARY KEY, since REAL NOT NULL)",
+    """
+    CREATE TABLE IF NOT EXISTS observations (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        at REAL NOT NULL,
+        content TEXT NOT NULL,
+        about TEXT NOT NULL,
+        tags TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        embedded INTEGER NOT NULL DEFAULT 0
+    )
+    """,
+    "CREATE INDEX IF NOT EXISTS observations_by_session ON observations (tenant, session)",
+    "CREATE INDEX IF NOT EXISTS observations_by_time ON observations (at)",
+    "CREATE INDEX IF NOT EXISTS observations_of_tenant ON observations (tenant, number)",
+    "CREATE INDEX IF NOT EXISTS observations_to_embed ON observations (number) WHERE embedded = 0",
+    """
+    CREATE VIRTUAL TABLE IF NOT EXISTS observation_words USING fts5 (
+        content, about, tags, owner,
+        content='observations', content_rowid='number', tokenize='porter unicode61 remove_diacritics 2'
+    )
+    """,
+    """
+    CREATE TRIGGER IF NOT EXISTS observation_added AFTER INSERT ON observations BEGIN
+        INSERT INTO observation_words (rowid, content, about, tags, owner)
+        VALUES (new.number, new.content, new.about, new.tags, new.owner);
+    END
+    """,
+    """
+    CREATE TRIGGER IF NOT EXISTS observation_removed AFTER DELETE ON observations BEGIN
+        INSERT INTO observation_words (observation_words, rowid, content, about, tags, owner)
+        VALUES ('delete', old.number, old.content, old.about, old.tags, old.owner);
+    END
+    """,
+    # What was forgotten stays forgotten, also when the log that it was observed in is read again. `whole` is all of a tenant; a
+    # run that was forgotten stands here as a session does.
+    """
+    CREATE TABLE IF NOT EXISTS observations_forgotten (
+        tenant TEXT NOT NULL, session TEXT NOT NULL, whole INTEGER NOT NULL, upto REAL NOT NULL,
+        PRIMARY KEY (tenant, session, whole)
+    ) WITHOUT ROWID
+    """,
+)
+
+
+class Whose(Struct, frozen=True):
+    """Which observations a question is about: one tenant's, and if named, one agent's or one session's."""
+
+    tenant: str
+    agent: str | None = None
+    session: str | None = None
+
+
+class Hit(Struct, frozen=True):
+    """An observation that fits; the higher the score, the better."""
+
+    id: str
+    score: float
+
+
+def connect(path: Path | None) -> sqlite3.Connection:
+    """A connection to the memory in this file, made if there is none. Raises `StoreError` if the file is another program's."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # Threads take turns, see `Shelf`.
+    connection = sqlite3.connect(path or ":memory:", timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
+    is_empty = connection.execute("PRAGMA page_count").fetchone()[0] == 0
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        if not is_empty:
+            raise StoreError(f"{path} is a database of another program; choose another file")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # What is forgotten is overwritten, and not only let go of.
+    connection.execute("PRAGMA secure_delete = ON")
+    with transaction(connection):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO memory SELECT ? WHERE NOT EXISTS (SELECT 1 FROM memory)", (VERSION,))
+        found = connection.execute("SELECT version FROM memory").fetchone()[0]
+        if found > VERSION:
+            raise StoreError(
+                f"the memory in {path} was written by a newer Mainspring (version {found}, this one knows {VERSION})"
+            )
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def enter(connection: sqlite3.Connection, token: str, now: float) -> float | None:
+    with transaction(connection):
+        others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
+        connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
+    since: float | None = others[0]
+    return since
+
+
+def leave(connection: sqlite3.Connection, token: str) -> None:
+    with transaction(connection):
+        connection.execute("DELETE FROM memory_writers WHERE token = ?", (token,))
+
+
+def stay_alone(connection: sqlite3.Connection, token: str) -> None:
+    with transaction(connection):
+        connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
+
+
+def add(connection: sqlite3.Connection, seen: Iterable[Observation]) -> int:
+    """Keeps what is not there yet, and was not forgotten; returns how many that were."""
+    with transaction(connection):
+        return connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
+
+
+_ADD = """
+    INSERT OR IGNORE INTO observations (id, tenant, session, agent, kind, at, content, about, tags, metadata, owner)
+    SELECT :id, :tenant, :session, :agent, :kind, :at, :content, :about, :tags, :metadata, :owner
+    WHERE NOT EXISTS (
+        SELECT 1 FROM observations_forgotten
+        WHERE (tenant, session, whole) IN (VALUES (:tenant, '', 1), (:tenant, :session, 0), (:tenant, :run, 0)) AND upto >= :at
+    )
+"""
+
+
+def _row(seen: Observation) -> dict[str, object]:
+    return {
+        "id": seen.id,
+        "tenant": seen.tenant,
+        "session": seen.session_id,
+        "run": seen.run,
+        "agent": seen.agent_name,
+        "kind": seen.event_type,
+        "at": seen.timestamp,
+        "content": seen.content,
+        "about": seen.about,
+        "tags": encode(seen.tags).decode(),
+        "metadata": encode(seen.metadata).decode(),
+        "owner": " ".join(_tokens(Whose(seen.tenant, seen.agent_name, seen.session_id))),
+    }
+
+
+def _tokens(whose: Whose) -> list[str]:
+    """One word each for tenant, agent and session; no two names share one, but for a collision of hashes."""
+    given = (("t", whose.tenant), ("a", whose.agent), ("s", whose.session))
+    return [kind + sha256(f"{kind}{name}".encode(errors="replace")).hexdigest()[:16] for kind, name in given if name is not None]
+
+
+def terms(query: str) -> list[str]:
+    """The words of any text, each once, as FTS5 takes them."""
+    whole = query[:QUERY_CHARS].encode(errors="ignore").decode()
+    found = dict.fromkeys([word[:TERM_CHARS].lower() for word in re.findall(r"\w+", whole)])
+    return [f'"{word}"' for word in list(found)[:MOST_TERMS]]
+
+
+def fitting(connection: sqlite3.Connection, query: str, whose: Whose, limit: int, now: float) -> list[Hit]:
+    """The observations that fit the words best, the newer the better; without any word, the newest."""
+    words = terms(query)
+    if not words:
+        return newest(connection, whose, limit)
+    counts = {word: _count(connection, word, whose) for word in words}
+    if rare := [word for word, count in counts.items() if 0 < count < COMMON]:
+        return _ranked(connection, " OR ".join(rare), whose, limit, now)
+    common = [word for word, count in counts.items() if count]
+    # What is everywhere tells nothing apart, so the newest that have all of it are as good as any.
+    found = _newest_with(connection, " AND ".join(common), whose, limit) if common else []
+    if len(found) < limit and len(common) > 1:
+        found += [hit for hit in _newest_with(connection, " OR ".join(common), whose, 2 * limit) if hit not in found]
+    return found[:limit]
+
+
+def _count(connection: sqlite3.Connection, word: str, whose: Whose) -> int:
+    """In how many of these observations the word is; no more than `COMMON` are counted."""
+    counted = "SELECT count(*) FROM (SELECT 1 FROM observation_words WHERE observation_words MATCH ? LIMIT ?)"
+    return int(connection.execute(counted, (_match(word, whose), COMMON)).fetchone()[0])
+
+
+def _match(words: str, whose: Whose) -> str:
+    return " AND ".join([f'owner : "{token}"' for token in _tokens(whose)]) + f" AND {{content about tags}} : ({words})"
+
+
+def _ranked(connection: sqlite3.Connection, words: str, whose: Whose, limit: int, now: float) -> list[Hit]:
+    rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **_names(whose)})
+    hits = [Hit(id, -score * (1 + 0.5 ** (max(now - at, 0.0) / HALF_LIFE))) for id, at, score in rows]
+    return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
+
+
+def _newest_with(connection: sqlite3.Connection, words: str, whose: Whose, limit: int) -> list[Hit]:
+    rows = connection.execute(_NEWEST_WITH, {"match": _match(words, whose), "most": limit, **_names(whose)})
+    return [Hit(id, 0.0) for (id,) in rows]
+
+
+def _names(whose: Whose) -> dict[str, str | None]:
+    return {"tenant": whose.tenant, "agent": whose.agent, "session": whose.session}
+
+
+_MINE = "tenant = :tenant AND (:agent IS NULL OR agent = :agent) AND (:session IS NULL OR session = :session)"
+_RANKED = f"""
+    SELECT id, at, score
+    FROM (
+        SELECT rowid AS place, bm25(observation_words, 1.0, 1.0, 1.0, 0.0) AS score FROM observation_words
+        WHERE observation_words MATCH :match ORDER BY rowid DESC LIMIT :most
+    ) JOIN observations ON number = place
+    WHERE {_MINE}
+"""
+_NEWEST_WITH = f"""
+    SELECT id
+    FROM (SELECT rowid AS place FROM observation_words WHERE observation_words MATCH :match ORDER BY rowid DESC LIMIT :most)
+    JOIN observations ON number = place
+    WHERE {_MINE} ORDER BY place DESC
+"""
+
+
+def newest(connection: sqlite3.Connection, whose: Whose, limit: int) -> list[Hit]:
+    index = "observations_of_tenant" if whose.session is None else "observations_by_session"
+    rows = connection.execute(
+        f"SELECT id FROM observations INDEXED BY {index} WHERE {_MINE} ORDER BY number DESC LIMIT :limit",
+        {"limit": limit, **_names(whose)},
+    )
+    return [Hit(id, 0.0) for (id,) in rows]
+
+
+def load(connection: sqlite3.Connection, ids: Sequence[str], whose: Whose) -> list[Observation]:
+    """Those of these observations that are theirs, in the order asked for."""
+    names = {"ids": encode(list(ids)).decode(), **_names(whose)}
+    # Ids first: the tenant's index would lead through all that is theirs.
+    rows = connection.execute(f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN (SELECT value FROM json_each(:ids)) AND {_MINE}", names)
+    found = {seen.id: seen for seen in map(_observation, rows)}
+    return [found[id] for id in ids if id in found]
+
+
+_BY_ID = "sqlite_autoindex_observations_1"  # what SQLite makes of UNIQUE
+_LOAD = "SELECT id, session, agent, kind, content, metadata, tags, at, tenant FROM observations"
+
+
+def _observation(row: tuple[str, str, str, str, str, str, str, float, str]) -> Observation:
+    id, session, agent, kind, content, metadata, tags, at, tenant = row
+    return Observation(
+        id, session, agent, kind, content, decode(metadata, dict), decode(tags, tuple[str, ...]), at, tenant,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def forget(connection: sqlite3.Connection, tenant: str, session: str | None, now: float) -> list[str]:
+    """Removes a session's observations, or all of a tenant's, up to now; returns the ids of what was there."""
+    mine = "tenant = :tenant AND (:session IS NULL OR session = :session)"
+    names = {"tenant": tenant, "session": session, "upto": now}
+    with transaction(connection):
+        connection.execute(
+            "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)",
+            names,
+        )
+        return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+
+
+def forget_run(connection: sqlite3.Connection, tenant: str, session: str, run: str, now: float) -> list[str]:
+    """Removes a run's observations, and keeps those from coming that are not written yet; returns the ids of what was there."""
+    mine = f"tenant = :tenant AND session = :session AND json_extract(metadata, '$.{RUN}') = :run"
+    names = {"tenant": tenant, "session": session, "run": run, "upto": now}
+    with transaction(connection):
+        connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, :run, 0, :upto)", names)
+        return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+
+
+def purge(connection: sqlite3.Connection) -> None:
+    """Takes the words of what was removed out of the index: there, they are only marked as gone until parts of it are merged."""
+    with transaction(connection):
+        connection.execute("INSERT INTO observation_words (observation_words) VALUES ('optimize')")
+
+
+def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
+    """Removes some of what is older than `before`, or beyond the newest so many of a tenant; returns the ids, none once all is
+    removed."""
+    with transaction(connection):
+        # What is as old as that would not be kept anyway.
+        connection.execute("DELETE FROM observations_forgotten WHERE upto < ?", (before,))
+        if gone := _removed(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
+            return gone
+        crowded = connection.execute(
+            "SELECT tenant, count(*) - :most FROM observations GROUP BY tenant HAVING count(*) > :most LIMIT 1", {"most": most}
+        )
+        for tenant, excess in crowded.fetchall():
+            return _removed(connection, "tenant = ? ORDER BY number LIMIT ?", (tenant, min(excess, AT_ONCE)))
+    return []
+
+
+def _removed(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
+    chosen = f"SELECT number FROM observations WHERE {which}"
+    rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", values)
+    return [id for (id,) in rows.fetchall()]
+
+
+def to_embed(connection: sqlite3.Connection, limit: int) -> list[Observation]:
+    """Observations without a vector, oldest first."""
+    return [_observation(row) for row in connection.execute(f"{_LOAD} WHERE embedded = 0 ORDER BY number LIMIT ?", (limit,))]
+
+
+def mark_embedded(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
+    with transaction(connection):
+        connection.executemany("UPDATE observations SET embedded = 1 WHERE id = ?", [(id,) for id in ids])
+
+
+def mark_unembedded(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        connection.execute("UPDATE observations SET embedded = 0 WHERE embedded = 1")

@@ -1,0 +1,78 @@
+"""Embeddings from an OpenAI-compatible backend: `POST BASE/embeddings`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import BadOutput, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+
+SECONDS: Final = 30.0
+AT_ONCE: Final = 64
+COMPLAINT_CHARS: Final = 300
+
+
+class _Embedding(Struct):
+    embedding: tuple[float, ...]
+    index: int = 0
+
+
+class _Answer(Struct):
+    data: tuple[_Embedding, ...]
+
+
+class OpenAIEmbedder:
+    """An `Embedder`. `base_url` is as for models, up to `/v1`; `timeout` is for each request, from its first byte to the last."""
+
+    def __init__(self, model: str, base_url: str, api_key: str | None = None, *, timeout: float = SECONDS) -> None:
+        self.model = model
+        self._url = base_url.rstrip("/") + "/embeddings"
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = []
+        for at in range(0, len(texts), AT_ONCE):
+            found += await self._embed(texts[at : at + AT_ONCE])
+        return found
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout), headers=self._headers)
+        # Some backends refuse an empty text; a space says as little.
+        body = {"model": self.model, "input": [text or " " for text in texts], "encoding_format": "float"}
+        try:
+            async with self._session.post(self._url, json=body, allow_redirects=False) as answer:
+                told = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"no embeddings from {self._url} ({type(error).__name__}: {error}); is it running?") from error
+        if answer.status != 200:
+            raise self._refusal(answer.status, told)
+        return self._vectors(told, len(texts))
+
+    def _refusal(self, status: int, told: bytes) -> ProviderError:
+        kind: type[ProviderError] = {401: Unauthorized, 403: Unauthorized, 429: RateLimited}.get(status, Unavailable)
+        if status in (400, 413, 422):
+            kind = Refused
+        said = told.decode(errors="replace")[:COMPLAINT_CHARS]
+        return kind(f"{self._url} answered HTTP {status} for the embedding model `{self.model}`: {said}")
+
+    def _vectors(self, told: bytes, count: int) -> list[tuple[float, ...]]:
+        try:
+            data = sorted(msgspec.json.decode(told, type=_Answer).data, key=lambda each: each.index)
+        except msgspec.DecodeError as error:
+            raise BadOutput(f"{self._url} answered what are no embeddings: {error}") from error
+        sizes = {len(each.embedding) for each in data}
+        if len(data) != count or len(sizes) != 1 or 0 in sizes:
+            raise BadOutput(
+                f"{self._url} answered {len(data)} vectors of {len(sizes)} sizes for {count} texts; one each was asked for"
+            )
+        return [each.embedding for each in data]

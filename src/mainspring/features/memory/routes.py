@@ -1,0 +1,77 @@
+"""`/v1/memory`: what runs have said and done, found again, and forgotten."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
+from mainspring.features.responses.routes import one_of
+from mainspring.http.auth import caller_of
+from mainspring.http.faults import Fault, json_response
+
+
+class Recollection(Struct, frozen=True):
+    """What was found, best first; `tokens` is about how many all of it has."""
+
+    data: Sequence[Recalled]
+    tokens: int
+    object: str = "list"
+
+
+class Forgotten(Struct, frozen=True):
+    session: str
+    count: int
+    object: str = "memory.session"
+    deleted: bool = True
+
+
+class MemoryRoutes:
+    """Every endpoint under `/v1/memory`. Each sees the caller's tenant, and no other."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def search(self, request: Request) -> HttpResponse:
+        """Finds observations by words and meaning; without `q`, the newest."""
+        memory, given = self._memory(), request.query_params
+        found = await memory.search(
+            given.get("q", ""),
+            tenant=caller_of(request).tenant,
+            level=one_of(request, "level", {level: level for level in LEVELS}) or "index",
+            top_k=_top_k(given.get("top_k")),
+            agent=given.get("agent"),
+            session=given.get("session"),
+        )
+        return json_response(Recollection(found, sum([each.tokens for each in found])))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """One observation, whole."""
+        found = await self._memory().get(str(request.path_params["observation_id"]), tenant=caller_of(request).tenant)
+        return json_response(found)
+
+    async def forget(self, request: Request) -> HttpResponse:
+        """Deletes the observations of a session."""
+        memory, session = self._memory(), request.query_params.get("session")
+        if not session:
+            raise InvalidRequest("session must be named: the one whose observations are to be deleted", param="session")
+        return json_response(Forgotten(session, await memory.forget(tenant=caller_of(request).tenant, session=session)))
+
+    def _memory(self) -> Memory:
+        if not isinstance(self._engine.memory, Memory):
+            message = "this server remembers nothing; its operator can set `enabled = true` under `[memory]` in mainspring.toml"
+            raise Fault(404, "memory_off", message)
+        return self._engine.memory
+
+
+def _top_k(text: str | None) -> int:
+    if text is None:
+        return TOP_K
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_RESULTS):
+        message = f"top_k must be between 1 and {MOST_RESULTS}, not `{text[:40]}`"
+        raise InvalidRequest(message, param="top_k", code="invalid_value")
+    return int(text)

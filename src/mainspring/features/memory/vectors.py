@@ -1,0 +1,179 @@
+"""Observations by meaning: their embeddings, in a file of their own beside the database.
+
+The file is worked on by the SQLite that comes with apsw, because it can load sqlite-vec where Python's own often cannot. Two
+SQLite libraries in one process must never open the same file: closing it in one gives up the locks of the other. So nothing
+else opens this one. It holds ids and numbers, no text, and can be made again from the observations.
+
+To compare a question with every vector of a tenant takes long if there are many. So the signs of its numbers are compared first,
+one bit each, and the vectors themselves only of the best `CANDIDATES`. Where signs tell little, because the numbers are few or
+hardly any is below zero, every vector is compared.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from anyio import CapacityLimiter
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.features.memory.observation_rows import LOCK_SECONDS, Hit, Whose
+from mainspring.features.memory.observation_store import in_thread
+
+if TYPE_CHECKING:
+    import apsw
+
+CANDIDATES: Final = 96
+FEW_NUMBERS: Final = 64
+T = TypeVar("T")
+Vector = Sequence[float]
+
+
+class Placed(Struct, frozen=True):
+    """A vector, and whose observation it stands for."""
+
+    id: str
+    whose: Whose
+    vector: Vector
+
+
+class Vectors:
+    """The vectors of one embedding model. Those of another are dropped when it is opened for a new one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._connection: apsw.Connection | None = None
+        self._turns = CapacityLimiter(1)
+
+    async def open(self, model: str | None) -> bool:
+        """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
+        self._connection = await self._do(partial(_connect, self.path))
+        return await self._ask(partial(_settle, model=model))
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._do(connection.close)
+
+    async def add(self, placed: Sequence[Placed]) -> None:
+        await self._ask(partial(_add, placed=placed))
+
+    async def near(self, vector: Vector, whose: Whose, limit: int) -> list[Hit]:
+        """The nearest of these observations, nearest first."""
+        return await self._ask(partial(_near, vector=vector, whose=whose, limit=limit))
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        if ids:
+            await self._ask(partial(_remove, ids=ids))
+
+    async def _ask(self, work: "Callable[[apsw.Connection], T]") -> T:
+        if self._connection is None:
+            raise StoreError("the vectors are not open")
+        return await self._do(partial(work, self._connection))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        import apsw
+
+        try:
+            return await in_thread(work, self._turns)
+        except apsw.Error as error:
+            raise StoreError(f"the vectors cannot be used ({error}); remove {self.path}, and they are made again") from error
+
+
+def check_installed() -> None:
+    """Raises `InvalidRequest` that says what to install."""
+    try:
+        import apsw  # noqa: F401
+        import sqlite_vec  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError as error:
+        raise InvalidRequest(f"recall by meaning needs {error.name}; pip install 'mainspring[vectors]'") from None
+
+
+def _connect(path: Path | None) -> "apsw.Connection":
+    import apsw
+    import sqlite_vec
+
+    connection = apsw.Connection(":memory:" if path is None else str(path))
+    connection.set_busy_timeout(int(LOCK_SECONDS * 1000))
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    connection.enable_load_extension(False)
+    # A vector within a chunk is reached through the pages before it, so there should be few.
+    connection.execute("PRAGMA page_size = 32768")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS model (name TEXT NOT NULL, size INTEGER NOT NULL)")
+    return connection
+
+
+def _settle(connection: "apsw.Connection", model: str | None) -> bool:
+    found = connection.execute("SELECT name FROM model").fetchall()
+    if model is None or found == [(model,)]:
+        return True
+    with connection:
+        connection.execute("DROP TABLE IF EXISTS vectors")
+        connection.execute("DELETE FROM model")
+        connection.execute("INSERT INTO model VALUES (?, 0)", (model,))
+    return False
+
+
+def _size(connection: "apsw.Connection") -> int:
+    """How many numbers a vector has, 0 if there is none yet."""
+    size = connection.execute("SELECT coalesce(max(size), 0) FROM model").get
+    assert isinstance(size, int)
+    return size
+
+
+def _add(connection: "apsw.Connection", placed: Sequence[Placed]) -> None:
+    size = len(placed[0].vector)
+    coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
+    with connection:
+        if _size(connection) == 0:
+            # Small chunks: a tenant with one observation fills one of them.
+            connection.execute(
+                "CREATE VIRTUAL TABLE vectors USING vec0("
+                "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
+                f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size=128)"
+            )
+            connection.execute("UPDATE model SET size = ?", (size,))
+        for each in placed:
+            whose = each.whose
+            connection.execute("DELETE FROM vectors WHERE id = ?", (each.id,))
+            connection.execute(
+                f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
+                f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
+                (each.id, whose.tenant, whose.agent or "", whose.session or "", _packed(each.vector)),
+            )
+
+
+def _near(connection: "apsw.Connection", vector: Vector, whose: Whose, limit: int) -> list[Hit]:
+    if _size(connection) != len(vector):
+        return []
+    mine, names = "tenant = ?3", [whose.tenant]
+    for column, name in (("agent", whose.agent), ("session", whose.session)):
+        if name is not None:
+            names.append(name)
+            mine += f" AND {column} = ?{2 + len(names)}"
+    fits, most = "embedding MATCH ?1", limit
+    if _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
+        fits, most = "signs MATCH vec_quantize_binary(?1)", max(CANDIDATES, limit)
+    question = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {fits} AND k = ?2 AND {mine}"
+    rows = connection.execute(question, (_packed(vector), most, *names)).fetchall()
+    hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]
+    return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
+
+
+def _has_signs(size: int) -> bool:
+    return size >= FEW_NUMBERS and size % 8 == 0
+
+
+def _remove(connection: "apsw.Connection", ids: Sequence[str]) -> None:
+    if _size(connection):
+        with connection:
+            connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
+
+
+def _packed(vector: Vector) -> bytes:
+    return struct.pack(f"<{len(vector)}f", *vector)

@@ -1,0 +1,161 @@
+"""`mainspring models` and `mainspring doctor`: which models there are, and what each can really do."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from mainspring.app.settings import load
+from mainspring.cli.console import Ink
+from mainspring.cli.follow import launch
+from mainspring.cli.json_lines import write_lines
+from mainspring.cli.plain import say
+from mainspring.core.errors import InvalidRequest, MainspringError
+from mainspring.features.models import backends
+from mainspring.features.models.backends import Found
+from mainspring.features.models.probes import Finding, Verdict, examine
+from mainspring.ports import Provider
+from mainspring.tools.builtin.builtins import Workshop
+
+MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
+
+
+class Listed(Struct, frozen=True):
+    """A model as `models --json` lists it."""
+
+    id: str
+    provider: str
+
+
+class Examined(Struct, frozen=True):
+    """What `doctor --json` says of one question to one model."""
+
+    model: str
+    finding: Finding
+
+
+async def known(model: str | None, base_url: str | None, api_key: str | None, config: Path | None) -> dict[str, Found]:
+    """The backends in question: those named, or configured, or else found. Raises `InvalidRequest`."""
+    settings = load({"model": model, "base_url": base_url, "backend_key": api_key}, file=config)
+    if settings.providers:
+        return backends.configured(settings.providers)
+    if settings.base_url is not None:
+        backend = backends.Backend(base_url=settings.base_url, key=settings.backend_key, model=settings.model)
+        return {"default": Found(backend, "named")}
+    return await backends.found()
+
+
+def models(base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool) -> int:
+    async def listed() -> int:
+        found = await known(None, base_url, api_key, config)
+        ink, status = Ink(), 0
+        for name, entry in found.items():
+            if (provider := _made(name, entry)) is None:
+                status = 1
+                continue
+            try:
+                offered = [model.id for model in await provider.models()]
+            except MainspringError as error:
+                say(f"{name}: {error.message}")
+                status = 1
+                continue
+            finally:
+                await provider.close()
+            if as_json:
+                write_lines([Listed(f"{name}/{model}", name) for model in offered])
+                continue
+            with ink:
+                ink.put(f"{name}", "bold")
+                ink.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
+                for model in offered:
+                    mark = "  (for requests that name none)" if model == entry.backend.model else ""
+                    ink.put(f"  {name}/{model}{mark}\n")
+        if not found:
+            say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
+        return status if found else 1
+
+    return launch(listed())
+
+
+def doctor(
+    model: str | None, base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool, seconds: float
+) -> int:
+    """Asks every model that is configured a few small questions. 1 if one of them does not answer."""
+
+    async def examined() -> int:
+        settings = load({"model": model, "base_url": base_url, "backend_key": api_key}, file=config)
+        if model is not None and settings.providers:
+            answering = backends.configured_answering(settings, progress=say)
+            return await _examined({model: answering.provider}, {model: model}, seconds, as_json=as_json)
+        if model is not None and base_url is None:
+            asked = backends.provider_for(model, api_key=api_key, progress=say)
+            return await _examined({model: asked}, {model: model}, seconds, as_json=as_json)
+        found = await known(model, base_url, api_key, config)
+        made = {name: _made(name, entry) for name, entry in found.items()}
+        providers = {name: provider for name, provider in made.items() if provider is not None}
+        names = {name: entry.backend.model or "" for name, entry in found.items()}
+        if not found:
+            say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
+            return 1
+        code = await _examined(providers, names, seconds, as_json=as_json)
+        _tell(Ink(), "sandbox", await _sandbox(), as_json=as_json, with_title=True)
+        return code if len(providers) == len(made) else 1
+
+    return launch(examined())
+
+
+def _made(name: str, entry: Found) -> Provider | None:
+    """The provider, or None, with the reason said: one that cannot be had hides no other."""
+    try:
+        return backends.made(name, entry.backend, progress=say)
+    except InvalidRequest as error:
+        say(error.message)
+        return None
+
+
+async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str], seconds: float, *, as_json: bool) -> int:
+    ink, is_well = Ink(), True
+    for name, provider in providers.items():
+        model = models[name]
+        title = model if model == name else f"{name}/{model or '(no model)'}"
+        if not as_json:
+            ink.put(f"{title}\n", "bold")
+        try:
+            if not model:
+                offered = await provider.models()
+                model = offered[0].id if offered else ""
+            async for finding in examine(provider, model, seconds=seconds):
+                is_well = is_well and (finding.verdict != "failed" or finding.question != "answers")
+                _tell(ink, title, finding, as_json=as_json)
+        except MainspringError as error:
+            is_well = False
+            _tell(ink, title, Finding("answers", "failed", error.message), as_json=as_json)
+        finally:
+            await provider.close()
+    return 0 if is_well else 1
+
+
+async def _sandbox() -> Finding:
+    """Which sandbox holds here, found out by trying to get out of it."""
+    async with Workshop(wraps=True) as workshop:
+        health = await workshop.health()
+    if health is None or not health.is_ok:
+        why = "; ".join(health.refused) if health is not None else ""
+        return Finding("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
+    totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
+    return Finding("holds code", "ok", f"{health.backend}, {totals}")
+
+
+def _tell(ink: Ink, title: str, finding: Finding, *, as_json: bool, with_title: bool = False) -> None:
+    if as_json:
+        write_lines([Examined(title, finding)])
+        return
+    if with_title:
+        ink.put(f"{title}\n", "bold")
+    mark, colour = MARKS[finding.verdict]
+    with ink:
+        ink.put(f"  {mark} ", f"bold {colour}")
+        ink.put(f"{finding.question:<18}")
+        ink.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
+        if finding.advice:
+            ink.put(f"    {'':<18}{finding.advice}\n", colour)

@@ -1,0 +1,194 @@
+"""What a model can really do, found out by asking it: `examine` puts one small question after the other.
+
+Every question is answered by what comes back, never by what a backend says of itself. A model that cannot answer at all is not
+asked the rest.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+from anyio import fail_after
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import BadOutput, MainspringError, ProviderError, RateLimited, Unauthorized, Unavailable
+from mainspring.core.events import Delta, ItemDone, TurnEnded
+from mainspring.core.ids import random_id
+from mainspring.core.items import FunctionCall, Json, Message, ToolDefinition, Usage, user
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.ports import Provider
+
+Verdict = Literal["ok", "weak", "failed"]
+
+WEATHER = ToolDefinition(
+    "get_weather",
+    "Tells the weather in one city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+)
+CITY: Json = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "country": {"type": "string"}},
+    "required": ["city", "country"],
+    "additionalProperties": False,
+}
+
+
+class Finding(Struct, frozen=True):
+    """What one question showed. `weak` is something to know, not to mend; `advice` says what to do."""
+
+    question: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+
+
+class Answer(Struct, frozen=True):
+    """One turn, as far as the questions need it."""
+
+    text: str
+    calls: tuple[FunctionCall, ...]
+    deltas: int
+    usage: Usage | None
+
+
+async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> AsyncIterator[Finding]:
+    """The findings, as they come. Each question may take that many seconds; nothing is raised."""
+    try:
+        answer = await _asked(provider, _request(model, "Reply with one short sentence: what colour is the sky?"), seconds)
+    except (MainspringError, TimeoutError) as error:
+        yield Finding("answers", "failed", _told(error), _advice(error))
+        return
+    yield _plain(answer)
+    yield _streamed(answer)
+    yield _counted(answer)
+    for question, request, judge in (
+        ("calls a tool", _tool_request(model), _called),
+        ("calls in parallel", _parallel_request(model), _called_twice),
+        ("keeps to a schema", _schema_request(model), _formed),
+    ):
+        try:
+            yield judge(await _asked(provider, request, seconds))
+        except (MainspringError, TimeoutError) as error:
+            yield Finding(question, "failed", _told(error), _advice(error))
+    yield await _stopped(provider, model, seconds)
+
+
+async def _asked(provider: Provider, request: ModelRequest, seconds: float) -> Answer:
+    texts: list[str] = []
+    calls: list[FunctionCall] = []
+    deltas = 0
+    with fail_after(seconds):
+        async with aclosing(provider.stream(request)) as events:
+            async for event in events:
+                match event:
+                    case ItemDone(Message() as said):
+                        texts.append(said.text)
+                    case ItemDone(FunctionCall() as call):
+                        calls.append(call)
+                    case TurnEnded(usage=usage):
+                        return Answer("".join(texts), tuple(calls), deltas, usage)
+                    case _ if isinstance(event, Delta):
+                        deltas += 1
+    raise BadOutput(f"provider `{provider.name}` ended its stream without ending the turn")
+
+
+def _request(model: str, text: str) -> ModelRequest:
+    return ModelRequest(run_id=random_id("resp"), model=model, items=(user(text, id="msg_1"),), max_output_tokens=400)
+
+
+def _tool_request(model: str) -> ModelRequest:
+    asked = _request(model, "How is the weather in Oslo?")
+    return replace(asked, tools=(WEATHER,), tool_choice=ToolChoice("required", name=WEATHER.name))
+
+
+def _parallel_request(model: str) -> ModelRequest:
+    asked = _request(model, "How is the weather in Oslo and in Rome? Call the tool for both cities at once.")
+    return replace(asked, tools=(WEATHER,), tool_choice=ToolChoice("required"))
+
+
+def _schema_request(model: str) -> ModelRequest:
+    form = {"type": "json_schema", "name": "place", "schema": CITY, "strict": True}
+    return replace(_request(model, "Name one city and its country."), text={"format": form})
+
+
+def _plain(answer: Answer) -> Finding:
+    if answer.text.strip():
+        return Finding("answers", "ok", " ".join(answer.text.split())[:60])
+    return Finding("answers", "failed", "nothing but silence", "Is it a chat model? Try another one, or raise its output limit.")
+
+
+def _streamed(answer: Answer) -> Finding:
+    if answer.deltas > 1:
+        return Finding("streams", "ok", f"{answer.deltas} pieces")
+    return Finding("streams", "weak", "in one piece", "Answers appear all at once; check whether a proxy holds them back.")
+
+
+def _counted(answer: Answer) -> Finding:
+    if answer.usage is not None and answer.usage.input_tokens:
+        return Finding("counts tokens", "ok", f"{answer.usage.input_tokens} in, {answer.usage.output_tokens} out")
+    return Finding("counts tokens", "weak", "no usage", "Tokens are estimated, so budgets are approximate.")
+
+
+def _called(answer: Answer) -> Finding:
+    question = "calls a tool"
+    if not answer.calls:
+        return Finding(question, "failed", "answered in words", "Use a model that can call tools, or a server option for it.")
+    call = answer.calls[0]
+    try:
+        given = msgspec.json.decode(call.arguments, type=dict[str, object])
+    except ValueError:
+        return Finding(question, "failed", f"broken arguments {call.arguments[:40]}", "Use a larger or newer model.")
+    if call.name != WEATHER.name or not isinstance(given.get("city"), str):
+        return Finding(question, "failed", f"{call.name}({call.arguments[:40]})", "Use a larger or newer model.")
+    return Finding(question, "ok", f"{call.name}({call.arguments[:40]})")
+
+
+def _called_twice(answer: Answer) -> Finding:
+    if len(answer.calls) > 1:
+        return Finding("calls in parallel", "ok", f"{len(answer.calls)} calls")
+    return Finding("calls in parallel", "weak", f"{len(answer.calls)} call", "Several calls take several turns.")
+
+
+def _formed(answer: Answer) -> Finding:
+    question, advice = "keeps to a schema", "Structured output will fail now and then; use a backend that constrains it."
+    try:
+        given = msgspec.json.decode(answer.text)
+    except ValueError:
+        return Finding(question, "failed", f"no JSON: {answer.text[:40]}", advice)
+    if not isinstance(given, dict) or set(given) != {"city", "country"}:
+        return Finding(question, "failed", f"another shape: {answer.text[:40]}", advice)
+    return Finding(question, "ok", " ".join(answer.text.split())[:60])
+
+
+async def _stopped(provider: Provider, model: str, seconds: float) -> Finding:
+    """Whether it answers on after an answer that was broken off."""
+    question = "can be stopped"
+    try:
+        with fail_after(seconds):
+            async with aclosing(provider.stream(_request(model, "Count from 1 to 100 in words."))) as events:
+                await anext(events)
+        await _asked(provider, _request(model, "Say hello."), seconds)
+    except (MainspringError, TimeoutError, StopAsyncIteration) as error:
+        return Finding(question, "failed", _told(error), "After a cancelled answer it does not answer: look at its log.")
+    return Finding(question, "ok", "answers again at once")
+
+
+def _told(error: BaseException) -> str:
+    return error.message if isinstance(error, MainspringError) else "it took too long"
+
+
+def _advice(error: BaseException) -> str:
+    match error:
+        case Unauthorized():
+            return "Check the key: its variable, its project, and whether it is still valid."
+        case RateLimited():
+            return "Wait, or raise the limit at the vendor."
+        case Unavailable() | TimeoutError():
+            return "Is the server running, is the address right, is the model loaded?"
+        case ProviderError():
+            return "Check the model's name and the address; the message above is the backend's own."
+        case _:
+            return ""

@@ -1,0 +1,83 @@
+"""`POST /v1/responses/compact`: a conversation made short, to begin a new one with.
+
+The model is asked once for a summary. What comes back is every message of the user, and one compaction item with the summary in
+it; see `loop.compaction` for its form. Sent back as input, with new items behind it, it continues the conversation.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.compaction import SUMMARIZE, Summary, compaction_item
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import NewId
+from mainspring.core.items import Item, Json, Message, user
+from mainspring.core.run import Run
+from mainspring.core.spec import RunSpec
+from mainspring.features.responses.item_references import resolve
+from mainspring.features.responses.request import CreateResponse, order, parse
+from mainspring.features.responses.routes import body_of, ended, raise_failure
+from mainspring.http.auth import caller_of, ordered_by
+from mainspring.http.faults import Fault, json_response
+
+
+class Compaction(Struct, frozen=True):
+    id: str
+    created_at: int
+    output: tuple[Item, ...]
+    usage: Json | None
+    object: str = "response.compaction"
+
+
+class Compact:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def create(self, request: Request) -> HttpResponse:
+        engine = self._engine
+        body = parse(await body_of(request))
+        await resolve(body, engine.store, caller_of(request).tenant)
+        spec = _summary_order(body, engine)
+        handle = await engine.start(ordered_by(request, spec))
+        await ended(handle, request)
+        run = handle.run
+        content = await engine.seal.close(Summary(_summary(run)))
+        item = compaction_item(engine.new_id("cmp"), content)
+        output = (*_asked(run, engine.new_id), item)
+        return json_response(Compaction(run.spec.id, int(run.started_at), output, handle.response.usage))
+
+
+def _summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
+    """The order for the one turn in which the model sums up. Raises `InvalidRequest`."""
+    if not body.model:
+        raise InvalidRequest("model is missing; name the model that is to sum up", param="model")
+    if not body.input and body.previous_response_id is None:
+        raise InvalidRequest("there is nothing to compact; send input or previous_response_id", param="input")
+    plain = CreateResponse(
+        model=body.model,
+        input=body.input,
+        instructions=body.instructions,
+        previous_response_id=body.previous_response_id,
+        store=False,
+        # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
+        truncation="auto",
+    )
+    spec = order(plain, new_id=engine.new_id, default_model=body.model, context_tokens=engine.context_tokens)
+    # One turn to sum up, and one more if the first was too long.
+    return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=replace(spec.limits, max_turns=2))
+
+
+def _summary(run: Run) -> str:
+    """What the model said. Raises `Fault` if it did not get that far."""
+    raise_failure(run)
+    if run.status != "completed" or not run.text.strip():
+        raise Fault(502, "model_error", f"the model gave no summary; its turn ended {run.status}")
+    return run.text
+
+
+def _asked(run: Run, new_id: NewId) -> list[Item]:
+    """All that the user said before the request for a summary, under new ids: the result is the start of another chain."""
+    told = [entry.item for entry in run.transcript[: run.base - 1] if not entry.hidden and entry.origin != "engine"]
+    return [replace(item, id=new_id("msg")) for item in told if isinstance(item, Message) and item.role == "user"]

@@ -1,0 +1,79 @@
+"""From a Responses request to the order for a run: whose it is, with which tools, and as which agent, if it names one."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import HTTPConnection
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import RunSpec
+from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
+from mainspring.features.responses.item_references import resolve
+from mainspring.features.responses.request import CreateResponse, order
+from mainspring.http.auth import INVOKE, caller_of, ordered_by
+from mainspring.http.faults import Fault
+
+
+class Selection(Struct, frozen=True):
+    """The agent that a request names. Without variables, it is spoken to and not given inputs."""
+
+    name: str
+    variables: dict[str, object] | None = None
+    version: str | None = None
+
+
+async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) -> RunSpec:
+    """The order that this client's request stands for. Raises `InvalidRequest`, and `Fault` if it may not call agents.
+
+    An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
+    """
+    await resolve(body, engine.store, caller_of(client).tenant)
+    choice = chosen(body)
+    spec = order(
+        body if choice is None or not _is_agent(body.model) else replace(body, model=None),
+        new_id=engine.new_id,
+        default_model=engine.model,
+        server_tools=engine.definitions,
+        context_tokens=engine.context_tokens,
+    )
+    spec = ordered_by(client, spec)
+    return spec if choice is None else await _selected(engine, client, choice, spec)
+
+
+def chosen(body: CreateResponse) -> Selection | None:
+    """Raises `InvalidRequest` for a prompt that cannot be read, or that names another agent than the model does."""
+    model = body.model[len(PREFIX) :] if body.model is not None and _is_agent(body.model) else None
+    match body.prompt:
+        case None:
+            return None if model is None else Selection(model)
+        case {"id": str(name)} as prompt:
+            variables, version = prompt.get("variables") or {}, prompt.get("version")
+            if isinstance(variables, dict) and isinstance(version, str | None) and model in (None, name):
+                return Selection(name, variables, version)
+        case _:
+            pass
+    message = 'prompt must be {"id": NAME, "variables": {...}} with the name of an agent, the same as in `model` if both name one'
+    raise InvalidRequest(message, param="prompt")
+
+
+def runtime_of(engine: Engine) -> AgentRuntime:
+    """Raises `Fault` 503 if the server has no agents at all."""
+    if not engine.agents.registry.folders:
+        told = "this server has no agents; name a folder of definitions as `agents` in its settings"
+        raise Fault(503, "agents_not_configured", told)
+    return engine.agents
+
+
+async def _selected(engine: Engine, client: HTTPConnection, choice: Selection, spec: RunSpec) -> RunSpec:
+    runtime = runtime_of(engine)
+    if not caller_of(client).may(INVOKE):
+        raise Fault(403, "insufficient_scope", f"this API key may not call agents; a key with the scope `{INVOKE}` is needed")
+    definition = runtime.registry.get(choice.name)
+    if choice.version not in (None, definition.version):
+        told = f"agent `{choice.name}` has the version {definition.version}, not {choice.version}; leave `version` out"
+        raise InvalidRequest(told, param="prompt.version")
+    return await runtime.selected(spec, choice.name, choice.variables)
+
+
+def _is_agent(model: str | None) -> bool:
+    return (model or "")[: len(PREFIX)].lower() == PREFIX

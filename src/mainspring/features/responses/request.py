@@ -1,0 +1,338 @@
+"""What clients send: a create body, checked and turned into the order for a run.
+
+Real clients leave out what they may, add what we never heard of, and spell input in several ways; all of that is accepted. What
+cannot be honoured is refused with the name of the field at fault.
+"""
+
+import re
+from collections.abc import Container, Sequence
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import fields, replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import NewId
+from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
+from mainspring.core.spec import Conversation, RunSpec, ToolChoice, spec_for
+from mainspring.definitions.reader import hint
+from mainspring.http import client_tools as forms
+from mainspring.http.client_tools import understood
+from mainspring.http.hosted_calls import unmerged
+from mainspring.tools.mcp.mcp_tools_step import choice_mark
+from mainspring.tools.schema import compiled
+
+MOST_INPUT_CHARS = 10_485_760
+MOST_ITEMS = 1_000
+MOST_TOOLS = 128
+MOST_NUMBER = 2**31 - 1
+SPARE_DEPTH = 200
+
+Name = Annotated[str, Meta(max_length=512)]
+Text = Annotated[str, Meta(max_length=MOST_INPUT_CHARS)]
+Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class CreateResponse(Struct):
+    """The body of `POST /v1/responses`, as far as it is understood; unknown fields are ignored."""
+
+    model: Name | None = None
+    input: Text | Items | None = None
+    instructions: Text | None = None
+    previous_response_id: Name | None = None
+    conversation: Name | Json | None = None
+    tools: Annotated[tuple[Json, ...], Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=16, le=MOST_NUMBER)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    text: Json | None = None
+    reasoning: Json | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: tuple[Json, ...] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: Json | None = None
+    service_tier: Name | None = None
+    metadata: Metadata | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    user: Name | None = None
+    include: tuple[str, ...] | None = None
+    prompt: Json | None = None
+
+
+def parse(body: bytes) -> CreateResponse:
+    """The body, checked. Raises `InvalidRequest` naming the field at fault."""
+    request = read(body, CreateResponse)
+    if request.previous_response_id is not None and request.conversation is not None:
+        message = "previous_response_id and conversation exclude each other; send one of them"
+        raise InvalidRequest(message, param="previous_response_id")
+    if request.background and request.store is False:
+        message = (
+            "a background response is read later, so `background: true` and `store: false` exclude each other; send one of them"
+        )
+        raise InvalidRequest(message, param="store")
+    return request
+
+
+Body = TypeVar("Body", bound=Struct)
+
+
+def read(body: bytes, kind: type[Body]) -> Body:
+    """The body, as far as its form goes. Raises `InvalidRequest` naming the field at fault."""
+    try:
+        request = decode(body, kind)
+        # All of it is written again later, inside of more: what only just fits is too deep.
+        msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
+        return request
+    except msgspec.ValidationError as error:
+        if (unknown := _UNKNOWN.fullmatch(str(error))) is not None:
+            known = tuple([field.encode_name for field in fields(kind)])
+            message = f"there is no `{unknown[1][:80]}` in this request; {hint(unknown[1][:80], known)}"
+            raise InvalidRequest(message, param=unknown[1][:80], code="unknown_parameter") from None
+        raise _misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
+    message, *paths = str(error).split(" - at `")
+    names = [path.rstrip("`").removeprefix("key` in `").removeprefix("$") for path in reversed(paths)]
+    field = "".join(names).removeprefix(".").partition("[...]")[0]
+    code = "missing_required_parameter" if "missing required field" in message else "invalid_type"
+    told = f"{field or 'the body'}: {message}"
+    for words, name, rule in _BOUNDS:
+        if message.startswith(words):
+            code, told = name, f"{_whose(error, field)} {rule.format(message.removeprefix(words))}"
+    return InvalidRequest(told, param=field or "body", code=code)
+
+
+def _whose(error: msgspec.ValidationError, field: str) -> str:
+    return f"a key in {field}" if " - at `key` in `" in str(error) else field
+
+
+# What msgspec says of a value out of bounds, what OpenAI calls it, and what to tell.
+_BOUNDS = (
+    ("Invalid enum value ", "invalid_value", "cannot be {}"),
+    ("Expected `str` of length <= ", "string_above_max_length", "must have at most {} characters"),
+    ("Expected `array` of length <= ", "array_above_max_length", "must have at most {} elements"),
+    ("Expected `object` of length <= ", "object_above_max_properties", "must have at most {} fields"),
+    ("Expected `int` >= ", "integer_below_min_value", "must be at least {}"),
+    ("Expected `int` <= ", "integer_above_max_value", "must be at most {}"),
+    ("Expected `float` >= ", "decimal_below_min_value", "must be at least {}"),
+    ("Expected `float` <= ", "decimal_above_max_value", "must be at most {}"),
+)
+
+
+def order(
+    request: CreateResponse,
+    *,
+    new_id: NewId,
+    default_model: str,
+    server_tools: Sequence[ToolDefinition] = (),
+    context_tokens: int | None = None,
+) -> RunSpec:
+    """The order that a request stands for. Raises `InvalidRequest`."""
+    given = _input(request.input, new_id)
+    if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
+        raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
+    tools = tuple([_tool(number, tool) for number, tool in enumerate(request.tools or ())])
+    named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
+    limits: Json = {}
+    if request.max_tool_calls is not None:
+        limits["max_tool_calls"] = request.max_tool_calls
+    if request.max_output_tokens is not None:
+        limits["max_output_tokens"] = request.max_output_tokens
+    return spec_for(
+        "responses",
+        id=new_id("resp"),
+        model=request.model or default_model,
+        input=given,
+        instructions=request.instructions,
+        tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
+        tool_choice=_choice(request.tool_choice, {str(tool.data["type"]) for tool in tools if isinstance(tool, Unknown)}),
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        parent=request.previous_response_id,
+        store=request.store is not False,
+        background=request.background is True,
+        metadata=request.metadata or {},
+        echo=_echo(request),
+        conversation=_conversation(request.conversation),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        text=_text(request.text),
+        reasoning=request.reasoning,
+        truncation=request.truncation or "disabled",
+        compact_threshold=_threshold(request.context_management),
+        context_tokens=context_tokens,
+        **limits,
+    )
+
+
+def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (user(given, id=new_id("msg")),)
+    return tuple([identified(understood(part), new_id) for item in given for part in unmerged(item)])
+
+
+_PREFIXES = {"Message": "msg", "FunctionCall": "fc", "FunctionCallOutput": "fco", "Reasoning": "rs"}
+
+
+def identified(item: Item, new_id: NewId) -> Item:
+    """Clients may leave ids out; stored items have one."""
+    prefix = _PREFIXES.get(type(item).__name__)
+    return replace(item, id=new_id(prefix)) if prefix is not None and not getattr(item, "id", None) else item  # type: ignore[type-var]
+
+
+def _tool(number: int, tool: Json) -> Tool:
+    if not isinstance(tool.get("type"), str):
+        place = f"tools[{number}].type"
+        raise InvalidRequest(f"{place} is missing; say what kind of tool it is", param=place, code="missing_required_parameter")
+    if tool.get("type") != "function":
+        try:
+            formed = forms.definition(tool)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"tools[{number}]: {error.message}", param=f"tools[{number}]") from None
+        if formed is None:
+            return Unknown(tool)
+        definition = formed
+    else:
+        definition = _function(number, tool)
+    if _NAME.fullmatch(definition.name) is None:
+        message = f"tools[{number}].name must be 1 to 64 ASCII letters, digits, `_` or `-`, not `{definition.name[:80]}`"
+        raise InvalidRequest(message, param=f"tools[{number}].name")
+    return definition
+
+
+def _function(number: int, tool: Json) -> ToolDefinition:
+    try:
+        # Client functions run at the client, whatever else their declaration says.
+        known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
+        return convert(known, ToolDefinition)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
+    """Which tools are to be called. `others` are the kinds of declared tools that we do not have, and cannot have called."""
+    match choice:
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            return ToolChoice("required")
+        case {"type": "function" | "custom", "name": str(name)} | {
+            "type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" as name
+        }:
+            return ToolChoice("required", name=name)
+        case {"type": "mcp", "server_label": str(label), **rest}:
+            return ToolChoice("required", name=choice_mark(label, str(rest["name"]) if rest.get("name") else None))
+        case {"type": "allowed_tools", "tools": [*tools], **rest}:
+            mode = rest.get("mode", "auto")
+            names = tuple([_allowed(tool) for tool in tools if isinstance(tool, dict)])
+            if mode in ("auto", "required", "none") and names:
+                return ToolChoice(mode, allowed=names)
+        case {"type": str(kind)} if kind in others:
+            return ToolChoice()
+        case _:
+            pass
+    message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'
+    raise InvalidRequest(message, param="tool_choice")
+
+
+def _allowed(tool: Json) -> str:
+    match tool:
+        case {"type": "mcp", "server_label": str(label), **rest}:
+            return choice_mark(label, str(rest["name"]) if rest.get("name") else None)
+        case _:
+            return str(tool.get("name", tool.get("type")))
+
+
+def _conversation(given: str | Json | None) -> Conversation | None:
+    match given:
+        case None:
+            return None
+        case str(id) | {"id": str(id)}:
+            return Conversation(id)
+        case _:
+            raise InvalidRequest('conversation must be an id, or {"id": ...}', param="conversation")
+
+
+def _threshold(management: Sequence[Json] | None) -> int | None:
+    match management:
+        case None | ():
+            return None
+        case ({"type": "compaction", **rest},):
+            threshold = rest.get("compact_threshold")
+            if threshold is None or (type(threshold) is int and threshold > 0):
+                return threshold
+        case _:
+            pass
+    message = 'context_management must be one {"type": "compaction", "compact_threshold": N} with N above 0'
+    raise InvalidRequest(message, param="context_management")
+
+
+def _text(text: Json | None) -> Json | None:
+    form = (text or {}).get("format")
+    if form is None:
+        return text
+    if not isinstance(form, dict) or form.get("type") not in ("text", "json_object", "json_schema"):
+        raise InvalidRequest("text.format.type must be `text`, `json_object` or `json_schema`", param="text.format")
+    if form["type"] == "json_schema" and not (isinstance(form.get("name"), str) and isinstance(form.get("schema"), dict)):
+        raise InvalidRequest("text.format of type `json_schema` needs `name` and `schema`", param="text.format")
+    if form["type"] == "json_schema":
+        try:
+            compiled(form["schema"])
+        except ValueError as error:
+            message = f"text.format.schema is not a JSON Schema: {error}; correct it"
+            raise InvalidRequest(message, param="text.format.schema") from None
+    return text
+
+
+def _echo(request: CreateResponse) -> Json:
+    """The fields that come back in the Response as they were sent."""
+    echo: Json = {"tools": [_echoed_tool(tool) for tool in request.tools or ()]}
+    for field in (
+        "presence_penalty", "frequency_penalty", "top_logprobs", "truncation", "safety_identifier", "prompt_cache_key", "user",
+    ):  # fmt: skip
+        if (value := getattr(request, field)) is not None:
+            echo[field] = value
+    if request.tool_choice is not None:
+        echo["tool_choice"] = request.tool_choice
+        if isinstance(request.tool_choice, dict) and request.tool_choice.get("type") == "allowed_tools":
+            echo["tool_choice"] = {"mode": "auto", **request.tool_choice}
+    if request.reasoning is not None:
+        echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
+    if request.text is not None:
+        echo["text"] = {"format": {"type": "text"}, **request.text}
+    if request.service_tier not in (None, "auto"):
+        echo["service_tier"] = request.service_tier
+    return echo
+
+
+def _echoed_tool(tool: Json) -> Json:
+    """Function tools come back with every field; of other kinds, no secret does."""
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": True, **tool}
+    return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}

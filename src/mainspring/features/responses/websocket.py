@@ -1,0 +1,228 @@
+"""Responses over a WebSocket: the same requests and the same events as over HTTP, one connection for many turns.
+
+Theory of operation. Each connection has a reader and a worker. The reader only takes frames in, so that a client that leaves is
+noticed at once; the worker answers them one by one, in order. Whatever a frame comes to, a response or an error envelope, is told
+when its turn has come: an error told earlier would be taken for one of the response under way. For the same reason a run that
+fails is told by `response.failed` alone, without the `error` event that streams have: here `error` is always an envelope, and
+always the whole answer to a frame.
+
+A connection remembers its last responses, stored or not, and with them a client that stores nothing can go on. What it remembers
+is gone when it closes.
+
+Who may connect is asked at the handshake, and again before each frame: a key that is revoked or expires ends its connections.
+"""
+
+from collections import OrderedDict
+from logging import getLogger
+from math import inf
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio import CancelScope
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest, MainspringError, PreviousNotFound
+from mainspring.core.history import History
+from mainspring.core.items import ApprovalResponse, Item, encode
+from mainspring.core.run import Run, history_after
+from mainspring.core.spec import RunSpec
+from mainspring.engine.engine import Handle
+from mainspring.features.responses.order import ordered
+from mainspring.features.responses.request import CreateResponse, parse
+from mainspring.features.responses.routes import told_to
+from mainspring.http.auth import check_again
+from mainspring.http.faults import Fault, told
+from mainspring.http.streams import frames
+from mainspring.http.wire import Dialect, Wire, data_of
+
+log = getLogger(__name__)
+
+LIFETIME: Final = 3600.0
+MOST_WAITING: Final = 16
+REMEMBERED: Final = 8
+POLICY_VIOLATION: Final = 1008
+
+
+class Sockets:
+    """The WebSocket side of `/v1/responses`. `lifetime` is how many seconds a connection may last."""
+
+    def __init__(self, engine: Engine, dialect: Dialect, *, lifetime: float = LIFETIME) -> None:
+        self._engine = engine
+        self._dialect = dialect
+        self._lifetime = lifetime
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One connection, from its handshake to its end."""
+        await socket.accept()
+        end: Fault | MainspringError | None = _limit_reached(self._lifetime)
+        try:
+            with anyio.move_on_after(self._lifetime):
+                dialect = replace(told_to(socket, self._dialect), error_event=False)
+                end = await _Connection(socket, self._engine, dialect).run()
+            if end is not None:
+                await _tell(socket, end)
+                await socket.close(POLICY_VIOLATION, end.code)
+        except WebSocketDisconnect:
+            pass
+
+
+class _Kept(Struct, frozen=True):
+    """A response that can be continued on its connection."""
+
+    history: History
+    is_stored: bool
+
+
+class _Frame(Struct):
+    """What must be known of a frame before it is read as a request."""
+
+    type: Any = None
+    previous_response_id: Any = None
+
+
+class _Connection:
+    def __init__(self, socket: WebSocket, engine: Engine, dialect: Dialect) -> None:
+        self._socket = socket
+        self._engine = engine
+        self._dialect = dialect
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._end: Fault | MainspringError | None = None
+
+    async def run(self) -> Fault | MainspringError | None:
+        """Answers frames until the client leaves, which cancels a response under way, or may stay no more; then returns why."""
+        # The reader bounds what waits, not the stream: a frame too many has its turn too, to be told that it was one.
+        into, waiting = anyio.create_memory_object_stream[str | Fault](inf)
+        async with into, waiting, anyio.create_task_group() as group:
+            group.start_soon(self._work, waiting, group.cancel_scope)
+            await self._read(into)
+            group.cancel_scope.cancel()
+        return self._end
+
+    async def _read(self, into: MemoryObjectSendStream[str | Fault]) -> None:
+        while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+            if into.statistics().current_buffer_used >= MOST_WAITING:
+                into.send_nowait(_TOO_MANY)
+            elif (text := message.get("text")) is None:
+                into.send_nowait(_NOT_TEXT)
+            else:
+                into.send_nowait(text)
+
+    async def _work(self, waiting: MemoryObjectReceiveStream[str | Fault], connection: CancelScope) -> None:
+        try:
+            async for frame in waiting:
+                self._end = await self._refusal()
+                if self._end is not None:
+                    connection.cancel()
+                    return
+                if (error := frame if isinstance(frame, Fault) else await self._answer(frame)) is not None:
+                    await _tell(self._socket, error)
+        except WebSocketDisconnect:
+            # The reader learns of it too, and ends the connection.
+            return
+
+    async def _refusal(self) -> Fault | MainspringError | None:
+        """Why the client may not stay."""
+        try:
+            await check_again(self._socket)
+        except (Fault, MainspringError) as error:
+            return error
+        return None
+
+    async def _answer(self, text: str) -> Fault | MainspringError | None:
+        """Makes the response that a frame asks for and tells it to its end, or returns what is wrong with the frame."""
+        parent: Any = None
+        is_well = False
+        try:
+            parent = _frame(text).previous_response_id
+            handle = await self._start(parse(text.encode()))
+            await self._stream(handle)
+            is_well = self._remember(handle.run)
+        except (Fault, MainspringError) as error:
+            return error
+        except WebSocketDisconnect:
+            raise
+        except Exception:
+            log.exception("a WebSocket frame could not be answered")
+            return Fault(500, "server_error", "the server failed; its log says why")
+        finally:
+            if not is_well and isinstance(parent, str):
+                # What failed once is not to be built upon: the next attempt must begin anew, or from the store.
+                self._kept.pop(parent, None)
+        return None
+
+    async def _start(self, body: CreateResponse) -> Handle:
+        if body.background:
+            raise InvalidRequest("background responses are not made over a WebSocket; use POST /v1/responses", param="background")
+        engine = self._engine
+        spec = await ordered(engine, self._socket, body)
+        if spec.parent is None:
+            return await engine.start(spec)
+        kept = self._kept.get(spec.parent)
+        if spec.store and kept is not None and not kept.is_stored:
+            return await engine.start(_self_contained(spec, kept.history))
+        if spec.store:
+            return await engine.start(spec)
+        if kept is None:
+            raise PreviousNotFound(spec.parent)
+        return await engine.start(spec, history=kept.history)
+
+    async def _stream(self, handle: Handle) -> None:
+        wire = Wire(self._dialect)
+        handle.watch(wire)
+        try:
+            async for batch in frames(handle, wire):
+                for frame in batch:
+                    await self._socket.send_text(data_of(frame).decode())
+        finally:
+            if not handle.run.has_ended:  # the client has left, and nobody else waits for this run
+                handle.request_cancel()
+
+    def _remember(self, run: Run) -> bool:
+        """Keeps a response that went well, and says whether it did."""
+        if run.status in ("failed", "cancelled"):
+            return False
+        self._kept[run.spec.id] = _Kept(history_after(run), run.spec.store)
+        while len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+        return True
+
+
+def _frame(text: str) -> _Frame:
+    try:
+        frame = msgspec.json.decode(text, type=_Frame)
+    except msgspec.ValidationError:
+        raise InvalidRequest("a frame must be a JSON object with a `type`", param="type", code="invalid_type") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Fault(400, "invalid_json", f"the frame is not valid JSON: {error}") from None
+    if frame.type != "response.create":
+        named = f"`{frame.type[:80]}`" if isinstance(frame.type, str) else "nothing readable"
+        raise Fault(400, "unknown_type", f"a frame's type must be `response.create`, not {named}", param="type")
+    return frame
+
+
+def _self_contained(spec: RunSpec, history: History) -> RunSpec:
+    """The order for a run that is to be stored but whose parent is not: it holds what came before, instead of a link to it."""
+    # Approvals were used by the run they were given to; as input they would be asked for their request again.
+    told = [entry.item for entry in history.entries if not entry.hidden]
+    before: list[Item] = [item for item in told if not isinstance(item, ApprovalResponse)]
+    echo = {**spec.echo, "previous_response_id": spec.parent}
+    return replace(spec, parent=None, input=(*before, *spec.input), echo=echo)
+
+
+async def _tell(socket: WebSocket, error: Fault | MainspringError) -> None:
+    """The error envelope of the WebSocket transport."""
+    await socket.send_text(encode({"type": "error", "status": error.status, "error": told(error)}).decode())
+
+
+def _limit_reached(lifetime: float) -> Fault:
+    message = f"this connection has lasted its {lifetime / 60:g} minutes; open a new one to go on"
+    return Fault(400, "websocket_connection_limit_reached", message)
+
+
+_TOO_MANY = Fault(429, "too_many_requests", f"more than {MOST_WAITING} frames wait already; send more once one is answered")
+_NOT_TEXT = Fault(400, "invalid_json", "a frame must be JSON in a text message, not a binary one")

@@ -1,0 +1,1 @@
+"""Runs on the command line: started, resumed, listed, shown."""

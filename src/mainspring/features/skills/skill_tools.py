@@ -1,0 +1,90 @@
+"""The two tools by which a model takes up skills: `load_skill` for the instructions (L1), `read_skill_file` for the rest (L2).
+
+Both only read, and only what lies in a skill's folder. Long texts come in pages, so that a run's limit on outputs cuts none off.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from anyio import to_thread
+
+from mainspring.core.errors import CallerError, InvalidRequest, NotFound
+from mainspring.core.items import Json, ToolDefinition, ToolKind
+from mainspring.features.skills.activation import LOAD, READ
+from mainspring.features.skills.skill_definition import FILE, Skill
+from mainspring.features.skills.skill_files import listing, read
+from mainspring.features.skills.skill_prompt import build_skill_instructions_block
+from mainspring.ports import CallContext, ToolCall, ToolResult
+
+MOST_BYTES: Final = 1024 * 1024
+PAGE: Final = 12_000
+
+
+class SkillTools:
+    """Performs both tools, for the skills that there are when they are called."""
+
+    kind: ToolKind = "builtin"
+
+    def __init__(self, skills: Callable[[], Mapping[str, Skill]]) -> None:
+        self._skills = skills
+
+    def definitions(self, names: Iterable[str] | None = None) -> tuple[ToolDefinition, ...]:
+        """The tools as a run is given them: for these skills alone, or for all; none if there are no skills.
+
+        Arguments are held to this before a call is made, so a run reaches no other skill.
+        """
+        known = self._skills()
+        offered = sorted(known if names is None else set(names) & set(known))
+        name = {"type": "string", "enum": offered, "description": "The name of the skill."}
+        path = {"type": "string", "description": "The path of the file, as the skill gives it."}
+        offset = {"type": "integer", "minimum": 0, "default": 0, "description": "The character to begin with, to read on."}
+        told = "Loads a skill: its instructions, and which files it has. Its instructions hold from then on."
+        load = _definition(LOAD, told, {"name": name, "offset": offset}, ["name"])
+        more = _definition(READ, "Reads a file of a skill.", {"name": name, "path": path, "offset": offset}, ["name", "path"])
+        return (load, more) if offered else ()
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind and tool.name in (LOAD, READ)
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        try:
+            output = await to_thread.run_sync(self._performed, call.name, call.parsed)
+        except CallerError as error:
+            return ToolResult(call.id, error.message, is_error=True)
+        return ToolResult(call.id, output)
+
+    def _performed(self, tool: str, arguments: Json) -> str:
+        skills = self._skills()
+        skill = skills.get(arguments["name"])
+        if skill is None:
+            raise NotFound(f"there is no skill `{arguments['name']}`; there are: {', '.join(sorted(skills)) or 'none'}")
+        text = _instructions(skill) if tool == LOAD else _text(skill, arguments["path"])
+        return _page(text, int(arguments.get("offset", 0)))
+
+
+def _definition(name: str, description: str, properties: Json, required: list[str]) -> ToolDefinition:
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return ToolDefinition(name, description, schema, kind="builtin", repeatable=True, effects=("read",))
+
+
+def _instructions(skill: Skill) -> str:
+    block = build_skill_instructions_block(skill)
+    files = [path for path in listing(skill.path) if path != FILE]
+    return "\n".join([block, f"Files, for `{READ}`:", *files]) if files else block
+
+
+def _text(skill: Skill, path: str) -> str:
+    data = read(skill.path, path, MOST_BYTES)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidRequest(f"`{path}` is binary, {len(data)} bytes; only text can be read")
+    return text
+
+
+def _page(text: str, offset: int) -> str:
+    left = len(text) - offset - PAGE
+    page = text[offset : offset + PAGE]
+    return f"{page}\n[{left} characters more: read on with offset {offset + PAGE}]" if left > 0 else page

@@ -1,0 +1,265 @@
+"""Replaying a run from its log: the loop decides again, the world answers as it did then, and no model and no tool is asked.
+
+Theory of operation. A log holds what the loop asked for and what the world said to it. Here the loop is asked once more, step by
+step, by `next_action`; what it wants must be what happened next. What comes from outside (what the model said, verdicts, results
+of tools, a cancel, a crash) is taken from the log; what the loop itself makes of it (nudges, answers to calls that are not run,
+the end) is made anew and must be the same. The first event that is not stands in `Replay.difference`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Final, assert_never, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.actions import Action, CallModel, Compact, Execute, Finish, Judge, Nudge
+from mainspring.core.compaction import summary_of
+from mainspring.core.decide import closing, next_action, recovery
+from mainspring.core.errors import MainspringError
+from mainspring.core.events import (
+    CallJudged,
+    Compacted,
+    Event,
+    ModelEvent,
+    Nudged,
+    Reason,
+    Recorded,
+    RunEnded,
+    RunResumed,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+    TurnStarted,
+)  # fmt: skip
+from mainspring.core.history import Entry, History
+from mainspring.core.items import Json, encode
+from mainspring.core.response import Response, response
+from mainspring.core.run import Run, fold, open_run
+
+_SAID: Final = get_args(ModelEvent)
+# Ends that come from outside, at any moment: somebody cancels, the time is up, the engine or its store breaks.
+_FROM_OUTSIDE: Final = frozenset({Reason.CANCELLED, Reason.DEADLINE, Reason.INTERNAL_ERROR})
+# An answer that a check of the engine found wrong; the loop alone would have let it pass.
+_CHECKED: Final = "provider_invalid_output"
+# Of what is not the same, these say most.
+_FIRST: Final = ("status", "error", "incomplete_details", "output", "usage")
+
+
+class Difference(Struct, frozen=True):
+    """Where a replay leaves the log: at which event, what should be there, and what is."""
+
+    seq: int
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"event {self.seq}: expected {self.expected}, found {self.found}"
+
+
+class Replay(Struct, frozen=True):
+    """What became of a replay: the run as far as it got, the decisions that were made again, and the first difference."""
+
+    run: Run | None
+    decisions: int
+    difference: Difference | None = None
+
+
+class _Differs(Exception):
+    def __init__(self, difference: Difference) -> None:
+        super().__init__(str(difference))
+        self.difference = difference
+
+
+def replayed(
+    records: Sequence[Recorded], history: History, stored: Response | None = None, kept: Sequence[Entry] | None = None
+) -> Replay:
+    """Replays a log. With the `stored` Response, the run must end as that says, too, and with the entries that are `kept` of the
+    conversation up to its end, with the same items. Pure; raises nothing."""
+    stage = _Stage(records)
+    try:
+        run = stage.open(history)
+        while stage.is_left and not run.has_ended:
+            run = stage.step(run)
+        if stage.is_left:
+            raise stage.differs("nothing, since the run has ended")
+        if stored is not None:
+            _compare(run, stored, len(records) - 1)
+        if kept is not None and run.has_ended:
+            _compare_entries(run, kept, len(records) - 1)
+    except _Differs as error:
+        return Replay(stage.run, stage.decisions, error.difference)
+    return Replay(run, stage.decisions)
+
+
+class _Stage:
+    """The log, read from its beginning, and the run that comes of it."""
+
+    def __init__(self, records: Sequence[Recorded]) -> None:
+        self._records = records
+        self._place = 0
+        self.run: Run | None = None
+        self.decisions = 0
+
+    @property
+    def is_left(self) -> bool:
+        return self._place < len(self._records)
+
+    def differs(self, expected: str) -> _Differs:
+        found = _named(self._records[self._place].event) if self.is_left else "the end of the log"
+        return _Differs(Difference(self._place, expected, found))
+
+    def open(self, history: History) -> Run:
+        if not self._records:
+            raise self.differs("run_started")
+        return self._folded(lambda record: open_run(record, history))
+
+    def step(self, run: Run) -> Run:
+        """The run after the next decision, or after what came between."""
+        if isinstance(self._event, RunResumed):
+            return self._made(run, recovery(run))
+        self.decisions += 1
+        return self._performed(run, next_action(run))
+
+    def _performed(self, run: Run, action: Action) -> Run:
+        if (ended := self._ended_from_outside(run)) is not None:
+            return ended
+        match action:
+            case CallModel():
+                return self._turn(self._made(run, [TurnStarted()]))
+            case Judge(call_ids):
+                return self._judged(run, call_ids)
+            case Execute(call_ids):
+                return self._executed(self._made(run, map(ToolStarted, call_ids)), call_ids)
+            case Nudge(kind, text, reason):
+                return self._made(run, [Nudged(kind, text, reason)])
+            case Compact(keeps):
+                return self._compacted(run, keeps)
+            case Finish() as finish:
+                return self._made(run, closing(run, self._checked(finish)))
+            case unknown:
+                assert_never(unknown)
+
+    def _turn(self, run: Run) -> Run:
+        while run.in_turn:
+            if (stopped := self._stopped(run)) is not None:
+                return stopped
+            if not isinstance(self._event, _SAID):
+                raise self.differs("what the model says")
+            run = self._taken(run)
+        return run
+
+    def _judged(self, run: Run, call_ids: Sequence[str]) -> Run:
+        for call_id in call_ids:
+            if (stopped := self._stopped(run)) is not None:
+                return stopped
+            if not (isinstance(self._event, CallJudged) and self._event.call_id == call_id):
+                raise self.differs(f"a verdict on call `{call_id}`")
+            run = self._taken(run)
+        return run
+
+    def _executed(self, run: Run, call_ids: Sequence[str]) -> Run:
+        """Calls that were begun together, until each has ended; a call may turn out to be the client's."""
+        under_way = set(call_ids)
+        while under_way:
+            if (stopped := self._stopped(run)) is not None:
+                return stopped
+            event = self._event
+            if not isinstance(event, ToolEnded | ToolProgress | CallJudged) or event.call_id not in under_way:
+                raise self.differs("what becomes of " + ", ".join([f"call `{id}`" for id in call_ids if id in under_way]))
+            if not isinstance(event, ToolProgress):
+                under_way.discard(event.call_id)
+            run = self._taken(run)
+        return run
+
+    def _compacted(self, run: Run, keeps: int) -> Run:
+        event = self._event
+        if not isinstance(event, Compacted):
+            raise self.differs("a summary of what came before")
+        if event.item is not None and ((summary := summary_of(event.item)) is None or summary.keeps != keeps):
+            raise self.differs(f"a summary that keeps {keeps} items")
+        return self._taken(run)
+
+    def _checked(self, finish: Finish) -> Finish:
+        """The end as the loop wants it, unless a check of the engine found fault with the answer."""
+        match self._records[-1].event:
+            case RunEnded("failed", Reason.PROVIDER_ERROR, error) if error is not None and error.code == _CHECKED:
+                return Finish("failed", Reason.PROVIDER_ERROR, error) if finish.reason is Reason.FINAL_ANSWER else finish
+            case _:
+                return finish
+
+    def _stopped(self, run: Run) -> Run | None:
+        """The run, if what is under way goes no further: the log is over, its driver died, or somebody ended it."""
+        if not self.is_left or isinstance(self._event, RunResumed):
+            return run
+        return self._ended_from_outside(run)
+
+    def _ended_from_outside(self, run: Run) -> Run | None:
+        """The run at its end, if the rest of the log is an end that nothing in it calls for."""
+        match self._records[-1].event:
+            case RunEnded(status, reason, error) if reason in _FROM_OUTSIDE:
+                events = closing(run, Finish(status, reason, error))
+                if len(events) != len(self._records) - self._place:
+                    return None
+                rest = [record.event for record in self._records[self._place :]]
+                return self._made(run, events) if rest == events else None
+            case _:
+                return None
+
+    def _made(self, run: Run, events: Iterable[Event]) -> Run:
+        """The run after events that follow from it; each must be in the log as it is made here."""
+        for event in events:
+            if not self.is_left:
+                return run
+            if _comparable(self._event) != event:
+                raise self.differs(_named(event))
+            run = self._taken(run)
+        return run
+
+    def _taken(self, run: Run) -> Run:
+        return self._folded(lambda record: fold(run, record))
+
+    def _folded(self, fold: Callable[[Recorded], Run]) -> Run:
+        try:
+            self.run = fold(self._records[self._place])
+        except MainspringError as error:
+            raise self.differs(f"an event that can be here ({error.message})") from error
+        self._place += 1
+        return self.run
+
+    @property
+    def _event(self) -> Event:
+        return self._records[self._place].event
+
+
+def _compare(run: Run, stored: Response, seq: int) -> None:
+    """Raises unless the run has ended as its stored Response says."""
+    known: Json = msgspec.json.decode(encode(stored))
+    made: Json = msgspec.json.decode(encode(response(run)))
+    for field in dict.fromkeys((*_FIRST, *known, *made)):
+        if known.get(field) != made.get(field):
+            told = f"the {field} of the stored response, {_short(encode(known.get(field)).decode())}"
+            raise _Differs(Difference(seq, told, _short(encode(made.get(field)).decode())))
+
+
+def _compare_entries(run: Run, kept: Sequence[Entry], seq: int) -> None:
+    """Raises unless the run has added what is kept to the conversation."""
+    added, last = run.own_entries, kept[max(len(kept) - len(run.own_entries), 0) :]
+    for ours, theirs in zip_longest(added, last):
+        if encode(ours) != encode(theirs):
+            told = f"the stored item {_short(encode(theirs).decode())}"
+            raise _Differs(Difference(seq, told, _short(encode(ours).decode())))
+
+
+def _comparable(event: Event) -> Event:
+    """The event without what only its time and place could say."""
+    return replace(event, driver="") if isinstance(event, RunResumed) else event
+
+
+def _named(event: Event) -> str:
+    return _short(encode(event).decode())
+
+
+def _short(text: str, most: int = 200) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -1,0 +1,222 @@
+"""A trace as spans, in the words of OpenTelemetry's semantic conventions for generative AI. Pure: nothing is imported for it.
+
+One `invoke_agent` span for the run; in it a `chat` span for every turn and every summary, and an `execute_tool` span for every
+call that was performed or denied. Ids follow from the run's id, so that a run has the same spans whoever exports them, and a run
+that another one called finds its place without being told.
+"""
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.items import Usage
+from mainspring.core.spec import RunSpec
+from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
+
+Value = str | int | float | bool | tuple[str, ...]
+
+TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+# What backends are called here, and what the conventions call them.
+PROVIDERS: Final = {"chat": "openai", "responses": "openai", "gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
+
+
+class Parent(Struct, frozen=True):
+    """A span of others, as the header `traceparent` names it."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool = True
+
+
+class Span(Struct, frozen=True):
+    """A span that has ended; times are seconds since 1970. `error` is the kind of error it ended with."""
+
+    name: str
+    kind: Literal["internal", "client"]
+    id: str
+    parent: str | None
+    start: float
+    end: float
+    attributes: dict[str, Value]
+    error: str = ""
+    message: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Iterator[Span]:
+    """The spans of a run that has ended, the run's own first. `content` adds what was said, to the model and by it."""
+    root = span_id(trace.run_id)
+    yield _run_span(trace, root, provider, content)
+    for step in trace.execution:
+        if step.model_at is not None and step.kind != "step":
+            yield _step_span(trace, step, root, provider)
+        for action in step.actions:
+            if action.completed_at is not None and (action.started_at is not None or action.verdict == "deny"):
+                yield _action_span(trace, step, action, root, content)
+
+
+def trace_hex(run_id: str, traceparent: str) -> str:
+    """The id that all spans of a run share: that of the span it belongs to, if there is one."""
+    found = parent_of(traceparent)
+    return sha256(run_id.encode()).hexdigest()[:32] if found is None else found.trace_id
+
+
+def trace_hex_of(trace: TraceRecord) -> str:
+    """The same for a trace; a run that another one has delegated is in the same trace as that."""
+    return trace_hex(trace.metadata.parent or trace.run_id, trace.metadata.traceparent)
+
+
+def traceparent_of(spec: RunSpec) -> str:
+    """The header for what a run starts, another run above all: its spans are then inside those of this one."""
+    found = parent_of(spec.traceparent)
+    flags = "00" if found is not None and not found.is_sampled else "01"
+    return f"00-{trace_hex(spec.within or spec.id, spec.traceparent)}-{span_id(spec.id)}-{flags}"
+
+
+def span_id(*names: str) -> str:
+    return sha256("/".join(names).encode()).hexdigest()[-16:]
+
+
+def parent_of(traceparent: str) -> Parent | None:
+    """What the header says; None if it says nothing that can be used."""
+    found = TRACEPARENT.fullmatch(traceparent.strip().lower())
+    if found is None or (found[4] is not None and traceparent.startswith("00")):
+        return None
+    return Parent(found[1], found[2], bool(int(found[3], 16) & 1))
+
+
+def accepted(header: str) -> str:
+    """A `traceparent` header that somebody sent, empty if it is none."""
+    return header.strip() if parent_of(header) is not None else ""
+
+
+def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span:
+    outcome, agent = trace.outcome, trace.context.agent_id
+    attributes = _known(
+        {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": provider,
+            "gen_ai.request.model": trace.context.model,
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": _conversation(trace),
+            "gen_ai.response.id": trace.run_id,
+            "gen_ai.response.finish_reasons": (outcome.reason.value,) if outcome.reason is not None else (),
+            "mainspring.features.traces.id": trace.trace_id,
+            "mainspring.run.status": outcome.run_status,
+            "mainspring.tenant": trace.tenant_id,
+            "mainspring.failure.code": outcome.failure_code or "",
+            "gen_ai.input.messages": _said("user", trace.input.prompt) if content else "",
+            "gen_ai.output.messages": _said("assistant", trace.output.result) if content else "",
+        }
+    ) | _usage(trace.usage)
+    caller = parent_of(trace.metadata.traceparent)
+    parent = span_id(trace.metadata.parent) if trace.metadata.parent else None if caller is None else caller.span_id
+    error = "" if outcome.failure_code is None or outcome.reason is None else outcome.reason.value
+    return Span(
+        f"invoke_agent {agent}" if agent else "invoke_agent",
+        "internal",
+        id,
+        parent,
+        trace.started_at,
+        trace.completed_at if trace.completed_at is not None else trace.started_at,
+        attributes | _error(error),
+        error,
+        (outcome.failure_message or "") if content else "",  # it may quote what was said
+    )
+
+
+def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) -> Span:
+    assert step.model_at is not None
+    model = trace.context.model
+    first = None if step.first_token_at is None else round(step.first_token_at - step.started_at, 6)
+    attributes = _known(
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": provider,
+            "gen_ai.request.model": model,
+            "gen_ai.agent.name": trace.context.agent_id,
+            "gen_ai.conversation.id": _conversation(trace),
+            "gen_ai.response.finish_reasons": (step.finish,) if step.finish else (),
+            "mainspring.step.id": step.step_id,
+            "mainspring.step.kind": step.kind,
+            "mainspring.nudge": step.nudge,
+        }
+    )
+    attributes["gen_ai.request.stream"] = True
+    if first is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = first
+    for name, parameter in _PARAMETERS.items():
+        if (value := trace.input.parameters.get(parameter)) is not None:
+            attributes[name] = value
+    error = step.error or ("aborted" if step.status == "aborted" else "")
+    name, id = f"chat {model}", span_id(trace.run_id, step.step_id)
+    attributes |= _usage(step.usage or Usage()) | _error(error)
+    return Span(name, "client", id, root, step.started_at, step.model_at, attributes, error)
+
+
+def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root: str, content: bool) -> Span:
+    assert action.completed_at is not None
+    tool = action.tool if action.kind is not None else UNKNOWN
+    attributes = _known(
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.call.id": action.action_id,
+            "gen_ai.tool.type": "function" if action.kind == "function" else "extension",
+            "gen_ai.agent.name": trace.context.agent_id,
+            "gen_ai.conversation.id": _conversation(trace),
+            "mainspring.verdict": action.verdict or "",
+            "mainspring.policy": action.policy,
+            "gen_ai.tool.call.arguments": action.input if content else "",
+            "gen_ai.tool.call.result": action.output if content else "",
+        }
+    )
+    error = "denied" if action.verdict == "deny" else {"failure": "tool_error", "timeout": "timeout"}.get(action.status, "")
+    start = action.started_at if action.started_at is not None else action.completed_at
+    name, id = f"execute_tool {tool}", span_id(trace.run_id, step.step_id, action.action_id)
+    return Span(name, "internal", id, root, start, action.completed_at, attributes | _error(error), error)
+
+
+_PARAMETERS: Final = {
+    "gen_ai.request.temperature": "temperature",
+    "gen_ai.request.top_p": "top_p",
+    "gen_ai.request.max_tokens": "max_turn_tokens",
+}
+
+
+def _conversation(trace: TraceRecord) -> str:
+    """Runs that are alone in their conversation have none."""
+    return trace.session_id if trace.session_id != trace.run_id else ""
+
+
+def _usage(usage: Usage) -> dict[str, Value]:
+    told: dict[str, Value] = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+    }
+    further = {
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return told | {name: count for name, count in further.items() if count}
+
+
+def _error(error: str) -> dict[str, Value]:
+    return {"error.type": error} if error else {}
+
+
+def _known(attributes: dict[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in attributes.items() if value}
+
+
+def _said(role: str, text: str) -> str:
+    return msgspec.json.encode([{"role": role, "parts": [{"type": "text", "content": text}]}]).decode() if text else ""

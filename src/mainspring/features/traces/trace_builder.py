@@ -1,0 +1,263 @@
+"""A log as a trace: `trace_of` reads it once and tells a collector what its events mean.
+
+No clock is looked at: a log gives the same trace whenever it is read, and a run under way gives the trace of what it has done so
+far. Of the deltas only the first of a turn is looked at.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, get_args
+
+from msgspec.structs import replace
+
+from mainspring.core.errors import Malformed
+from mainspring.core.events import (
+    CallJudged,
+    Compacted,
+    Delta,
+    ErrorInfo,
+    ItemDone,
+    Nudged,
+    Reason,
+    Recorded,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    ToolEnded,
+    ToolStarted,
+    TurnAborted,
+    TurnEnded,
+    TurnStarted,
+)  # fmt: skip
+from mainspring.core.items import FunctionCall, Json, Message, Usage, text_of
+from mainspring.core.spec import STEP_MODEL, RunSpec
+from mainspring.features.traces.collector import TraceCollector
+from mainspring.features.traces.failures import KINDS, Code, code_of_denial, code_of_end, status_of
+from mainspring.features.traces.trace_record import (
+    ActionStatus,
+    FailureRecord,
+    TraceAction,
+    TraceContext,
+    TraceInput,
+    TraceMetadata,
+    TraceOutput,
+    TraceRecord,
+)
+
+_DELTAS: Final = frozenset(get_args(Delta))
+_UNKNOWN: Final = FunctionCall("", "unknown")
+
+
+def trace_of(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = ()) -> TraceRecord:
+    """The trace of a run, as far as its log goes. `waiting` are the calls that it has taken over from the run before it.
+
+    Pure. Raises `Malformed` for a log that does not begin with the start of a run.
+    """
+    first = records[0]
+    if not isinstance(first.event, RunStarted):
+        raise Malformed(f"a log begins with run_started as event 0, not with {first.event!r:.80}")
+    reader = _Reader(first.event.spec, first.at, waiting)
+    for record in records:
+        kind = type(record.event)
+        if kind in _DELTAS:
+            reader.first_token(record.at)
+        elif kind in _TOLD:
+            reader.read(record)
+    return reader.trace()
+
+
+class _Reader:
+    """Tells a collector what the events of one run mean."""
+
+    def __init__(self, spec: RunSpec, at: float, waiting: Iterable[FunctionCall]) -> None:
+        self._collector = TraceCollector()
+        self._spec = spec
+        self._calls = {call.call_id: call for call in waiting}
+        conversation = spec.conversation.id if spec.conversation is not None else ""
+        self._id = self._collector.start_trace(
+            spec.metadata.get("task_id", ""),
+            conversation or spec.scope or spec.id,
+            run_id=spec.id,
+            at=at,
+            tenant_id=spec.tenant,
+            context=TraceContext(agent_id=spec.agent, role=spec.preset, model=spec.model),
+            input=TraceInput(prompt=_prompt(spec), parameters=_parameters(spec)),
+        ).trace_id
+        self._metadata = TraceMetadata(
+            tags=spec.metadata, parent=spec.within or None, continues=spec.parent, traceparent=spec.traceparent
+        )
+        self._last: FailureRecord | None = None
+        self._number = 0
+        self._step = "step-0"
+        if self._calls:
+            self._collector.add_step(self._id, self._step, at=at, kind="opening")
+        self._actions: dict[str, TraceAction] = {}
+        self._has_token = True
+        self._clock = at
+        self._nudge = ""
+        self._text = self._said = ""
+        self._made = 0
+        self._usage = Usage()
+        self._resumed = 0
+        self._done: TraceRecord | None = None
+
+    def first_token(self, at: float) -> None:
+        if not self._has_token:
+            self._has_token = True
+            self._collector.update_step(self._id, self._step, first_token_at=at)
+
+    def trace(self) -> TraceRecord:
+        if self._done is not None:
+            return self._done
+        self._learn()
+        return self._collector.trace(self._id)
+
+    def read(self, record: Recorded) -> None:
+        at = record.at
+        match record.event:
+            case TurnStarted():
+                self._turn_started(at)
+            case ItemDone(item):
+                self._said_item(item)
+            case TurnEnded():
+                self._turn_ended(record.event, at)
+            case TurnAborted():
+                self._end_step(at, "aborted", model_at=at)
+            case CallJudged():
+                self._judged(record.event, at)
+            case ToolStarted(call_id):
+                self._act(call_id, at, started_at=at, status="running")
+            case ToolEnded():
+                self._ended(record.event, at)
+            case Nudged(kind):
+                self._nudge = kind
+            case Compacted():
+                self._compacted(record.event, at)
+            case RunResumed():
+                self._resumed += 1
+            case RunEnded():
+                self._run_ended(record.event, at)
+        self._clock = at
+
+    def _turn_started(self, at: float) -> None:
+        self._number += 1
+        self._step = f"step-{self._number}"
+        self._has_token, self._said, self._made = False, "", 0
+        self._actions = {}
+        kind = "step" if self._spec.model == STEP_MODEL else "turn"
+        self._collector.add_step(self._id, self._step, at=at, kind=kind, nudge=self._nudge)
+        self._nudge = ""
+
+    def _said_item(self, item: object) -> None:
+        if isinstance(item, Message):
+            self._said = item.text
+        elif isinstance(item, FunctionCall):
+            self._calls[item.call_id] = item
+            self._made += 1
+
+    def _turn_ended(self, event: TurnEnded, at: float) -> None:
+        self._usage += event.usage or Usage()
+        if event.error is None:
+            finish = "tool_call" if self._made and event.finish == "stop" else event.finish
+            self._text = self._said or self._text
+            self._end_step(at, "completed", model_at=at, finish=finish, usage=event.usage)
+            return
+        self._end_step(at, "failed", model_at=at, finish="error", error=event.error.code, usage=event.usage)
+        self._fail_turn(event.error, at)
+
+    def _end_step(self, at: float, status: str, **facts: Any) -> None:
+        self._collector.update_step(self._id, self._step, completed_at=at, status=status, **facts)
+
+    def _compacted(self, event: Compacted, at: float) -> None:
+        """The log has no beginning of a summary; it began when what was before it had ended."""
+        self._usage += event.usage or Usage()
+        self._number += 1
+        self._step = f"step-{self._number}"
+        self._collector.add_step(self._id, self._step, at=self._clock, kind="compaction")
+        error = "" if event.error is None else event.error.code
+        self._end_step(at, "failed" if error else "completed", model_at=at, usage=event.usage, error=error)
+        if event.error is not None:
+            self._fail_turn(event.error, at)
+
+    def _judged(self, event: CallJudged, at: float) -> None:
+        facts: dict[str, object] = {"verdict": event.verdict, "policy": event.policy, "reason": event.reason, "judged_at": at}
+        match event.verdict:
+            case "deny":
+                facts |= {"status": "skipped", "completed_at": at, "output": event.reason}
+                self._fail(code_of_denial(event.policy), event.reason, at, event.call_id)
+            case "client" | "ask":
+                facts |= {"status": "skipped", "started_at": None}
+            case _:
+                pass
+        self._act(event.call_id, at, **facts)
+
+    def _ended(self, event: ToolEnded, at: float) -> None:
+        known = self._actions.get(event.call_id) or self._act(event.call_id, at)
+        text = text_of(event.output)
+        status: ActionStatus = "failure" if event.is_error else "success"
+        if known.started_at is None:
+            status = "skipped"
+        elif event.is_error and _is_late(self._spec, known, event.seconds):
+            status = "timeout"
+        if status in ("failure", "timeout"):
+            self._fail("TL02", text, at, event.call_id)
+        self._act(event.call_id, at, status=status, completed_at=at, output=text)
+
+    def _act(self, call_id: str, at: float, **facts: Any) -> TraceAction:
+        if (known := self._actions.get(call_id)) is None:
+            call = self._calls.get(call_id, _UNKNOWN)
+            tool = self._spec.tool(call.name)
+            name, facts = call.name, {"kind": None if tool is None else tool.kind, "input": call.arguments, **facts}
+        else:
+            name = known.tool
+        action = self._actions[call_id] = self._collector.add_action(self._id, self._step, call_id, name, at=at, **facts)
+        return action
+
+    def _fail(self, code: Code, message: str, at: float, call_id: str = "") -> FailureRecord:
+        kind = KINDS[code]
+        self._last = self._collector.record_failure(
+            self._id, message, kind.category, kind.severity, at=at, code=code, step_id=self._step, action_id=call_id
+        )
+        return self._last
+
+    def _fail_turn(self, error: ErrorInfo, at: float) -> None:
+        self._fail(code_of_end(Reason.PROVIDER_ERROR, error) or "TL08", error.message, at)
+
+    def _run_ended(self, event: RunEnded, at: float) -> None:
+        failure = None
+        if (code := code_of_end(event.reason, event.error)) is not None:
+            message = event.error.message if event.error is not None else f"the run ended: {event.reason.value}"
+            failure, last = self._last, self._last
+            if last is None or (last.code, last.message) != (code, message):
+                failure = self._fail(code, message, at)
+        self._learn()
+        self._done = self._collector.complete_trace(
+            self._id, status_of(event.reason), at=at, failure=failure, run_status=event.status, reason=event.reason
+        )
+
+    def _learn(self) -> None:
+        metadata = replace(self._metadata, resumed=self._resumed)
+        self._collector.learn(self._id, usage=self._usage, output=TraceOutput(result=self._text), metadata=metadata)
+
+
+_TOLD: Final = frozenset(
+    {TurnStarted, ItemDone, TurnEnded, TurnAborted, CallJudged, ToolStarted, ToolEnded, Nudged, Compacted, RunResumed, RunEnded}
+)
+
+
+def _is_late(spec: RunSpec, action: TraceAction, seconds: float) -> bool:
+    tool = spec.tool(action.tool)
+    most = tool.timeout if tool is not None and tool.timeout is not None else spec.limits.tool_seconds
+    return most is not None and seconds >= most
+
+
+def _prompt(spec: RunSpec) -> str:
+    """What the run was asked last."""
+    return next((item.text for item in reversed(spec.input) if isinstance(item, Message) and item.text), "")
+
+
+def _parameters(spec: RunSpec) -> Json:
+    """How the model was asked, as far as that was said."""
+    sampling = spec.sampling
+    said = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_turn_tokens": sampling.max_turn_tokens}
+    limits = {"max_turns": spec.limits.max_turns, "max_tool_calls": spec.limits.max_tool_calls}
+    return {name: value for name, value in (said | limits).items() if value is not None}

@@ -1,0 +1,135 @@
+"""A trace as a terminal shows it: a line per turn and per call, each with a bar at its place in time."""
+
+from datetime import datetime
+from typing import Final
+
+from mainspring.cli.console import Ink
+from mainspring.cli.text import count, cut, duration, on_one_line
+from mainspring.core.items import Usage
+from mainspring.features.traces.trace_record import FailureRecord, TraceAction, TraceRecord, TraceStep
+
+Cells = tuple[str, str, str, str, str, str, str]
+TITLES: Final[Cells] = ("run", "status", "started", "took", "turns", "calls", "tokens")
+
+LABEL, TOKENS, TOOK = 22, 12, 8
+NARROWEST: Final = 10
+_COLOURS = {
+    "completed": "green", "success": "green", "failed": "red", "failure": "red", "timeout": "red", "escalated": "yellow",
+    "cancelled": "yellow", "aborted": "yellow", "skipped": "yellow", "running": "cyan",
+}  # fmt: skip
+_MARKS = {"success": "✓", "failure": "✗", "timeout": "✗", "skipped": "-", "running": "…"}
+_VERDICTS = {"deny": "denied by", "client": "handed to the client by", "ask": "a person is asked, says"}
+
+
+def cells(trace: TraceRecord) -> Cells:
+    """A trace on one line."""
+    started = datetime.fromtimestamp(trace.started_at).strftime("%b %d %H:%M")
+    took = "-" if trace.duration_ms is None else duration(trace.duration_ms / 1000)
+    counts = str(len(trace.turns)), str(len(trace.calls))
+    return trace.run_id, trace.outcome.status, started, took, *counts, _tokens(trace.usage)
+
+
+def draw(trace: TraceRecord) -> None:
+    """Draws a trace on standard output, in colours if that is a terminal."""
+    ink = Ink()
+    axis = Axis(trace, ink.width - LABEL - TOKENS - TOOK - 3)
+    with ink:
+        _draw_head(ink, trace, axis)
+        number = 0
+        for step in trace.execution:
+            number += step.kind == "turn"
+            _draw_step(ink, step, axis, number)
+        for failure in trace.failures:
+            _draw_failure(ink, failure)
+
+
+class Axis:
+    """The time of a run, laid out in so many columns. A run under way ends with the last thing known of it."""
+
+    def __init__(self, trace: TraceRecord, columns: int) -> None:
+        moments = [moment for step in trace.execution for moment in _moments(step)]
+        self.start = trace.started_at
+        self.end = trace.completed_at or max(moments, default=trace.started_at)
+        self.columns = max(columns, NARROWEST)
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    def column(self, moment: float) -> int:
+        share = (moment - self.start) / self.seconds if self.seconds > 0 else 0.0
+        return min(max(int(share * self.columns), 0), self.columns - 1)
+
+    def bar(self, start: float, end: float | None, waits_until: float | None = None) -> str:
+        """A bar from one moment to another, at least one column long. What is waited for is lighter."""
+        first, last = self.column(start), self.column(self.end if end is None else end)
+        waits = first if waits_until is None else min(self.column(waits_until), last)
+        return " " * first + "░" * (waits - first) + "█" * (last - waits + 1)
+
+
+def _draw_head(ink: Ink, trace: TraceRecord, axis: Axis) -> None:
+    outcome = trace.outcome
+    ink.put(f"{trace.run_id}  ", "bold")
+    ink.put(outcome.status, _COLOURS[outcome.status])
+    ended = "" if outcome.run_status == outcome.status else f"{outcome.run_status}, "
+    ink.put(f" ({ended}{outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
+    denied = sum(action.verdict == "deny" for action in trace.actions)
+    calls = [count(len(trace.calls), "call"), *([f"{denied} denied"] if denied else [])]
+    facts = [count(len(trace.turns), "turn"), *calls, f"{_tokens(trace.usage)} tokens"]
+    who = [trace.context.agent_id, on_one_line(trace.context.model, 40)]
+    resumed = [f"resumed {count(trace.metadata.resumed, 'time')}"] if trace.metadata.resumed else []
+    told = " · ".join([*[name for name in who if name], *facts, duration(axis.seconds), *resumed])
+    ink.put(f"{cut(told, ink.width)}\n", "dim")
+    for name, runs in (("called by", (trace.metadata.parent,)), ("calls", trace.metadata.children)):
+        ink.put("".join([f"{name} {run}\n" for run in runs if run]), "dim")
+    ink.put("\n")
+    end = duration(axis.seconds)
+    ink.put(f"{'':{LABEL}} {'tokens':>{TOKENS}} {'took':>{TOOK}} 0{end:>{axis.columns - 1}}\n", "dim")
+
+
+def _draw_step(ink: Ink, step: TraceStep, axis: Axis, number: int) -> None:
+    if step.kind in ("turn", "compaction"):
+        label = f"turn {number}" if step.kind == "turn" else "summary"
+        label += f", {step.status}" if step.status in ("failed", "aborted") else f", {step.nudge}" if step.nudge else ""
+        used = _tokens(step.usage) if step.usage is not None else ""
+        bar = axis.bar(step.started_at, step.model_at, step.first_token_at)
+        _draw_row(ink, label, used, _took(step.started_at, step.model_at), bar, _COLOURS[step.status], "blue")
+    for action in step.actions:
+        _draw_action(ink, action, axis)
+
+
+def _draw_action(ink: Ink, action: TraceAction, axis: Axis) -> None:
+    start = action.started_at or action.judged_at or axis.start
+    end = action.completed_at if action.status != "skipped" else start
+    label, colour = f"  {_MARKS[action.status]} {on_one_line(action.tool, LABEL - 4)}", _COLOURS[action.status]
+    bar = axis.bar(start, end)
+    _draw_row(ink, label, "", _took(action.started_at, action.completed_at), bar, colour, colour)
+    if action.verdict in _VERDICTS:
+        why = f": {action.reason}" if action.reason else ""
+        ink.put(f"    {on_one_line(f'{_VERDICTS[action.verdict]} {action.policy}{why}', ink.width - 4)}\n", "dim")
+
+
+def _draw_row(ink: Ink, label: str, used: str, took: str, bar: str, label_colour: str, colour: str) -> None:
+    ink.put(f"{cut(label, LABEL):{LABEL}} ", label_colour)
+    ink.put(f"{used:>{TOKENS}} {took:>{TOOK}} ", "dim")
+    ink.put(f"{bar}\n", colour)
+
+
+def _draw_failure(ink: Ink, failure: FailureRecord) -> None:
+    told = f"{failure.code} {failure.name}, {failure.category}, {failure.severity}, {failure.resolution.status}"
+    ink.put(f"\n{told}\n", "red" if failure.resolution.status == "pending" else "yellow")
+    ink.put(f"  {on_one_line(failure.message, ink.width - 2)}\n", "dim")
+
+
+def _moments(step: TraceStep) -> list[float]:
+    given = [step.started_at, step.model_at, step.completed_at]
+    given += [moment for action in step.actions for moment in (action.started_at, action.completed_at)]
+    return [moment for moment in given if moment is not None]
+
+
+def _tokens(usage: Usage) -> str:
+    return f"{usage.input_tokens:,}+{usage.output_tokens:,}"
+
+
+def _took(start: float | None, end: float | None) -> str:
+    return "" if start is None or end is None else duration(end - start)

@@ -1,0 +1,67 @@
+"""Following a run of the engine that a step has, or may have, begun before: the same run is never begun twice."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Final
+
+from anyio import move_on_after, sleep
+
+from mainspring.core.errors import NotFound
+from mainspring.core.events import Reason
+from mainspring.core.run import Run
+from mainspring.engine.approvals import asked
+from mainspring.engine.engine import Engine, Handle
+from mainspring.features.approvals.pending import continuing_id
+
+LOOK_SECONDS: Final = 0.5
+
+Waiting = Callable[[tuple[str, ...]], Awaitable[None]]
+"""Is told which approvals a run waits for, and with none that it goes on."""
+
+
+def run_id_of(workflow_run: str, step: str, attempt: int) -> str:
+    """The id of the run that does the work of a step: the same whoever carries the workflow out, and however often."""
+    return f"resp_{sha256(f'{workflow_run} {step} {attempt}'.encode()).hexdigest()[:24]}"
+
+
+async def attend(engine: Engine, run_id: str, start: Callable[[], Awaitable[Handle]], waiting: Waiting) -> Run:
+    """The run at its end: begun by `start` if it is not there yet, else followed, and taken up if nobody drives it any more.
+
+    One that asks a person ends only to go on as another; `waiting` is told, and that one is waited for, as long as the answer may
+    take. Raises what `start` and `Handle.wait` raise, and `NotFound` if the run that asks is deleted.
+    """
+    try:
+        handle = await engine.attach(run_id)
+    except NotFound:
+        run = await (await start()).wait()
+    else:
+        run = await _followed(engine, handle)
+    while run.reason is Reason.APPROVAL_NEEDED:
+        await waiting(tuple([question.id for question in asked(run)]))
+        with move_on_after(run.spec.limits.approval_seconds) as limit:
+            handle = await _continuing(engine, run.spec.id)
+        if limit.cancelled_caught:
+            break
+        await waiting(())
+        run = await _followed(engine, handle)
+    return run
+
+
+async def _continuing(engine: Engine, run_id: str) -> Handle:
+    """The run that goes on with a person's answer, once there is one. Raises `NotFound` if there is nothing left to answer."""
+    while True:
+        with suppress(NotFound):
+            return await engine.attach(continuing_id(run_id))
+        await engine.store.load(run_id)
+        await sleep(LOOK_SECONDS)
+
+
+async def _followed(engine: Engine, handle: Handle) -> Run:
+    while not handle.is_live and not handle.run.has_ended:
+        if not await engine.is_driven(handle.id):
+            handle = await engine.resume(handle.id)
+            break
+        await sleep(LOOK_SECONDS)
+        handle = await engine.attach(handle.id)
+    return handle.run if handle.run.has_ended else await handle.wait()

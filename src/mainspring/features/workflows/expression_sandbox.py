@@ -1,0 +1,343 @@
+"""The sandbox that expressions are evaluated in: a template engine, with everything taken away that can do harm or grow.
+
+The engine's own sandbox keeps expressions away from Python's insides. On top of it only expressions are left, no statements and
+so no loops; methods and filters are those listed here; whatever could grow a value by a factor is bounded; and filters and tests,
+which go through lists of any length, are counted by what they are given and what they make, and have so much and no more. Import
+this only to evaluate: the template engine takes longer to import than most commands.
+"""
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from typing import Any, Final, cast
+
+import msgspec
+from jinja2 import StrictUndefined, TemplateError, Undefined, nodes, pass_environment, pass_eval_context
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS, do_join, do_replace, do_round, do_sum
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.workflows.expressions import Reading
+
+MOST_CHARS: Final = 1_000_000
+
+MOST_STEPS: Final = 10_000
+
+MOST_BITS: Final = 4_096
+
+MOST_WORK: Final = 2_000_000
+"""How many elements and characters the filters and tests of one evaluation may go through: about a second, at the worst."""
+
+MOST_DEPTH: Final = 100
+
+LONGEST: Final = 20_000
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_METHODS: Final[dict[type, frozenset[str]]] = {
+    str: _words(
+        "upper lower title capitalize strip lstrip rstrip split rsplit splitlines startswith endswith removeprefix removesuffix "
+        "find count isdigit isalpha isalnum"
+    ),
+    dict: _words("get keys values items"),
+    list: _words("index count"),
+}
+
+_FILTERS: Final = _words(
+    "abs capitalize count d default dictsort first float groupby int items join last length list lower map max min reject "
+    "rejectattr replace reverse round select selectattr sort string sum title trim truncate unique upper wordcount"
+)
+
+_TESTS: Final = _words(
+    "boolean defined divisibleby eq equalto even false float ge greaterthan gt in integer iterable le lessthan lower lt mapping "
+    "ne none number odd sequence string true undefined upper == != < <= > >="
+)
+
+
+@lru_cache(maxsize=1024)
+def read(text: str, *, is_expression: bool = False) -> Reading:
+    """What the expressions of a text read, or the text as one expression. Raises `InvalidRequest` for what is none."""
+    meant = _braced(text) if is_expression else text.strip()
+    _prepared(meant)
+    tree = _parsed(meant)
+    if is_expression and not _is_one(tree):
+        raise InvalidRequest(f"`{_short(text)}` is no expression; write one, such as `steps.a.output == 1`")
+    names = {node.name for node in tree.find_all(nodes.Name)}
+    attributes = [(node, node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
+    items = [(node, node.node, node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)]
+    keys = (*attributes, *items)
+    ended = [owner for _, owner, key in keys if key in ("status", "error")]
+    steps = [(node, str(key)) for node, owner, key in keys if isinstance(owner, nodes.Name) and owner.name == "steps"]
+    outcomes = {id for node, id in steps if any(node is each for each in ended)}
+    results = {id for node, id in steps if not any(node is each for each in ended)}
+    return Reading(frozenset(names), frozenset(results), frozenset(outcomes))
+
+
+def rendered(text: str, names: Mapping[str, object]) -> Any:
+    """The value of a text that is one expression, else the text with values put in. Raises `InvalidRequest`."""
+    whole = text.strip()
+    # Blanks around a single expression are nobody's wish; in other text they belong to it.
+    return _value(whole if _is_one(_parsed(whole)) else text, names)
+
+
+def evaluated(expression: str, names: Mapping[str, object]) -> Any:
+    """The value of an expression, with or without `{{ }}` around it. Raises `InvalidRequest`."""
+    return _value(_braced(expression), names)
+
+
+def _value(text: str, names: Mapping[str, object]) -> Any:
+    prepared, token = _prepared(text), _LEFT.set([MOST_WORK])
+    try:
+        value = prepared(names)
+        if isinstance(value, Undefined):
+            value._fail_with_undefined_error()
+        return _kept(list(value) if isinstance(value, _VIEWS) else value, text)
+    except _FAULTS as error:
+        raise _wrong(text, error) from error
+    finally:
+        _LEFT.reset(token)
+
+
+@lru_cache(maxsize=4096)
+def _prepared(text: str) -> Callable[[Mapping[str, object]], object]:
+    """What a text stands for, as a function of the names in it. Raises `InvalidRequest` for anything but expressions."""
+    is_one = _is_one(_parsed(text))
+    try:
+        if is_one:
+            return _environment().compile_expression(_bare(text), undefined_to_none=False)
+        template = _environment().from_string(text)
+    except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
+        raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
+    return lambda names: _gathered(template.generate(names))
+
+
+def _gathered(pieces: Iterator[str]) -> str:
+    whole: list[str] = []
+    size = 0
+    for piece in pieces:
+        whole.append(piece)
+        _bounded(size := size + len(piece))
+    return "".join(whole)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> nodes.Template:
+    if len(text) > LONGEST:
+        raise InvalidRequest(f"an expression has {len(text)} characters; at most {LONGEST} are allowed")
+    try:
+        tree = _environment().parse(text)
+    except (TemplateError, RecursionError) as error:
+        raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
+    if (depth := _depth(tree)) > MOST_DEPTH:
+        told = f"`{_short(text)}` nests {depth} expressions; at most {MOST_DEPTH} are allowed: make several steps of it"
+        raise InvalidRequest(told)
+    if not all(isinstance(node, nodes.Output) for node in tree.body):
+        raise InvalidRequest(f"`{_short(text)}` has a statement; only expressions `{{{{ ... }}}}` are allowed")
+    return tree
+
+
+def _depth(tree: nodes.Node) -> int:
+    deepest, left = 0, [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        deepest = max(deepest, depth)
+        left.extend([(inner, depth + 1) for inner in node.iter_child_nodes()])
+    return deepest
+
+
+def _is_one(tree: nodes.Template) -> bool:
+    """Whether this is one expression, and nothing around it."""
+    parts = [node for output in tree.body if isinstance(output, nodes.Output) for node in output.nodes]
+    return len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData)
+
+
+# What an expression can do wrong: the sandbox's objections, and Python's to what it was made to do.
+_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+
+_VIEWS = (Iterator, range, KeysView, ValuesView, ItemsView)
+
+
+def _wrong(text: str, error: BaseException) -> InvalidRequest:
+    return InvalidRequest(f"`{_short(text)}` cannot be evaluated: {str(error) or type(error).__name__}")
+
+
+def _braced(expression: str) -> str:
+    text = expression.strip()
+    return text if text.startswith("{{") and text.endswith("}}") else "{{" + text + "}}"
+
+
+def _bare(text: str) -> str:
+    """What is between the braces, without the signs that ask for blanks to be stripped."""
+    inside = text[2:-2]
+    inside = inside[1:] if inside[:1] in ("-", "+") else inside
+    return inside[:-1] if inside[-1:] in ("-", "+") else inside
+
+
+def _kept(value: object, text: str) -> Any:
+    """The value as plain data, no matter what the expression made. Raises `InvalidRequest` for what is none, or too much."""
+    try:
+        _bounded(_size(value))
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except SecurityError as error:
+        raise _wrong(text, error) from error
+    except (TypeError, ValueError, RecursionError, OverflowError, NotImplementedError) as error:
+        kind = type(value).__name__
+        raise InvalidRequest(f"`{_short(text)}` gives no plain data but `{kind}`: {error}") from error
+
+
+def _short(text: object) -> str:
+    whole = " ".join(str(text).split())
+    return whole if len(whole) <= 120 else f"{whole[:120]}..."
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with less in it."""
+
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # Data goes before methods: `output.items` is the key, if there is one.
+        if isinstance(obj, Mapping) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        if getattr(value, "__name__", "") in ("format", "format_map") and isinstance(getattr(value, "__self__", None), str):
+            raise SecurityError("`format` pads without bounds and is not allowed; join text with `~`")
+        return None
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), frozenset())
+        return attr in allowed and super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("`%` formats no text here; join it with `~`")
+        if operator == "*" and any(hasattr(side, "__len__") for side in (left, right)):
+            what, times = (left, right) if hasattr(left, "__len__") else (right, left)
+            _bounded(_size(what) * times if isinstance(times, int) else 0)
+        elif operator == "**" or (operator == "*" and isinstance(left, int) and isinstance(right, int)):
+            _check_power(operator, left, right)
+        elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
+            _bounded(len(left) + len(right))
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_power(operator: str, left: Any, right: Any) -> None:
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+        raise SecurityError(f"`{operator}` takes numbers")
+    if isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+        if bits > MOST_BITS:
+            raise SecurityError(f"`{operator}` would give a number of {bits} bits; at most {MOST_BITS} are allowed")
+
+
+def _size(value: object) -> int:
+    """How much there is in a value, counted no further than is allowed."""
+    size, left = 0, [value]
+    while left and size <= MOST_CHARS:
+        match left.pop():
+            case str(text):
+                size += len(text) + 1
+            case dict(pairs):
+                size += 1 + sum([len(str(name)) for name in pairs])
+                left.extend(pairs.values())
+            case list() | tuple() as many:
+                size += 1
+                left.extend(many)
+            case _:
+                size += 1
+    return size
+
+
+def _bounded(size: int) -> None:
+    if size > MOST_CHARS:
+        raise SecurityError(f"this would give {size} characters or elements; at most {MOST_CHARS} are allowed")
+
+
+_LEFT: ContextVar[list[int]] = ContextVar("left")
+
+
+def _counted(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or a test whose work is counted; that of one which gives its results one by one, as they are taken."""
+
+    @wraps(work)
+    def counted(*given: Any, **options: Any) -> Any:
+        _count(*given)
+        made = work(*given, **options)
+        return _each(made) if isinstance(made, Iterator) else made
+
+    return counted
+
+
+def _each(made: Iterator[Any]) -> Iterator[Any]:
+    for item in made:
+        _count(item)
+        yield item
+
+
+def _count(*values: object) -> None:
+    left = _LEFT.get()
+    left[0] -= 1 + sum([len(value) for value in values if isinstance(value, str | list | tuple | dict | range)])
+    if left[0] < 0:
+        raise SecurityError(f"it goes through more than {MOST_WORK} elements and characters; give it less, or use a command")
+
+
+def _range(*bounds: int) -> range:
+    made = range(*bounds)
+    if len(made) > MOST_STEPS:
+        raise SecurityError(f"range has {len(made)} steps; at most {MOST_STEPS} are allowed")
+    return made
+
+
+@pass_eval_context
+def _join(eval_ctx: Any, value: Any, d: str = "", attribute: Any = None) -> str:
+    parts = list(value)
+    _bounded(len(str(d)) * len(parts) + sum([len(str(part)) for part in parts]))
+    return str(do_join(eval_ctx, parts, d, attribute))
+
+
+@pass_eval_context
+def _replace(eval_ctx: Any, s: str, old: str, new: str, count: int | None = None) -> str:
+    _bounded(len(str(s)) + str(s).count(str(old)) * len(str(new)))
+    return str(do_replace(eval_ctx, str(s), str(old), str(new), count))
+
+
+@pass_environment
+def _sum(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+    if not isinstance(start, int | float):
+        raise SecurityError(f"sum adds numbers; it cannot start with `{type(start).__name__}`")
+    return do_sum(environment, iterable, attribute, start)
+
+
+def _round(value: float, precision: int = 0, method: Any = "common") -> float:
+    if not 0 <= precision <= 15:
+        raise SecurityError(f"round keeps 0 to 15 digits, not {precision}")
+    return do_round(value, precision, method)
+
+
+def _to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the text is no JSON: {error}") from None
+
+
+@lru_cache(maxsize=1)
+def _environment() -> _Environment:
+    # Not optimized: what is constant would be computed when it is compiled, and not counted.
+    made = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, optimized=False)
+    own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json, "fromjson": _from_json}
+    made.filters = {name: _counted(work) for name, work in ({name: FILTERS[name] for name in _FILTERS} | own).items()}
+    made.tests = {name: _counted(cast(Callable[..., Any], TESTS[name])) for name in _TESTS}
+    made.globals = {"range": _range}
+    return made

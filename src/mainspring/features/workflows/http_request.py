@@ -1,0 +1,96 @@
+"""The tool `http_request`, for steps of workflows: no model is offered it.
+
+It connects as `web_fetch` does: only to addresses that were checked, public ones or those of hosts that the operator has allowed.
+Redirects are not followed; the step sees them.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from msgspec import UNSET
+
+from mainspring.core.errors import CallerError, InvalidRequest
+from mainspring.core.items import Effect, InputText, Json, Purpose, encode
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.contract import ToolContext, ToolResult
+
+MOST_BYTES = 400_000
+SECONDS = 60.0
+_READS: tuple[Effect, ...] = ("read", "network")
+_WRITES: tuple[Effect, ...] = ("write", "network")
+
+
+class HttpRequest:
+    """Sends one request. `guard` knows the hosts that need not be public; `flaw` says why a URL may not be asked."""
+
+    name = "http_request"
+    description = "Sends an HTTP request and returns status, headers and body."
+    parameters_schema: Json = {  # noqa: RUF012 (read only, as all of these)
+        "type": "object",
+        "properties": {
+            "operation": {"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]},
+            "url": {"type": "string"},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+            "body": {},
+        },
+        "required": ["operation", "url"],
+        "additionalProperties": False,
+    }
+    effects: tuple[Effect, ...] = _WRITES
+    operation_effects: dict[str, tuple[Effect, ...]] = {"GET": _READS, "HEAD": _READS}  # noqa: RUF012
+    purposes: dict[str, Purpose] = {"url": "url"}  # noqa: RUF012
+    timeout = SECONDS + 5
+
+    def __init__(self, guard: AddressGuard | None = None, *, flaw: Callable[[str], Awaitable[str | None]] | None = None) -> None:
+        self._guard = guard or AddressGuard()
+        self._flaw = flaw
+
+    async def execute(self, params: Json, context: ToolContext) -> ToolResult:
+        # The library is heavy; only those who send requests pay for it.
+        from aiohttp import ClientError
+
+        url = str(params["url"])
+        try:
+            with anyio.fail_after(SECONDS):
+                return await self._sent(params, url)
+        except TimeoutError:
+            return ToolResult.fail(f"`{url:.200}` did not answer within {SECONDS:g} s")
+        except CallerError as error:
+            return ToolResult.fail(error.message)
+        except (ClientError, OSError, ValueError) as error:
+            return ToolResult.fail(f"`{url:.200}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
+
+    async def _sent(self, params: Json, url: str) -> ToolResult:
+        from aiohttp import ClientSession, DummyCookieJar
+
+        from mainspring.tools.builtin.web_fetch import Page, decoded
+        from mainspring.tools.connector import guarded_connector
+
+        if self._flaw is not None and (why := await self._flaw(url)) is not None:
+            raise InvalidRequest(f"`{url:.200}` may not be asked: {why}")
+        if not url.lower().startswith(("http://", "https://")):
+            raise InvalidRequest(f"`{url:.200}` is no web address; write http:// or https:// and a host")
+        data, kind = _body(params.get("body", UNSET))
+        headers = {"User-Agent": "Mainspring", "Accept-Encoding": "identity", **kind, **params.get("headers", {})}
+        jar = DummyCookieJar()
+        async with (
+            ClientSession(connector=guarded_connector(self._guard), cookie_jar=jar, auto_decompress=False) as session,
+            session.request(params["operation"], url, headers=headers, data=data, allow_redirects=False) as response,
+        ):
+            content = bytearray()
+            async for chunk in response.content.iter_any():
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    raise InvalidRequest(f"`{url:.200}` answers with more than {MOST_BYTES:,} bytes, too much for a step")
+            told = "\n".join([f"{name.lower()}: {value}" for name, value in response.headers.items()])
+            page = Page(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
+            return ToolResult.ok((InputText(str(response.status)), InputText(told), InputText(decoded(page))))
+
+
+def _body(body: object) -> tuple[bytes | None, dict[str, str]]:
+    """The body as it is sent, and the header that says what it is. Text is sent as it is, all else as JSON."""
+    if body is UNSET or body is None:
+        return None, {}
+    if isinstance(body, str):
+        return body.encode(), {"Content-Type": "text/plain; charset=utf-8"}
+    return encode(body), {"Content-Type": "application/json"}

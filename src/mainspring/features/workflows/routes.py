@@ -1,0 +1,140 @@
+"""`/v1/workflows`: what workflows there are, and their runs."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from anyio import move_on_after
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import NotFound
+from mainspring.core.items import Json, encode
+from mainspring.core.spec import Caller
+from mainspring.features.responses.request import read
+from mainspring.features.responses.routes import IDEMPOTENCY_KEY, Page, body_of, number_of, page_of
+from mainspring.features.traces.spans import accepted
+from mainspring.features.workflows.view import ShownWorkflow, shown_event, shown_run, shown_workflow
+from mainspring.features.workflows.workflows import WorkflowHandle
+from mainspring.http.auth import caller_of
+from mainspring.http.faults import json_response
+from mainspring.http.idempotency import check_key
+from mainspring.http.streams import EventStream
+
+HEARTBEAT_SECONDS = 10.0
+
+
+class RunWorkflow(Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/workflows/{name}/runs`. With `background`, the answer comes as soon as the run is stored."""
+
+    inputs: Json = {}
+    dry_run: bool = False
+    background: bool = False
+
+
+class ListOfWorkflows(Struct, frozen=True):
+    """`problems` are the files that hold no workflow that could be used, and why."""
+
+    data: Sequence[ShownWorkflow]
+    problems: Sequence[str]
+    object: str = "list"
+
+
+class WorkflowEvent(Struct, frozen=True):
+    """What every event of a stream has; what else it has depends on its type."""
+
+    type: str
+    sequence_number: int
+    at: float
+
+
+class WorkflowRoutes:
+    """Every endpoint under `/v1/workflows`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._workflows = engine.workflows
+
+    async def list(self, request: Request) -> HttpResponse:
+        """The workflows that there are, by name."""
+        folders = self._workflows.folders
+        known = folders.workflows
+        return json_response(ListOfWorkflows([shown_workflow(known[name]) for name in sorted(known)], folders.problems))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """A workflow as it is defined."""
+        return json_response(shown_workflow(self._workflows.folders.get(_name(request))))
+
+    async def start(self, request: Request) -> HttpResponse:
+        """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
+        body, caller = read(await body_of(request), RunWorkflow), caller_of(request)
+        if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None:
+            check_key(key)
+        handle = await self._workflows.start(
+            _name(request),
+            body.inputs,
+            dry_run=body.dry_run,
+            tenant=caller.tenant,
+            caller=Caller(caller.subject, caller.tools),
+            key=key,
+            traceparent=accepted(request.headers.get("traceparent", "")),
+        )
+        if not body.background:
+            await handle.wait()
+        return json_response(shown_run(handle.run))
+
+    async def runs(self, request: Request) -> HttpResponse:
+        """The runs of a workflow, newest first; also of one whose file is gone."""
+        limit, newest_first, after = page_of(request)
+        found = await self._workflows.list(
+            tenant=caller_of(request).tenant, workflow=_name(request), limit=limit, after=after, newest_first=newest_first
+        )
+        if not found.runs and after is None:
+            self._workflows.folders.get(_name(request))
+        ids = [run.id for run in found.runs]
+        return json_response(Page(found.runs, ids[0] if ids else None, ids[-1] if ids else None, found.has_more))
+
+    async def retrieve_run(self, request: Request) -> HttpResponse:
+        """A run of a workflow, as far as it has come."""
+        return json_response(shown_run((await self._found(request)).run))
+
+    async def cancel(self, request: Request) -> HttpResponse:
+        """Stops a run, with the steps that are under way. One that has ended stays as it is."""
+        handle = await self._found(request)
+        return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=caller_of(request).tenant)))
+
+    async def events(self, request: Request) -> HttpResponse:
+        """The events of a run, past and to come, as a stream."""
+        after = number_of(request, "starting_after")
+        handle = await self._found(request)
+        return EventStream(_frames(handle, -1 if after is None else after), {}, lambda: None)
+
+    async def _found(self, request: Request) -> WorkflowHandle:
+        run_id = str(request.path_params["run_id"])
+        handle = await self._workflows.attach(run_id, tenant=caller_of(request).tenant)
+        if handle.run.order.workflow != _name(request):
+            raise NotFound(f"there is no run `{run_id[:80]}` of workflow `{_name(request)[:80]}`", param="run_id")
+        return handle
+
+
+async def _frames(handle: WorkflowHandle, after: int) -> AsyncIterator[list[bytes]]:
+    """The events behind number `after` as they come, with a sign of life where none comes for a while."""
+    while True:
+        batch = None
+        with move_on_after(HEARTBEAT_SECONDS):
+            batch = await handle.more(after)
+        if batch is None:
+            yield [_frame("heartbeat", {"type": "heartbeat", "run_id": handle.id, "last_event": handle.run.seq - 1})]
+        elif batch:
+            told = [shown_event(record) for record in batch]
+            yield [_frame(event["type"], event) for event in told]
+            after = batch[-1].seq
+        else:
+            return
+
+
+def _frame(kind: str, data: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(data))
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["name"])

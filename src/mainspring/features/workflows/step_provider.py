@@ -1,0 +1,50 @@
+"""A model that says what it was told to: one tool call, for a step of a workflow.
+
+A step that runs a command or sends a request is a run of the engine like any other, only that nobody has to be asked which call
+to make. So the call is judged by the same policies, performed by the same executors, recorded and audited in the same log, and
+after a crash taken up by the same rules as a call that a model made.
+"""
+
+from collections.abc import AsyncGenerator
+
+from msgspec.structs import replace
+
+from mainspring.core.errors import Refused
+from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.ids import derived
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Usage, assistant, encode
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import STEP_MODEL, Sampling
+from mainspring.providers.wrapper import Wrapped
+
+
+def dictating(name: str, arguments: Json) -> Sampling:
+    """What an order has to say for this call to be made."""
+    return Sampling(extra={"call": {"name": name, "arguments": arguments}})
+
+
+class Dictated(Wrapped):
+    """Makes the calls of steps, and leaves all other questions to the provider behind it."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        return _dictated(request) if request.model == STEP_MODEL else self._provider.stream(request)
+
+
+async def _dictated(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    match request.extra:
+        case {"call": {"name": str(name), "arguments": dict(arguments)}}:
+            pass
+        case _:
+            raise Refused(f"the model `{STEP_MODEL}` is for the steps of workflows; name another one")
+    if any(isinstance(item, FunctionCallOutput) for item in request.items):
+        said = assistant("Done.", id=derived("msg", request.run_id))
+        yield ItemStarted(replace(said, content=(), status="in_progress"))
+        yield TextDelta(said.id, said.text)
+        yield ItemDone(said)
+        yield TurnEnded(usage=Usage())
+        return
+    call = FunctionCall(derived("call", request.run_id), name, encode(arguments).decode(), id=derived("fc", request.run_id))
+    yield ItemStarted(replace(call, arguments="", status="in_progress"))
+    yield ArgumentsDelta(call.id, call.arguments)
+    yield ItemDone(call)
+    yield TurnEnded(usage=Usage())

@@ -1,0 +1,133 @@
+"""The steps of a workflow on the screen: as a graph, and while they are carried out."""
+
+import shlex
+from collections.abc import Iterator
+
+from mainspring.cli.console import Ink
+from mainspring.cli.json_lines import write_lines
+from mainspring.cli.plain import clean, say
+from mainspring.core.items import encode
+from mainspring.features.workflows.graph import after_in, levels
+from mainspring.features.workflows.view import shown_event
+from mainspring.features.workflows.workflow_definition import (
+    Conditional,
+    HttpRequest,
+    InvokeAgent,
+    RunCommand,
+    Step,
+    SubWorkflow,
+    Workflow,
+    inner,
+)
+from mainspring.features.workflows.workflow_events import (
+    Recorded,
+    StepCompleted,
+    StepFailed,
+    StepRetrying,
+    StepSkipped,
+    StepStarted,
+    StepWaiting,
+    WorkflowCancelled,
+    WorkflowResumed,
+    WorkflowStarted,
+)  # fmt: skip
+from mainspring.features.workflows.workflow_run import WorkflowRun
+
+
+def drawn(workflow: Workflow) -> Iterator[str]:
+    """The workflow as lines of text: its steps by the earliest moment at which each can begin."""
+    yield f"{workflow.name} {workflow.version}  {workflow.description}".rstrip()
+    for name, parameter in workflow.inputs.items():
+        needed = "required" if parameter.required else f"default {parameter.default!r}"
+        yield f"  > {name}  {parameter.type}, {needed}  {parameter.description}".rstrip()
+    after = after_in(workflow.steps, workflow.execution.mode)
+    steps = {step.id: step for step in workflow.steps}
+    for number, ids in enumerate(levels(after), start=1):
+        for place, id in enumerate(ids):
+            mark = f"{number:>3}" if place == 0 else "   "
+            branch = "───" if len(ids) == 1 else "┬──" if place == 0 else "└──" if place == len(ids) - 1 else "├──"
+            behind = f"  after {', '.join(sorted(after[id]))}" if after[id] else ""
+            yield f"{mark} {branch} {_told(steps[id])}{behind}"
+            yield from _inside(steps[id], "    │     " if place < len(ids) - 1 else "          ")
+    for name in workflow.outputs:
+        yield f"  < {name}"
+
+
+def _inside(step: Step, indent: str) -> Iterator[str]:
+    for key, group in inner(step):
+        for place, each in enumerate(group):
+            label = f"{key}: " if place == 0 else "      "
+            yield f"{indent}{label if isinstance(step, Conditional) else ''}{_told(each)}"
+            yield from _inside(each, indent + "    ")
+
+
+def _told(step: Step) -> str:
+    action = str(type(step).__struct_config__.tag)
+    match step:
+        case InvokeAgent():
+            action += f" {step.agent}"
+        case RunCommand():
+            action += f" `{' '.join(step.command.split())[:60]}`"
+        case HttpRequest():
+            action += f" {step.method} {step.url[:60]}"
+        case SubWorkflow():
+            action += f" {step.workflow}"
+        case _:
+            pass
+    return f"{step.id}  {action}" + (f"  if {step.condition}" if step.condition is not None else "")
+
+
+class Progress:
+    """Shows a run while it is carried out. Raises `BrokenPipeError` when nobody reads it any more."""
+
+    def __init__(self, run_id: str, database: str, *, as_json: bool) -> None:
+        self._run_id = run_id
+        self._database = database
+        self._ink = None if as_json else Ink()
+
+    def draw(self, record: Recorded) -> None:
+        if self._ink is None:
+            write_lines([shown_event(record)])
+            return
+        match record.event:
+            case WorkflowStarted(workflow):
+                self._line(f"» {workflow}  {self._run_id}", "bold")
+            case WorkflowResumed():
+                self._line("» taken up again", "bold")
+            case StepStarted(step, action, attempt):
+                self._line(f"→ {step}  {action}" + (f"  attempt {attempt}" if attempt > 1 else ""), "dim")
+            case StepWaiting(step, approvals) if approvals:
+                self._line(f"? {step}  waits for a person", "yellow")
+                for id in approvals:
+                    self._line(f"    mainspring approvals approve {id} --database {shlex.quote(self._database)}", "yellow")
+            case StepCompleted(step, output, _, seconds):
+                self._line(f"✓ {step}  {seconds:.1f} s  {_short(output)}", "green")
+            case StepFailed(step, error):
+                self._line(f"✗ {step}  {error}", "red")
+            case StepRetrying(step, attempt, error, delay):
+                self._line(f"· {step}  {error}; attempt {attempt} in {delay:g} s", "yellow")
+            case StepSkipped(step, reason):
+                self._line(f"· {step}  skipped: {reason}", "dim")
+            case WorkflowCancelled():
+                self._line("✗ cancelled", "red")
+            case _:
+                pass
+
+    def end(self, run: WorkflowRun) -> None:
+        """What came of it: the outputs on standard output, all else beside it."""
+        if self._ink is None:
+            return
+        if run.outputs:
+            self._line(encode(run.outputs).decode(), "")
+        say(f"{run.order.workflow}: {run.status}" + (f": {run.error}" if run.error else ""))
+
+    def _line(self, text: str, style: str) -> None:
+        assert self._ink is not None
+        with self._ink:
+            self._ink.put(clean(text) + "\n", style)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else encode(value).decode()
+    line = " ".join(text.split())
+    return line if len(line) <= 80 else f"{line[:79]}…"

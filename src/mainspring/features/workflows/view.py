@@ -1,0 +1,104 @@
+"""Workflows and their runs as clients are shown them."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.items import Json
+from mainspring.features.workflows.workflow_definition import Workflow
+from mainspring.features.workflows.workflow_events import Recorded, Status, WorkflowResumed, WorkflowStarted
+from mainspring.features.workflows.workflow_run import WorkflowRun
+
+
+class ShownWorkflow(Struct, frozen=True):
+    """A workflow as it is defined, with every default."""
+
+    name: str
+    version: str
+    description: str
+    inputs: dict[str, Json]
+    outputs: Json
+    execution: Json
+    steps: tuple[Json, ...]
+    object: str = "workflow"
+
+
+class ShownStep(Struct, frozen=True):
+    """A step of a run. `run_id` is the response that did the work, if there is one; `error` is also why a step was skipped.
+    `approvals` are what it waits for: see `/v1/approvals`."""
+
+    id: str
+    action: str
+    status: str
+    attempt: int
+    output: Any
+    outputs: Json
+    error: str | None
+    run_id: str | None
+    started_at: float | None
+    ended_at: float | None
+    approvals: tuple[str, ...]
+
+
+class ShownRun(Struct, frozen=True):
+    """A run of a workflow, as far as it has come; `steps` are those that have begun or were skipped."""
+
+    id: str
+    workflow: str
+    status: Status | str
+    inputs: Json
+    outputs: Json
+    error: str | None
+    dry_run: bool
+    created_at: float
+    ended_at: float | None
+    last_event: int
+    steps: tuple[ShownStep, ...]
+    object: str = "workflow.run"
+
+
+def shown_workflow(workflow: Workflow) -> ShownWorkflow:
+    return msgspec.convert(msgspec.to_builtins(workflow), ShownWorkflow)
+
+
+def shown_run(run: WorkflowRun) -> ShownRun:
+    order = run.order
+    return ShownRun(
+        id=run.id,
+        workflow=order.workflow,
+        status=run.status,
+        inputs=order.inputs,
+        outputs=run.outputs,
+        error=run.error,
+        dry_run=order.dry_run,
+        created_at=order.created_at,
+        ended_at=run.clock if run.has_ended else None,
+        last_event=run.seq - 1,
+        steps=tuple(
+            [
+                ShownStep(
+                    id=key,
+                    action=state.action,
+                    status=state.status,
+                    attempt=state.attempt,
+                    output=state.output,
+                    outputs=state.outputs,
+                    error=state.error,
+                    run_id=state.run_id or None,
+                    started_at=state.started_at,
+                    ended_at=state.ended_at,
+                    approvals=state.approvals,
+                )
+                for key, state in run.steps.items()
+            ]
+        ),
+    )
+
+
+def shown_event(record: Recorded) -> Json:
+    """An event as a flat object, with its number. Who carries a run out is nobody's business."""
+    event: Json = msgspec.to_builtins(record.event)
+    if isinstance(record.event, WorkflowStarted | WorkflowResumed):
+        del event["driver"]
+    return {"type": event.pop("type"), "sequence_number": record.seq, "at": record.at, **event}

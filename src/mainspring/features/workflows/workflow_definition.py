@@ -1,0 +1,233 @@
+"""A workflow as its file defines it: YAML or JSON, checked as a whole, with the file and line of every mistake.
+
+    name: digest
+    inputs:
+      topic: {type: string, required: true}
+    steps:
+      - id: research
+        action: invoke-agent
+        agent: researcher
+        inputs: {topic: "{{ inputs.topic }}"}
+      - id: write
+        action: invoke-agent
+        agent: writer
+        inputs: {notes: "{{ steps.research.output.result }}"}
+    outputs:
+      text: "{{ steps.write.output.result }}"
+
+The id of a step is unique in its workflow, also inside of groups. A step that reads the result of another one comes after it,
+with or without `depends_on`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from mainspring.core.errors import InvalidInputs
+from mainspring.core.items import Json
+from mainspring.definitions.reader import Written, hint
+
+MOST_NESTING: Final = 10
+LONGEST_WAIT: Final = 300.0
+NAMES: Final = ("inputs", "steps", "output", "workflow")
+
+StepId = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$", min_length=1, max_length=64)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_WAIT)]
+Type = Literal["string", "number", "integer", "boolean", "array", "object", "any"]
+Mode = Literal["sequential", "parallel", "dependency-aware"]
+
+
+class Parameter(Struct, frozen=True):
+    """An input of a workflow. One that is neither required nor given has its default."""
+
+    type: Type = "any"
+    description: str = ""
+    required: bool = False
+    default: Any = None
+    enum: tuple[Any, ...] | None = None
+
+
+class Retry(Struct, frozen=True):
+    """How often a step is tried in all, and the seconds between."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=10)] = 1
+    delay: Annotated[float, Meta(ge=1, le=3_600)] = 1.0
+
+
+class Execution(Struct, frozen=True):
+    """How steps are carried out. `fail_fast` stops the steps that are under way when one fails, unless `continue_on_error`, which
+    goes on with all that do not depend on it. `timeout` is in seconds that the workflow is worked on."""
+
+    mode: Mode = "dependency-aware"
+    parallel_limit: Annotated[int, Meta(ge=1, le=32)] = 4
+    continue_on_error: bool = False
+    fail_fast: bool = True
+    timeout: Annotated[float, Meta(ge=60, le=86_400)] = 3_600.0
+    dry_run: bool = False
+
+
+class Base(Struct, frozen=True, kw_only=True, tag_field="action"):
+    """What every step has. `outputs` name parts of its `output` for later steps; `timeout` is for each attempt."""
+
+    id: StepId
+    description: str = ""
+    outputs: dict[str, Any] = {}
+    condition: str | bool | None = None
+    depends_on: tuple[StepId, ...] = ()
+    retry: Retry = Retry()
+    timeout: Annotated[float, Meta(ge=10, le=86_400)] | None = None
+
+
+class InvokeAgent(Base, frozen=True, kw_only=True, tag="invoke-agent"):
+    """Gives an agent the inputs; its output is the step's."""
+
+    agent: Annotated[str, Meta(min_length=1)]
+    inputs: dict[str, Any] = {}
+    model: str | None = None
+
+
+class RunCommand(Base, frozen=True, kw_only=True, tag="run-command"):
+    """Runs a command line in the sandbox. Its inputs are variables of the shell, so that no value can become a command."""
+
+    command: Annotated[str, Meta(min_length=1)]
+    inputs: dict[str, Any] = {}
+    working_dir: str = "."
+    repeatable: bool = False
+
+
+class Validate(Base, frozen=True, kw_only=True, tag="validate"):
+    """Fails unless the value fits the JSON Schema, and the expression is true."""
+
+    value: Any = None
+    schema: Json | None = None
+    expression: str | None = None
+    message: str = ""
+
+
+class Transform(Base, frozen=True, kw_only=True, tag="transform"):
+    """Its output is the value."""
+
+    value: Any
+
+
+class Conditional(Base, frozen=True, kw_only=True, tag="conditional"):
+    """Carries out one of two groups of steps, one after the other."""
+
+    test: str | bool = field(name="if")
+    then: "tuple[Step, ...]" = ()
+    otherwise: "tuple[Step, ...]" = field(name="else", default=())
+
+
+class ParallelGroup(Base, frozen=True, kw_only=True, tag="parallel-group"):
+    """Carries out steps at once, as many as its limit or the workflow's allows."""
+
+    steps: "tuple[Step, ...]"
+    parallel_limit: Annotated[int, Meta(ge=1, le=32)] | None = None
+
+
+class Wait(Base, frozen=True, kw_only=True, tag="wait"):
+    """Waits so many seconds, or until a condition holds, which is looked at every so often."""
+
+    seconds: Seconds | None = None
+    until: str | None = None
+    every: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    max_seconds: Seconds = LONGEST_WAIT
+
+
+class HttpRequest(Base, frozen=True, kw_only=True, tag="http-request"):
+    """Sends a request. The status is part of the output; 400 and above fail the step."""
+
+    url: Annotated[str, Meta(min_length=1)]
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    headers: dict[str, str] = {}
+    body: Any = None
+    repeatable: bool = False
+
+
+class SubWorkflow(Base, frozen=True, kw_only=True, tag="sub-workflow"):
+    """Carries out another workflow with the inputs; its outputs are the step's output."""
+
+    workflow: Name
+    inputs: dict[str, Any] = {}
+
+
+Group = Conditional | ParallelGroup | SubWorkflow
+Step = InvokeAgent | RunCommand | Validate | Transform | Wait | HttpRequest | Group
+
+
+class Workflow(Struct, frozen=True):
+    """What a file says. `file` is where it came from."""
+
+    name: Name
+    steps: tuple[Step, ...]
+    version: str = "1.0.0"
+    description: Annotated[str, Meta(max_length=500)] = ""
+    inputs: dict[str, Parameter] = {}
+    outputs: dict[str, Any] = {}
+    execution: Execution = Execution()
+
+
+def parse(file: Path, text: str) -> Workflow:
+    """The workflow that a text defines. Raises `InvalidRequest` with every mistake, each by file and line."""
+    from mainspring.features.workflows.checks import check
+
+    written = Written(file, text)
+    made = written.made(Workflow)
+    if made is not None:
+        check(made, written)
+    written.check()
+    assert made is not None  # what is wrong with it has been raised
+    return made
+
+
+def inner(step: Step) -> tuple[tuple[str, tuple[Step, ...]], ...]:
+    """The groups of steps inside of this one, by the key that they are written under."""
+    match step:
+        case Conditional():
+            return (("then", step.then), ("else", step.otherwise))
+        case ParallelGroup():
+            return (("steps", step.steps),)
+        case _:
+            return ()
+
+
+def every_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """These steps and all inside of them."""
+    return tuple([each for step in steps for each in (step, *every_step(tuple([s for _, group in inner(step) for s in group])))])
+
+
+def given_inputs(workflow: Workflow, given: Json) -> Json:
+    """The inputs with which the workflow runs: those given, else defaults. Raises `InvalidInputs` (422) with every mistake."""
+    problems = [f"unknown input `{name}`; {hint(name, tuple(workflow.inputs))}" for name in given if name not in workflow.inputs]
+    values: Json = {}
+    for name, parameter in workflow.inputs.items():
+        if name not in given and parameter.required:
+            problems.append(f"the input `{name}` ({parameter.type}) is missing")
+        values[name] = given.get(name, parameter.default)
+        if name in given and (why := flaw(parameter, given[name])) is not None:
+            problems.append(f"the input `{name}` {why}")
+    if problems:
+        raise InvalidInputs(f"workflow `{workflow.name}`: {'; '.join(problems)}", param="inputs")
+    return values
+
+
+def flaw(parameter: Parameter, value: object) -> str | None:
+    """Why a value cannot be that input; None if it can."""
+    if not isinstance(value, _TYPES[parameter.type]) or (isinstance(value, bool) and parameter.type in ("number", "integer")):
+        return f"must be of type {parameter.type}, not {value!r:.80}"
+    if parameter.enum is not None and value not in parameter.enum:
+        return f"must be one of {', '.join([repr(each) for each in parameter.enum])}, not {value!r:.80}"
+    return None
+
+
+_TYPES: Final[dict[Type, Any]] = {
+    "string": str,
+    "number": int | float,
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "any": object,
+}

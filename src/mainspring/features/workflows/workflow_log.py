@@ -1,0 +1,158 @@
+"""The log of a workflow run: an event happens when it is written here, and nowhere else.
+
+A run is a document that holds the order, with one document for each event below it, named by its number and put only where none
+is. So two processes can never both write the log of one run: the later one is told `Superseded`, and stops. A second document,
+beside it, says that the run has not ended; it goes when the run does.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Self
+
+import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from mainspring.core.errors import MainspringError, NotFound, StoreError, Superseded
+from mainspring.core.items import decode, encode
+from mainspring.features.workflows.workflow_events import Event, Recorded
+from mainspring.features.workflows.workflow_run import Order, WorkflowRun, fold
+from mainspring.ports import Document, Store
+
+RUN: Final = "workflow_run"
+EVENT: Final = "workflow_event"
+OPEN: Final = "workflow_open"
+
+Clock = Callable[[], float]
+
+
+class Journal:
+    """The log of one run, and the run that it makes. `on_failure` is called once if the log can be written no more."""
+
+    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[Recorded] = (), clock: Clock = time.time) -> None:
+        self.run = run
+        self.log = list(log)
+        self.failure: MainspringError | None = None
+        self.is_closed = False
+        self.on_failure: Callable[[], None] = lambda: None
+        self._store = store
+        self._clock = clock
+        self._writing = anyio.Lock()
+        self._grown = anyio.Event()
+
+    @classmethod
+    async def begin(cls, store: Store, order: Order, first: Event, clock: Clock = time.time) -> Self:
+        """A new run, durable when this returns. Raises `StoreError`."""
+        journal = cls(store, WorkflowRun(order), clock=clock)
+        record = Recorded(0, order.created_at, first)
+        documents = (
+            Document(RUN, order.id, encode(order), order.tenant),
+            Document(OPEN, _open(order.id), order.tenant.encode()),
+            _document(order, record),
+        )
+        if not await store.put(documents, if_absent=True):
+            raise StoreError(f"there is a workflow run `{order.id}` already")
+        journal._take((record,))
+        return journal
+
+    @classmethod
+    async def read(cls, store: Store, id: str, tenant: str, clock: Clock = time.time) -> Self:
+        """A run as far as the store has it. Raises `NotFound`, and `StoreError` for one that cannot be read."""
+        found = await store.get(RUN, id, tenant=tenant)
+        if found is None:
+            raise NotFound(f"there is no workflow run `{id}`", param="run_id")
+        try:
+            journal = cls(store, WorkflowRun(decode(found.body, Order)), clock=clock)
+            await journal.refresh()
+        except msgspec.ValidationError as error:
+            raise StoreError(f"workflow run `{id}` was written by another version, and cannot be read: {error}") from error
+        return journal
+
+    async def refresh(self) -> None:
+        """Reads what another process has written since."""
+        order = self.run.order
+        found = await self._store.documents(EVENT, tenant=order.tenant, parent=order.id)
+        self._take([decode(document.body, Recorded) for document in found[len(self.log) :]])
+
+    async def record(self, *events: Event) -> None:
+        """Writes the events, all or none; they have happened when this returns. Whoever is cancelled meanwhile finds them done.
+
+        If they cannot be written, the driver is stopped: in its scope this does not return, outside it raises what went wrong.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self._writing:
+                await self._record(events)
+        if self.failure is not None:
+            await checkpoint()
+            raise self.failure
+
+    async def catch_up(self) -> bool:
+        """Says whether another process has gone on with the log. Then nothing more is written here; if it has ended the run, that
+        is known here, too."""
+        async with self._writing:
+            order, seq = self.run.order, self.run.seq
+            if self.failure is None and await self._store.get(EVENT, str(seq), tenant=order.tenant, parent=order.id) is not None:
+                self.failure = self._superseded()
+                await self.refresh()
+            return self.failure is not None
+
+    async def _record(self, events: Sequence[Event]) -> None:
+        if self.failure is not None:
+            return
+        now = self._clock()
+        records = [Recorded(self.run.seq + place, now, event) for place, event in enumerate(events)]
+        try:
+            if not await self._store.put([_document(self.run.order, record) for record in records], if_absent=True):
+                self.failure = self._superseded()
+        except MainspringError as error:
+            self.failure = error
+        if self.failure is not None:
+            self.on_failure()
+            return
+        self._take(records)
+        if self.run.has_ended:
+            await self._store.remove(OPEN, _open(self.run.id))
+
+    def _superseded(self) -> Superseded:
+        return Superseded(f"another process has taken over workflow run `{self.run.id}`, or it was deleted")
+
+    def _take(self, records: Sequence[Recorded]) -> None:
+        for record in records:
+            self.run = fold(self.run, record)
+            self.log.append(record)
+        self._wake()
+
+    def close(self) -> None:
+        """Nothing more is to come from here."""
+        self.is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        grown, self._grown = self._grown, anyio.Event()
+        grown.set()
+
+    async def more(self, after: int) -> list[Recorded]:
+        """The events behind number `after`, as soon as there are any; none once nothing more comes from here."""
+        while not (found := self.log[after + 1 :]) and not self.run.has_ended and not self.is_closed:
+            await self._grown.wait()
+        return found
+
+
+async def unfinished(store: Store) -> list[tuple[str, str]]:
+    """The runs that have not ended, oldest first, each with its tenant."""
+    found = await store.documents(OPEN)
+    return [(document.id.removeprefix(_open("")), document.body.decode()) for document in found]
+
+
+async def forget_open(store: Store, id: str) -> None:
+    """For a run that has ended, or is gone: nobody need take it up."""
+    await store.remove(OPEN, _open(id))
+
+
+def _open(id: str) -> str:
+    # Not the run's own id: with a document goes all that belongs to its id.
+    return f"open-{id}"
+
+
+def _document(order: Order, record: Recorded) -> Document:
+    return Document(EVENT, str(record.seq), encode(record), order.tenant, order.id)

@@ -1,0 +1,160 @@
+"""A workflow run as its log makes it. Pure: the same log always makes the same run."""
+
+from typing import Any, Final, Literal, assert_never, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import Malformed
+from mainspring.core.items import Json
+from mainspring.core.spec import Caller
+from mainspring.features.workflows.workflow_definition import Group, Workflow
+from mainspring.features.workflows.workflow_events import (
+    Recorded,
+    Status,
+    StepCompleted,
+    StepFailed,
+    StepRetrying,
+    StepSkipped,
+    StepStarted,
+    StepWaiting,
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowFailed,
+    WorkflowResumed,
+    WorkflowStarted,
+)  # fmt: skip
+
+StepStatus = Literal["running", "retrying", "success", "failed", "skipped"]
+
+GROUPS: Final = tuple([str(kind.__struct_config__.tag) for kind in get_args(Group)])
+
+
+class Order(Struct, frozen=True):
+    """What is to be carried out, complete in itself: the definition and those of all workflows inside of it, as they were when
+    the run began."""
+
+    id: str
+    workflow: str
+    definitions: dict[str, Workflow]
+    inputs: Json
+    created_at: float
+    dry_run: bool = False
+    tenant: str = ""
+    caller: Caller = Caller()
+    traceparent: str = ""
+
+    @property
+    def definition(self) -> Workflow:
+        return self.definitions[self.workflow]
+
+
+class Scope(Struct, frozen=True):
+    """A workflow that is being carried out: the whole, or one inside of it. `prefix` stands before the ids of its steps."""
+
+    workflow: Workflow
+    inputs: Json
+    prefix: str = ""
+
+    def key(self, id: str) -> str:
+        return f"{self.prefix}{id}"
+
+
+class StepState(Struct, frozen=True):
+    """How far a step is. `attempt` is the one under way, the next one, or the last one; `approvals` are what a person has to
+    answer before it goes on."""
+
+    status: StepStatus
+    action: str = ""
+    attempt: int = 1
+    run_id: str = ""
+    output: Any = None
+    outputs: Json = {}
+    error: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    approvals: tuple[str, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in ("running", "retrying")
+
+
+class WorkflowRun(Struct, frozen=True):
+    """Where a run stands after its first `seq` events. `steps` are by their key: the id, behind those of the sub-workflows that
+    the step is in. `idle` is the time that nobody worked on it."""
+
+    order: Order
+    seq: int = 0
+    driver: str = ""
+    status: Status | Literal["running"] = "running"
+    steps: dict[str, StepState] = {}
+    outputs: Json = {}
+    error: str | None = None
+    clock: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.order.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status != "running"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a person is waited for, and nothing else is done meanwhile."""
+        under_way = [state for state in self.steps.values() if not state.has_ended and state.action not in GROUPS]
+        return bool(under_way) and all(state.approvals for state in under_way)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that somebody worked on it, up to the last event."""
+        return self.clock - self.order.created_at - self.idle
+
+
+def fold(run: WorkflowRun, record: Recorded) -> WorkflowRun:
+    """The run one event later. Raises `Malformed` if that event cannot follow."""
+    if record.seq != run.seq or run.has_ended:
+        raise Malformed(f"workflow run {run.id} expects event {run.seq}, not {record.seq}")
+    before, run = run.clock, replace(run, seq=run.seq + 1, clock=record.at)
+    match record.event:
+        case WorkflowStarted(driver=driver):
+            return replace(run, driver=driver)
+        case WorkflowResumed(driver):
+            return replace(run, driver=driver, idle=run.idle + record.at - before)
+        case StepStarted() | StepWaiting() | StepCompleted() | StepFailed() | StepSkipped() | StepRetrying() as event:
+            return replace(run, steps={**run.steps, event.step: _step(run.steps.get(event.step), event, record.at)})
+        case WorkflowCompleted(status, outputs):
+            return replace(run, status=status, outputs=outputs)
+        case WorkflowFailed(error):
+            return replace(run, status="failed", error=error)
+        case WorkflowCancelled():
+            return replace(run, status="cancelled")
+        case _:
+            assert_never(record.event)
+
+
+def _step(
+    known: StepState | None,
+    event: StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying,
+    at: float,
+) -> StepState:
+    known = None if known is None else replace(known, approvals=())
+    match event:
+        case StepStarted():
+            began = at if known is None else known.started_at
+            return StepState("running", event.action, event.attempt, event.run_id, started_at=began)
+        case StepWaiting():
+            return replace(known or StepState("running"), approvals=event.approvals)
+        case StepCompleted():
+            return replace(
+                known or StepState("success"), status="success", output=event.output, outputs=event.outputs, ended_at=at
+            )
+        case StepFailed():
+            return replace(known or StepState("failed"), status="failed", error=event.error, ended_at=at)
+        case StepSkipped():
+            return StepState("skipped", error=event.reason, ended_at=at)
+        case StepRetrying():
+            return replace(known or StepState("retrying"), status="retrying", attempt=event.attempt, error=event.error)

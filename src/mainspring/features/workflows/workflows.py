@@ -1,0 +1,425 @@
+"""The workflows of an engine: started, shown, cancelled, and taken up again. Runs belong to the engine, not to whoever asked.
+
+Theory of operation. A run is carried out by one task. Leaving stops the tasks where they are; what is recorded stays, and the
+next engine on the same store takes the runs up, unless the process that drives one still lives (`engine.presence` says how that
+is known). A run carries its definition along: files that change meanwhile do not change it.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from hashlib import sha256
+from logging import getLogger
+from types import TracebackType
+from typing import Final, Self
+
+from anyio import CancelScope, Lock, create_task_group, current_time, sleep
+from anyio import Event as Flag
+from anyio.abc import TaskGroup
+from msgspec import Struct
+
+from mainspring.core.errors import CallerError, Interrupted, MainspringError, NotFound, StoreError, Superseded
+from mainspring.core.events import Reason
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import Json, decode
+from mainspring.core.spec import Caller
+from mainspring.engine.approvals import withdraw
+from mainspring.engine.engine import Engine
+from mainspring.engine.presence import BEAT_SECONDS, Presence
+from mainspring.features.approvals.pending import continuing_id
+from mainspring.features.workflows.call_steps import Calls
+from mainspring.features.workflows.step_driver import Agents, Driver, stopped
+from mainspring.features.workflows.workflow_definition import given_inputs
+from mainspring.features.workflows.workflow_events import (
+    Event,
+    Recorded,
+    Status,
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowFailed,
+    WorkflowResumed,
+    WorkflowStarted,
+)  # fmt: skip
+from mainspring.features.workflows.workflow_folder import WorkflowFolders
+from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, Journal, forget_open, unfinished
+from mainspring.features.workflows.workflow_run import Order, WorkflowRun
+from mainspring.ports import Document
+
+log = getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+BATCH: Final = 100
+
+
+class WorkflowHandle:
+    """A run as its readers see it: live while it is carried out here, else as the store has it."""
+
+    def __init__(self, journal: Journal, driver: Driver | None = None) -> None:
+        self._journal = journal
+        if driver is None:
+            journal.close()
+        self._driver = driver
+        self._ended = Flag()
+        self._is_cancelled = False
+
+    @property
+    def id(self) -> str:
+        return self._journal.run.id
+
+    @property
+    def run(self) -> WorkflowRun:
+        """The run as it stands now."""
+        return self._journal.run
+
+    @property
+    def is_live(self) -> bool:
+        return self._driver is not None and not self._ended.is_set()
+
+    async def events(self, after: int = -1) -> AsyncIterator[Recorded]:
+        """The events behind number `after`, as they are recorded, wherever that is. Ends with the run.
+
+        Raises `Interrupted` if the engine stops first. A run that another process has taken over is followed there.
+        """
+        while batch := await self.more(after):
+            for record in batch:
+                yield record
+            after = batch[-1].seq
+
+    async def more(self, after: int) -> Sequence[Recorded]:
+        """The events behind number `after`, as soon as there are any; none at the end of the run. Raises as `events` does."""
+        while not (found := await self._journal.more(after)) and not self.run.has_ended:
+            if self._driver is not None and not isinstance(failure := self._failure(), Superseded):
+                raise failure
+            await sleep(LOOK_SECONDS)
+            await self._journal.refresh()
+        return found
+
+    async def wait(self) -> WorkflowRun:
+        """The run at its end; raises as `events` does."""
+        async for _ in self.events(self.run.seq - 1):
+            pass
+        return self.run
+
+    def request_cancel(self) -> None:
+        self._is_cancelled = True
+        if self._driver is not None:
+            self._driver.scope.cancel()
+
+    def _failure(self) -> MainspringError:
+        stopped = Interrupted(f"the engine stopped before workflow run `{self.id}` ended; it can be resumed")
+        return self._journal.failure or (self._driver and self._driver.why) or stopped
+
+
+class KeyReused(CallerError):
+    """A key that stands for one order was sent with another."""
+
+    code = "idempotency_key_reused"
+    status = 409
+
+
+class Listed(Struct, frozen=True):
+    """A run in a list."""
+
+    id: str
+    workflow: str
+    status: Status | str
+    created_at: float
+    dry_run: bool
+
+
+class Page(Struct, frozen=True):
+    runs: tuple[Listed, ...]
+    has_more: bool = False
+
+
+class Workflows:
+    """Use as `async with`, inside of its engine's. `agents` and `calls` are what steps work with."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folders: WorkflowFolders,
+        agents: Agents,
+        calls: Calls,
+        *,
+        new_id: NewId = random_id,
+        clock: Clock = time.time,
+    ) -> None:
+        self.folders = folders
+        self._engine = engine
+        self._store = engine.store
+        self._agents = agents
+        self._calls = calls
+        self._new_id = new_id
+        self._clock = clock
+        self._presence = Presence(engine.store)
+        self._live: dict[str, WorkflowHandle] = {}
+        self._resuming = Lock()
+        self._stack = AsyncExitStack()
+        self._tasks: TaskGroup | None = None
+        self._is_beating = False
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._stack.enter_async_context(create_task_group())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.interrupt()
+        for handle in list(self._live.values()):
+            await handle._ended.wait()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        await self._stack.__aexit__(None, None, None)
+        self._tasks = None
+        with CancelScope(shield=True), suppress(StoreError):
+            await self._presence.leave()
+
+    async def start(
+        self,
+        name: str,
+        inputs: Json | None = None,
+        *,
+        dry_run: bool = False,
+        tenant: str = "",
+        caller: Caller | None = None,
+        key: str | None = None,
+        traceparent: str = "",
+    ) -> WorkflowHandle:
+        """A new run, durable when this returns; with a `key` that the tenant has used for this workflow before, the run of that
+        time. `traceparent` is the span that its steps belong to.
+
+        Raises `NotFound`, `InvalidRequest`, and `KeyReused` for a key with other inputs, before anything is recorded.
+        """
+        definitions = self.folders.closure(name)
+        workflow = definitions[name]
+        order = Order(
+            id=self._new_id("wfr") if key is None else _keyed(tenant, name, key),
+            workflow=name,
+            definitions=definitions,
+            inputs=given_inputs(workflow, inputs or {}),
+            created_at=self._clock(),
+            dry_run=dry_run or workflow.execution.dry_run,
+            tenant=tenant,
+            caller=caller or Caller(),
+            traceparent=traceparent,
+        )
+        self._group()
+        if key is not None and (known := await self._known(order)) is not None:
+            return known
+        await self._presence.show()
+        first = WorkflowStarted(name, order.inputs, order.dry_run, self._presence.id)
+        try:
+            return self._drive(await Journal.begin(self._store, order, first, self._clock))
+        except StoreError:
+            # Somebody else may have sent the same key in this moment.
+            if key is not None and (known := await self._known(order)) is not None:
+                return known
+            raise
+
+    async def _known(self, order: Order) -> WorkflowHandle | None:
+        """The run that this order has begun before, None if it has not."""
+        try:
+            handle = await self.attach(order.id, tenant=order.tenant)
+        except NotFound:
+            return None
+        before = handle.run.order
+        if (before.inputs, before.dry_run) != (order.inputs, order.dry_run):
+            raise KeyReused(
+                f"this Idempotency-Key has started run `{before.id}` of workflow `{order.workflow}`, with other inputs; send a "
+                "new key with new inputs",
+                param="Idempotency-Key",
+            )
+        return handle
+
+    async def run(self, name: str, inputs: Json | None = None, *, dry_run: bool = False) -> WorkflowRun:
+        """Starts a run and waits for its end; `.status` and `.outputs` say what came of it."""
+        return await (await self.start(name, inputs, dry_run=dry_run)).wait()
+
+    async def attach(self, run_id: str, *, tenant: str = "") -> WorkflowHandle:
+        """A run to read. Raises `NotFound`, also for one of another tenant."""
+        if (live := self._live.get(run_id)) is not None and live.run.order.tenant == tenant:
+            return live
+        return WorkflowHandle(await Journal.read(self._store, run_id, tenant, self._clock))
+
+    async def list(
+        self,
+        *,
+        tenant: str = "",
+        workflow: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+        newest_first: bool = True,
+    ) -> Page:
+        """Runs in the order they were started; `after` is the id of the last one seen. Raises `NotFound` for it."""
+        number = None
+        if after is not None:
+            if (last := await self._store.get(RUN, after, tenant=tenant)) is None:
+                raise NotFound(f"there is no workflow run `{after[:80]}`", param="after")
+            number = last.number
+        found: list[Listed] = []
+        while len(found) <= limit:
+            batch = await self._store.documents(RUN, tenant=tenant, after=number, limit=BATCH, newest_first=newest_first)
+            found += [await self._listed(each) for each in batch if workflow in (None, decode(each.body, _Named).workflow)]
+            if len(batch) < BATCH:
+                break
+            number = batch[-1].number
+        return Page(tuple(found[:limit]), has_more=len(found) > limit)
+
+    async def cancel(self, run_id: str, *, tenant: str = "") -> WorkflowRun:
+        """Ends a run, wherever it is carried out, with what its steps have begun. An ended run stays as it is."""
+        handle = await self.attach(run_id, tenant=tenant)
+        if handle.is_live:
+            handle.request_cancel()
+            await handle._ended.wait()
+        while not handle.run.has_ended:
+            # Whoever carries it out elsewhere is told so when it next writes, and stops; unless it is quicker.
+            with suppress(Superseded):
+                await self._cancelled(handle._journal)
+            handle = await self.attach(run_id, tenant=tenant)
+        return handle.run
+
+    async def _cancelled(self, journal: Journal) -> None:
+        steps = journal.run.steps.values()
+        await journal.record(*stopped(journal.run, "the workflow was cancelled"), WorkflowCancelled())
+        for step in steps:
+            if step.run_id and not step.has_ended:
+                await self._stop(step.run_id)
+
+    async def resume(self, run_id: str, *, tenant: str = "") -> WorkflowHandle:
+        """Takes up a run whose driver is gone; one that is live, or has ended, is only shown. Raises `NotFound`."""
+        async with self._resuming:
+            handle = await self.attach(run_id, tenant=tenant)
+            if handle.is_live or handle.run.has_ended or await self._presence.is_driven(handle.run.driver):
+                return handle
+            self._group()
+            await self._presence.show()
+            await handle._journal.record(WorkflowResumed(self._presence.id))
+            handle._journal.is_closed = False
+            return self._drive(handle._journal)
+
+    async def resume_all(self) -> Sequence[WorkflowHandle]:
+        """Takes up every unfinished run that nobody carries out; one that cannot be is logged and left."""
+        handles = []
+        for run_id, tenant in await unfinished(self._store):
+            try:
+                handle = self._live.get(run_id) or await self.resume(run_id, tenant=tenant)
+                if handle.run.has_ended:
+                    await forget_open(self._store, run_id)
+                elif handle.is_live:
+                    handles.append(handle)
+            except NotFound:
+                await forget_open(self._store, run_id)
+            except MainspringError as error:
+                log.warning("workflow run %s was not resumed: %s", run_id, error)
+        return handles
+
+    async def drained(self) -> None:
+        """Waits until nothing is done here for any run; those that only wait for a person can do so anywhere."""
+        while busy := [handle for handle in self._live.values() if not handle.run.is_waiting]:
+            if not await busy[0]._journal.more(busy[0].run.seq - 1):
+                await busy[0]._ended.wait()
+
+    def interrupt(self) -> None:
+        """Leaves every run as it is, to be taken up."""
+        for handle in self._live.values():
+            if handle._driver is not None:
+                handle._driver.leave()
+
+    def _group(self) -> TaskGroup:
+        if self._tasks is None:
+            raise Interrupted("the engine is not running; use it as `async with`")
+        return self._tasks
+
+    def _drive(self, journal: Journal) -> WorkflowHandle:
+        driver = Driver(journal, self._agents, self._calls, self._stop)
+        handle = WorkflowHandle(journal, driver)
+        journal.on_failure = driver.leave
+        self._live[handle.id] = handle
+        group = self._group()
+        if not self._is_beating:
+            self._is_beating = True
+            group.start_soon(self._beat)
+            group.start_soon(self._look_around)
+        group.start_soon(self._drive_to_end, handle, driver)
+        return handle
+
+    async def _drive_to_end(self, handle: WorkflowHandle, driver: Driver) -> None:
+        run = handle.run
+        limit = run.order.definition.execution.timeout
+        driver.scope.deadline = current_time() + max(limit - run.elapsed, 0)
+        end: Event = WorkflowFailed(f"it took longer than its {limit:g} s")
+        why = "the workflow ran out of time"
+        try:
+            with driver.scope:
+                await driver.run()
+            if handle._is_cancelled:
+                end, why = WorkflowCancelled(), "the workflow was cancelled"
+        except MainspringError as error:
+            end = WorkflowFailed(error.message)
+        except Exception as error:
+            log.exception("workflow run %s failed inside the engine", handle.id)
+            end, why = WorkflowFailed(f"internal error: {type(error).__name__}"), "the workflow failed"
+        finally:
+            with CancelScope(shield=True):
+                if not handle.run.has_ended and not driver.is_leaving:
+                    with suppress(StoreError, Superseded):
+                        await handle._journal.record(*stopped(handle.run, why), end)
+                self._live.pop(handle.id, None)
+                handle._journal.close()
+                handle._ended.set()
+
+    async def _stop(self, run_id: str) -> None:
+        """Ends a run of the engine, and what it asks a person; if there was an answer, the run that goes on with it."""
+        with suppress(MainspringError):
+            run = await self._engine.cancel(run_id)
+            while run.reason is Reason.APPROVAL_NEEDED:
+                await withdraw(self._store, run, "the step that asks was stopped", self._clock())
+                run = await self._engine.cancel(continuing_id(run.spec.id))
+
+    async def _beat(self) -> None:
+        """Shows that whoever carries runs out lives."""
+        while True:
+            await sleep(BEAT_SECONDS)
+            try:
+                if self._live:
+                    await self._presence.beat()
+            except StoreError as error:
+                log.warning("the store could not be told that this process lives: %s", error)
+
+    async def _look_around(self) -> None:
+        """Stops what is carried out here of runs that another process has ended or taken over."""
+        while True:
+            await sleep(LOOK_SECONDS)
+            for handle in list(self._live.values()):
+                with suppress(StoreError):
+                    if not handle.run.has_ended and await handle._journal.catch_up() and handle._driver is not None:
+                        handle._driver.superseded()
+
+    async def _listed(self, document: Document) -> Listed:
+        order = decode(document.body, _Named)
+        found = await self._store.documents(EVENT, tenant=document.tenant, parent=document.id, newest_first=True, limit=1)
+        match decode(found[0].body, Recorded).event if found else None:
+            case WorkflowCompleted(status=status):
+                told: str = status
+            case WorkflowFailed():
+                told = "failed"
+            case WorkflowCancelled():
+                told = "cancelled"
+            case _:
+                told = "running"
+        return Listed(order.id, order.workflow, told, order.created_at, order.dry_run)
+
+
+def _keyed(tenant: str, workflow: str, key: str) -> str:
+    """The id of the run that a key stands for."""
+    meant = sha256("\0".join((tenant, workflow, key)).encode())
+    return f"wfr_{meant.hexdigest()[:24]}"
+
+
+class _Named(Struct, frozen=True):
+    """As much of an order as a list shows."""
+
+    id: str
+    workflow: str
+    created_at: float
+    dry_run: bool = False

@@ -1,0 +1,331 @@
+"""API keys: who may use the server, for which tenant, and for what.
+
+Theory of operation. A key is `ms_<id>_<secret>`. The id finds its document; of the secret, 256 random bits, only a hash is kept,
+so a key is shown once and cannot be had again. `Guard` stands before every route, WebSockets included, and leaves a
+`Caller` for the handlers. Keys that were shown lately are remembered for `MEMORY` seconds: so much later, at most, a process
+learns that another one has revoked a key. A revoked key stays in the list, lest revoking the last one open the door.
+
+A server that only this machine can reach needs no keys as long as there are none. Once there is one, or one is configured, or the
+server listens to the network, everybody needs one. Browsers on this machine reach it too, on behalf of any web page: without keys
+a page is let in only from this machine, and only by its name, lest a name that was pointed here make a foreign page ours.
+
+A key without a list of scopes is for everything. One with a list is for what that names and nothing else: areas of the API, and
+for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them.
+"""
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from secrets import token_hex
+from typing import Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
+from mainspring.core.items import decode, encode
+from mainspring.core.spec import Caller as spec_caller
+from mainspring.core.spec import RunSpec
+from mainspring.engine.approvals import APPROVE
+from mainspring.features.traces.spans import accepted
+from mainspring.http.faults import Fault, fault_response
+from mainspring.ports import Document, Store
+
+KIND: Final = "api_key"
+MEMORY: Final = 5.0
+REMEMBERED: Final = 1024
+POLICY_VIOLATION: Final = 1008
+
+EXECUTE: Final = "tools:execute"
+INVOKE: Final = "agents:invoke"
+
+Area = Literal[
+    "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
+    "workflows:run", "decisions", "admin", "*",
+]  # fmt: skip
+AREAS: Final[tuple[Area, ...]] = get_args(Area)
+Seconds = Callable[[], float]
+
+_FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
+_TOOLS = re.compile(rf"{EXECUTE}(:[A-Za-z0-9_-]{{1,64}})?")
+_HOW = "send the header `Authorization: Bearer KEY`; keys are made with `mainspring keys create --database FILE`"
+_LOCAL = "use http://127.0.0.1 or localhost, or make a key with `mainspring keys create --database FILE`"
+_NOBODY = sha256(b"").digest()
+
+
+class Caller(Struct, frozen=True):
+    """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key."""
+
+    tenant: str = ""
+    scopes: tuple[str, ...] = ("*",)
+    subject: str = ""
+
+    def may(self, area: Area) -> bool:
+        return area in self.scopes or "*" in self.scopes
+
+    @property
+    def tools(self) -> tuple[str, ...] | None:
+        """The scopes that calls and answers to questions about them are judged by, None if all may be."""
+        return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith((EXECUTE, APPROVE))])
+
+
+class Key(Struct, frozen=True):
+    """A key as it is kept: everything but the secret."""
+
+    id: str
+    created_at: float
+    digest: bytes
+    name: str = ""
+    tenant: str = ""
+    scopes: tuple[str, ...] = ("*",)
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Key({self.id!r}, name={self.name!r}, tenant={self.tenant!r})"
+
+
+class _Seen(Struct, frozen=True):
+    key: Key
+    until: float
+
+
+class Keys:
+    """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of."""
+
+    def __init__(
+        self, store: Store, *, configured: str | None = None, clock: Seconds = time.time, ticks: Seconds = time.monotonic
+    ) -> None:
+        self._store = store
+        self._configured = _digest(configured) if configured else None
+        self._clock, self._ticks = clock, ticks
+        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._revocations = 0
+        self._has_keys = False
+        self._looked_at: float | None = None
+
+    async def create(
+        self, *, name: str = "", tenant: str = "", scopes: Sequence[str] = ("*",), seconds: float | None = None
+    ) -> str:
+        """A new key, good for so many seconds or for ever. What is returned is nowhere else. Raises `InvalidRequest`."""
+        for scope in scopes:
+            check_scope(scope)
+        if not tenant.isprintable():
+            raise InvalidRequest(f"a tenant's name has printable characters only, not {tenant[:60]!a}", param="tenant")
+        id, secret, now = token_hex(6), token_hex(32), self._clock()
+        expires_at = None if seconds is None else now + seconds
+        key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)
+        await self._store.put([Document(KIND, id, encode(key))])
+        self._has_keys = True
+        return f"ms_{id}_{secret}"
+
+    async def list(self) -> Sequence[Key]:
+        """All keys, oldest first, those that are good no more among them."""
+        return [decode(document.body, Key) for document in await self._store.documents(KIND)]
+
+    async def revoke(self, id: str) -> Key:
+        """Makes the key useless, in this process from now on. Raises `NotFound`; a second time does nothing."""
+        found = await self._store.get(KIND, id)
+        if found is None:
+            raise NotFound(f"there is no key `{id}`; see `mainspring keys list`")
+        key = decode(found.body, Key)
+        if key.revoked_at is None:
+            key = replace(key, revoked_at=self._clock())
+            await self._store.put([replace(found, body=encode(key))])
+        self._revocations += 1
+        for token in [token for token, seen in self._seen.items() if seen.key.id == id]:
+            del self._seen[token]
+        return key
+
+    async def are_needed(self) -> bool:
+        """Whether there is a key, be it a useless one. That there is none is remembered for `MEMORY` seconds."""
+        if self._configured is not None or self._has_keys:
+            return True
+        now = self._ticks()
+        if self._looked_at is None or now - self._looked_at >= MEMORY:
+            self._has_keys = bool(await self._store.documents(KIND, limit=1))
+            self._looked_at = now
+        return self._has_keys
+
+    async def caller(self, authorization: str) -> Caller:
+        """Who sends this header. Raises `Fault` 401 that says what to do, and never what was sent."""
+        scheme, _, token = authorization.strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise Fault(401, "missing_api_key", f"an API key is needed: {_HOW}")
+        digest = _digest(token)
+        if self._configured is not None and compare_digest(digest, self._configured):
+            return Caller()
+        key = await self._key(token, digest)
+        if key is None or key.revoked_at is not None:
+            raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
+        if key.expires_at is not None and key.expires_at <= self._clock():
+            raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
+        return Caller(key.tenant, key.scopes, f"key:{key.id}")
+
+    async def _key(self, token: str, digest: bytes) -> Key | None:
+        now = self._ticks()
+        if (seen := self._seen.get(digest)) is not None and now < seen.until:
+            return seen.key
+        if (parts := _FORM.fullmatch(token)) is None:
+            return None
+        revocations = self._revocations
+        found = await self._store.get(KIND, parts[1])
+        key = None if found is None else decode(found.body, Key)
+        if not compare_digest(_digest(parts[2]), _NOBODY if key is None else key.digest):
+            return None
+        if key is not None and revocations == self._revocations:  # else what was read may be out of date
+            self._seen[digest] = _Seen(key, now + MEMORY)
+            while len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+        return key
+
+
+class Guard:
+    """Lets a request pass if its key may do what it asks for; to the `open_paths`, any.
+
+    `is_local` says that only this machine can reach us.
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: Keys, *, is_local: bool, open_paths: Collection[str] = ("/health", "/healthz", "/readyz")
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._is_local = is_local
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and _path(scope) not in self._open_paths:
+            try:
+                scope[_GUARD] = self
+                scope[_CALLER] = await self.admitted(HTTPConnection(scope))
+            except (Fault, MainspringError) as fault:
+                await _refuse(fault, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def admitted(self, connection: HTTPConnection) -> Caller:
+        """Whoever sends this request. Raises `Fault` if they may not."""
+        if self._is_local and not await self._keys.are_needed():
+            _require_local(connection)
+            return Caller()
+        caller = await self._keys.caller(connection.headers.get("authorization", ""))
+        area = area_of(_path(connection.scope))
+        if not caller.may(area):
+            scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
+            raise Fault(403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope `{area}` is needed here")
+        return caller
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who sends this request, as the guard has found out."""
+    found = connection.scope.get(_CALLER)
+    return found if isinstance(found, Caller) else Caller()
+
+
+async def check_again(connection: HTTPConnection) -> None:
+    """Raises `Fault` if whoever opened this connection would be let in no more: keys are revoked and expire."""
+    guard = connection.scope.get(_GUARD)
+    if isinstance(guard, Guard):
+        await guard.admitted(connection)
+
+
+def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
+    """The order, as one of whoever sends this request."""
+    caller = caller_of(connection)
+    traceparent = accepted(connection.headers.get("traceparent", ""))
+    return replace(spec, tenant=caller.tenant, caller=spec_caller(caller.subject, caller.tools), traceparent=traceparent)
+
+
+def check_scope(scope: str) -> None:
+    """Raises `InvalidRequest` for what is no scope."""
+    if scope not in AREAS and _TOOLS.fullmatch(scope) is None:
+        known = ", ".join([f"`{area}`" for area in (*AREAS, EXECUTE, f"{EXECUTE}:NAME")])
+        raise InvalidRequest(f"there is no scope `{scope}`; known: {known}", param="scope")
+
+
+def area_of(path: str) -> Area:
+    """What a key must be for to ask for this path."""
+    match path.split("/"):
+        case ["", "v1", "responses" | "containers", *_]:
+            return "responses"
+        case ["", "v1", "conversations", *_]:
+            return "conversations"
+        case ["", "v1", "models", *_]:
+            return "models"
+        case ["", "v1", "approvals", *_]:
+            return "approvals"
+        case ["", "v1", "agents", *_]:
+            return INVOKE
+        case ["", "v1", "workflows", *_]:
+            return "workflows:run"
+        case ["", "v1", "budgets", *_]:
+            return "budgets"
+        case ["", "v1", "chat" | "decisions"]:
+            return "decisions"
+        case ["", "v1", "traces", *_]:
+            return "traces"
+        case ["", "v1", "memory", *_]:
+            return "memory"
+        case ["", "metrics"]:
+            return "metrics"
+        case _:
+            return "admin"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens at this address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _require_local(connection: HTTPConnection) -> None:
+    """Raises `Fault` 403 for what a web page of somebody else's may have sent: a browser tells the name it was given for us, and,
+    for a socket, where the page is from."""
+    host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
+    if not _is_ours(f"//{host}"):
+        raise Fault(403, "foreign_host", f"without API keys this server is not called `{host[:80]}`; {_LOCAL}")
+    if connection.scope["type"] == "websocket" and origin is not None and not _is_ours(origin):
+        raise Fault(403, "foreign_origin", f"without API keys no page of `{origin[:80]}` may connect; {_LOCAL}")
+
+
+def _is_ours(address: str) -> bool:
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
+def _path(scope: Scope) -> str:
+    """The path as the routes see it: behind the prefix under which a proxy offers us."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+
+
+async def _refuse(fault: Fault | MainspringError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": fault.code})
+        return
+    response = fault_response(fault)
+    if fault.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    await response(scope, receive, send)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode(errors="surrogateescape")).digest()
+
+
+_CALLER, _GUARD = "mainspring.caller", "mainspring.guard"

@@ -1,0 +1,48 @@
+"""Errors as clients of the OpenAI API know them: a status, and an object with message, type, param and code."""
+
+import math
+from collections.abc import Mapping
+
+from starlette.responses import Response as HttpResponse
+
+from mainspring.core.errors import MainspringError, ProviderError
+from mainspring.core.items import Json, encode
+
+MOST_MESSAGE_CHARS = 2000
+
+
+class Fault(Exception):
+    """An HTTP error that is none of the engine's: a wrong method, too large a body, a missing key."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+        self.retry_after = retry_after
+
+
+def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return HttpResponse(encode(body), status, headers, media_type="application/json")
+
+
+def fault_response(error: Fault | MainspringError) -> HttpResponse:
+    headers = {}
+    if error.status >= 500 or error.status == 409:
+        # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
+        headers["x-should-retry"] = "false"
+    if isinstance(error, Fault | ProviderError) and error.retry_after is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after))
+    return json_response({"error": told(error)}, error.status, headers)
+
+
+def told(error: Fault | MainspringError) -> Json:
+    """The error object. `code` is never null, and a message that quotes what was sent does not grow with it."""
+    message = error.message if len(error.message) <= MOST_MESSAGE_CHARS else f"{error.message[:MOST_MESSAGE_CHARS]}..."
+    return {"message": message, "type": fault_type(error.status), "param": error.param, "code": error.code}
+
+
+def fault_type(status: int) -> str:
+    if status == 429:
+        return "too_many_requests"
+    return "invalid_request_error" if status < 500 else "server_error"

@@ -1,0 +1,381 @@
+"""What Claude is asked: a `ModelRequest` as the JSON body of the Messages API.
+
+The vendor refuses what it finds out of order, so order is made here: user and assistant take turns, a user speaks first and
+last, every call is answered in the very next message, no block is empty. What the caller wants and this model cannot do is
+left out (`_anthropic_models`) or said in words.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from mainspring.core.errors import Refused
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    ToolDefinition,
+    parsed_arguments,
+    text_of,
+)
+from mainspring.core.model_request import ModelRequest
+from mainspring.providers.anthropic.answer_schema import strict
+from mainspring.providers.anthropic.claude_models import Family, family_of
+from mainspring.providers.media import Embedded, attached, embedded
+from mainspring.providers.transcript import Heard, Said, dialogue, opened, sealed
+
+VENDOR = "anthropic"
+STRICT_TOOLS = 20
+LEAST_BUDGET = 1024
+
+
+class Thinking(Struct, frozen=True, tag_field="type", tag="thinking"):
+    """A thought as the vendor wants it back: word for word, with its signature."""
+
+    thinking: str
+    signature: Annotated[str, Meta(min_length=1)]
+
+
+class Redacted(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
+    data: str
+
+
+def kept(thought: Thinking | Redacted) -> str:
+    """The thought as an item keeps it until it is given back."""
+    return sealed(VENDOR, msgspec.json.encode(thought).decode())
+
+
+def body_of(request: ModelRequest) -> Json:
+    """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
+    family = family_of(request.model)
+    turns = dialogue(request.items)
+    leading = list(takewhile(_is_system, turns))
+    form = _form(request, family)
+    messages = _messages(turns[len(leading) :], family)
+    system = [request.instructions or "", *[_words(turn) for turn in leading], form.words]
+    body: Json = {
+        "model": request.model,
+        "max_tokens": family.room(request.max_output_tokens),
+        "messages": messages,
+        "stream": True,
+    }
+    options = {
+        "system": [_text(text) for text in system if text.strip()],
+        "tools": _tools(request, family),
+        "output_config": form.output_config,
+    }
+    body |= {name: value for name, value in options.items() if value}
+    if "tools" in body and (choice := _choice(request, family)) is not None:
+        body["tool_choice"] = choice
+    if (thinking := _thinking(request, family, body)) is not None:
+        body["thinking"] = thinking
+    body |= _sampling(request, family, thinking)
+    # What comes first in the prompt changes least: up to each of these marks it is read from the cache.
+    for blocks in (body.get("tools"), body.get("system"), messages[-1]["content"]):
+        if blocks:
+            blocks[-1]["cache_control"] = {"type": "ephemeral"}
+    return body | (request.extra or {})
+
+
+class _Form(Struct, frozen=True):
+    """How the answer is to look: as settings, and in words where there is no setting."""
+
+    output_config: Json
+    words: str = ""
+
+
+def _form(request: ModelRequest, family: Family) -> _Form:
+    effort = family.effort((request.reasoning or {}).get("effort"))
+    config: Json = {} if effort is None else {"effort": effort}
+    match (request.text or {}).get("format"):
+        case {"type": "json_schema", "schema": dict(schema)}:
+            if family.structures and (narrow := _strict(schema)) is not None:
+                return _Form({**config, "format": {"type": "json_schema", "schema": narrow}})
+            told = msgspec.json.encode(schema).decode()
+            return _Form(config, f"Answer with JSON that fits this schema, and with nothing else:\n{told}")
+        case {"type": "json_object"}:
+            return _Form(config, "Answer with one JSON object, and with nothing else.")
+        case _:
+            return _Form(config)
+
+
+def _strict(schema: Json) -> Json | None:
+    try:
+        return strict(schema)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _tools(request: ModelRequest, family: Family) -> list[Json]:
+    tools: list[Json] = []
+    left = STRICT_TOOLS if family.structures else 0
+    for tool in request.tools:
+        if isinstance(tool, ToolDefinition):
+            narrow = _strict(_parameters(tool)) if tool.strict and left else None
+            left -= narrow is not None
+            tools.append(_tool(tool, narrow))
+    return tools
+
+
+def _tool(tool: ToolDefinition, narrow: Json | None) -> Json:
+    schema = {"input_schema": _parameters(tool)} if narrow is None else {"input_schema": narrow, "strict": True}
+    described = {"description": tool.description} if tool.description else {}
+    return {"name": tool.name, **described, **schema}
+
+
+def _parameters(tool: ToolDefinition) -> Json:
+    """The schema of the arguments. At its top the vendor knows no alternatives: those are told in the description."""
+    schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
+    alternatives = {name: schema.pop(name) for name in ("anyOf", "oneOf", "allOf") if name in schema}
+    if alternatives:
+        told = msgspec.json.encode(alternatives).decode()
+        schema["description"] = f"{schema.get('description', '')}\n\nMust fit {told}".strip()
+    return schema
+
+
+def _choice(request: ModelRequest, family: Family) -> Json | None:
+    """Auto is the default. What is `allowed` is the engine's business: it judges calls. Where a model takes no force, it is left
+    to choose."""
+    choice: Json = {"type": "auto"}
+    if request.tool_choice.mode == "none":
+        return {"type": "none"}
+    if family.forces and request.tool_choice.name is not None:
+        choice = {"type": "tool", "name": request.tool_choice.name}
+    elif family.forces and request.tool_choice.mode == "required":
+        choice = {"type": "any"}
+    if not request.parallel_tool_calls:
+        choice["disable_parallel_tool_use"] = True
+    return None if choice == {"type": "auto"} else choice
+
+
+def _thinking(request: ModelRequest, family: Family, body: Json) -> Json | None:
+    """Whether to think: as wanted, but not before a forced call, where the vendor forbids it."""
+    reasoning = request.reasoning or {}
+    effort, summary = reasoning.get("effort"), reasoning.get("summary")
+    if effort == "none":
+        return None if family.rest is None else {"type": family.rest}
+    if not (effort or summary) or body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        return None
+    if family.thinking == "adaptive":
+        return {"type": "adaptive", **({"display": "summarized"} if summary else {})}
+    limit = body["max_tokens"]
+    if family.thinking == "budget" and limit > LEAST_BUDGET and _may_think(body["messages"]):
+        wanted = _BUDGETS.get(effort or "medium", _BUDGETS["medium"])
+        return {"type": "enabled", "budget_tokens": max(LEAST_BUDGET, min(wanted, limit // 2))}
+    return None
+
+
+def _may_think(messages: Sequence[Json]) -> bool:
+    """A turn that is under way must have begun with a thought of this vendor's; one that another model began has not."""
+    begun: Json | None = None
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            begun = message
+        elif message["content"][0]["type"] != "tool_result":
+            break
+    return begun is None or begun["content"][0]["type"] in _THOUGHTS
+
+
+def _sampling(request: ModelRequest, family: Family, thinking: Json | None) -> Json:
+    """Temperature or `top_p`, for models that know them and do not think: more is refused. Here, 1 is the hottest."""
+    if not family.samples or (thinking or {}).get("type") in ("enabled", "adaptive"):
+        return {}
+    if request.temperature is not None:
+        return {"temperature": min(request.temperature, 1.0)}
+    return {} if request.top_p is None else {"top_p": request.top_p}
+
+
+def _messages(turns: Sequence[Heard | Said], family: Family) -> list[Json]:
+    """The conversation. Where nobody has asked anything, or the model has spoken last, a user's words are put in: it has to be
+    a user who is answered."""
+    messages: list[Json] = []
+    used: set[str] = set()
+    for turn in turns:
+        match turn:
+            case Heard("user", parts):
+                _add(messages, "user", _blocks(parts))
+            case Heard():
+                # Of a system that speaks later the vendor hears only on some models, and only in some places.
+                words = _words(turn)
+                _add(messages, "user", [_text(f"<system>\n{words}\n</system>")] if words.strip() else [])
+            case Said():
+                _add_said(messages, turn, used, family)
+    if not messages or messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
+    if messages[-1]["role"] == "assistant":
+        _add(messages, "user", [_text("Continue.")])
+    return messages
+
+
+def _add(messages: list[Json], role: str, blocks: list[Json]) -> None:
+    if not blocks:
+        return
+    if messages and messages[-1]["role"] == role:
+        messages[-1]["content"] += blocks
+    else:
+        messages.append({"role": role, "content": blocks})
+
+
+def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) -> None:
+    """What the model said in one turn, its calls last, and all their results in one message behind it."""
+    said: list[Json] = []
+    for item in turn.items:
+        match item:
+            case Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
+                said.append(thought)
+            case Message():
+                said += [_text(text) for text in map(_spoken, item.content) if text.strip()]
+            case _:
+                pass
+    calls, results = [], []
+    for called in turn.calls:
+        id = _unused(called.call.call_id, used)
+        calls.append(_call(called.call, id))
+        results.append(_result(called.output, id))
+    while said and not calls and said[-1]["type"] in _THOUGHTS:
+        # A thought that led to nothing may not end a message.
+        said.pop()
+    _add(messages, "assistant", said + calls)
+    _add(messages, "user", results)
+
+
+def _thought(item: Reasoning) -> Json | None:
+    """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
+    secret = opened(VENDOR, item)
+    if secret is None:
+        return None
+    try:
+        thought = _secret.decode(secret)
+    except ValueError:
+        return None
+    block: Json = msgspec.to_builtins(thought)
+    return block
+
+
+def _call(call: FunctionCall, id: str) -> Json:
+    try:
+        arguments = parsed_arguments(call.arguments)
+    except ValueError:
+        arguments = {"invalid_arguments": call.arguments}
+    return {"type": "tool_use", "id": id, "name": _ODD.sub("_", call.name)[:128] or "unnamed", "input": arguments}
+
+
+def _result(output: FunctionCallOutput | None, id: str) -> Json:
+    if output is None:
+        return {
+            "type": "tool_result",
+            "tool_use_id": id,
+            "content": [_text("No result of this call is known.")],
+            "is_error": True,
+        }
+    parts = (InputText(output.output),) if isinstance(output.output, str) else output.output
+    is_error = output.is_error is True
+    # Only an error must say something.
+    content = _blocks(parts) or ([_text("The call failed and did not say why.")] if is_error else [])
+    return {
+        "type": "tool_result",
+        "tool_use_id": id,
+        **({"content": content} if content else {}),
+        **({"is_error": True} if is_error else {}),
+    }
+
+
+def _unused(call_id: str, used: set[str]) -> str:
+    """An id that the vendor accepts: of few characters, and no other call's. Those of other backends may be neither."""
+    plain = id = _ODD.sub("_", call_id) or "call"
+    number = 1
+    while id in used:
+        number += 1
+        id = f"{plain}_{number}"
+    used.add(id)
+    return id
+
+
+def _blocks(parts: Sequence[Part]) -> list[Json]:
+    return [block for part in parts if (block := _block(part)) is not None]
+
+
+def _block(part: Part) -> Json | None:
+    match part:
+        case InputText(text) | OutputText(text) | Refusal(text):
+            return _text(text) if text.strip() else None
+        case InputImage(image_url=str(url)):
+            found = embedded(url)
+            return {"type": "image", "source": {"type": "url", "url": url}} if found is None else _image(found)
+        case InputImage(file_id=str(file_id)):
+            return {"type": "image", "source": {"type": "file", "file_id": file_id}}
+        case InputImage():
+            raise Refused("an image without `image_url` cannot be sent to Claude; pass a URL or a data URL")
+        case InputFile():
+            return _file(part)
+        case _:
+            return None
+
+
+def _image(image: Embedded) -> Json:
+    mime = "image/jpeg" if image.mime == "image/jpg" else image.mime
+    if mime not in _IMAGES:
+        raise Refused(f"an image of type `{mime}` cannot be sent to Claude; convert it to PNG, JPEG, GIF or WebP")
+    return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": image.data}}
+
+
+def _file(file: InputFile) -> Json:
+    title = {"title": file.filename[:500]} if isinstance(file.filename, str) and file.filename else {}
+    content = attached(file)
+    match content:
+        case Embedded(mime="application/pdf"):
+            source = {"type": "base64", "media_type": "application/pdf", "data": content.data}
+        case Embedded(mime=mime) if mime.startswith("image/"):
+            return _image(content)
+        case Embedded(mime=mime):
+            text = content.text()
+            if not text or not text.strip():
+                raise Refused(f"a file of type `{mime}` cannot be sent to Claude unless it holds text; pass a PDF or text")
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+        case None if isinstance(file.file_url, str):
+            source = {"type": "url", "url": file.file_url}
+        case None if isinstance(file.file_id, str):
+            source = {"type": "file", "file_id": file.file_id}
+        case None:
+            raise Refused("a file without content cannot be sent to Claude; pass `file_data` or `file_url`")
+    return {"type": "document", "source": source, **title}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _spoken(part: Part) -> str:
+    """What a part of the model's own message says; a refusal is as much said as anything."""
+    match part:
+        case OutputText(text) | InputText(text) | Refusal(text):
+            return text
+        case _:
+            return ""
+
+
+def _words(turn: Heard | Said) -> str:
+    return text_of(turn.parts) if isinstance(turn, Heard) else ""
+
+
+def _is_system(turn: Heard | Said) -> bool:
+    return isinstance(turn, Heard) and turn.role == "system"
+
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+_secret = msgspec.json.Decoder(Thinking | Redacted)

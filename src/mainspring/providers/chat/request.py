@@ -1,0 +1,181 @@
+"""What a Chat Completions backend is asked: a `ModelRequest` as its JSON body."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mainspring.core.drafts import words
+from mainspring.core.errors import Refused
+from mainspring.core.items import (
+    FunctionCall,
+    InputFile,
+    InputImage,
+    InputText,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    ToolDefinition,
+)
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.profiles import Profile, profile_of
+from mainspring.providers.transcript import UNANSWERED, Called, Heard, Said, brief, dialogue, error_text, readable
+
+OPENAI: Final = "api.openai.com"
+CALL_ID_CHARS: Final = 40
+
+
+def body_of(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
+    """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
+    profile = profile_of(request.model)
+    body: Json = {
+        "model": request.model,
+        "messages": _messages(request, named_outputs, profile),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    tools = [_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
+    if tools and profile.calls:
+        body["tools"] = tools
+        if (choice := _choice(request.tool_choice)) is not None:
+            body["tool_choice"] = choice
+        if not request.parallel_tool_calls:
+            body["parallel_tool_calls"] = False
+    options = {
+        "temperature": request.temperature if profile.samples else None,
+        "top_p": request.top_p if profile.samples else None,
+        token_limit(host): request.max_output_tokens,
+        "response_format": _response_format((request.text or {}).get("format")),
+        "reasoning_effort": (request.reasoning or {}).get("effort"),
+    }
+    body |= {name: value for name, value in options.items() if value is not None}
+    return body | (request.extra or {})
+
+
+def token_limit(host: str) -> str:
+    """What a backend calls the bound on its output. OpenAI has renamed it, and its newer models know only the new name."""
+    return "max_completion_tokens" if host == OPENAI else "max_tokens"
+
+
+def _tool(tool: ToolDefinition) -> Json:
+    function: Json = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters or {"type": "object", "properties": {}},
+    }
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: ToolChoice) -> str | Json | None:
+    """Auto is what backends do anyway, and some reject the word. What is `allowed` is the engine's business: it judges calls."""
+    if choice.name is not None:
+        return {"type": "function", "function": {"name": choice.name}}
+    return None if choice.mode == "auto" else choice.mode
+
+
+def _response_format(form: object) -> Json | None:
+    match form:
+        case {"type": "json_schema", **inner}:
+            schema = {key: inner[key] for key in ("name", "description", "schema", "strict") if inner.get(key) is not None}
+            return {"type": "json_schema", "json_schema": {"name": "answer", **schema}}
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+        case _:
+            return None
+
+
+def _messages(request: ModelRequest, named_outputs: bool, profile: Profile) -> list[Json]:
+    messages: list[Json] = []
+    if request.instructions:
+        messages.append({"role": "system", "content": request.instructions})
+    for turn in dialogue(request.items):
+        match turn:
+            case Heard(role, parts):
+                if (content := _content(parts)) != []:
+                    messages.append({"role": role, "content": content})
+            case Said():
+                messages += _said(turn, named_outputs, profile)
+    if not messages:
+        raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
+    return messages
+
+
+def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
+    """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
+    but for models that want it back with their calls."""
+    if turn.is_mute:
+        return []
+    spoken = [_words(part) for item in turn.items if isinstance(item, Message) for part in item.content]
+    texts = [text for text in spoken if text]
+    if not texts and not turn.calls:
+        return []
+    message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
+    if turn.calls:
+        message["tool_calls"] = [_tool_call(called.call) for called in turn.calls]
+        if profile.recalls:
+            message["reasoning_content"] = "".join(
+                [word for item in turn.items if isinstance(item, Reasoning) for word in words(item)]
+            )
+    return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
+
+
+def _output(called: Called, named_outputs: bool) -> Json:
+    """Every call has an answer, or backends refuse it all."""
+    name = {"name": called.call.name} if named_outputs else {}
+    text = UNANSWERED if called.output is None else error_text(called.output)
+    return {"role": "tool", "tool_call_id": brief(called.call.call_id, CALL_ID_CHARS), **name, "content": text}
+
+
+def _exhibits(turn: Said) -> list[Json]:
+    """A tool message holds text only; images and files of outputs follow as a user's message that names their calls."""
+    parts: list[Json] = []
+    for call, output in [(called.call, called.output) for called in turn.calls]:
+        if output is not None and (shown := [part for part in output.output if isinstance(part, InputImage | InputFile)]):
+            parts.append({"type": "text", "text": f"Attached by the output of `{call.name}` ({call.call_id}):"})
+            parts += map(_part, shown)
+    return [{"role": "user", "content": parts}] if parts else []
+
+
+def _tool_call(call: FunctionCall) -> Json:
+    function = {"name": call.name, "arguments": readable(call.arguments)}
+    return {"id": brief(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
+
+
+def _content(parts: Sequence[Part]) -> str | list[Json]:
+    match parts:
+        case [InputText(text) | OutputText(text)]:
+            return text
+        case _:
+            return [_part(part) for part in parts if isinstance(part, _SENDABLE)]
+
+
+def _words(part: Part) -> str:
+    """What a part of the model's own message says; a refusal is as much said as anything."""
+    match part:
+        case OutputText(text) | InputText(text) | Refusal(text):
+            return text
+        case _:
+            return ""
+
+
+def _part(part: Part) -> Json:
+    match part:
+        case InputText(text) | OutputText(text) | Refusal(text):
+            return {"type": "text", "text": text}
+        case InputImage(image_url=str(url)):
+            return {"type": "image_url", "image_url": {"url": url, "detail": part.detail}}
+        case InputFile(file_data=str(data)):
+            return {"type": "file", "file": {"filename": part.filename or "file", "file_data": data}}
+        case InputFile(file_id=str(file_id)):
+            return {"type": "file", "file": {"file_id": file_id}}
+        case InputImage():
+            raise Refused("an image without `image_url` cannot be sent to a Chat Completions backend; pass a URL or a data URL")
+        case _:
+            raise Refused("a file by URL cannot be sent to a Chat Completions backend; pass `file_data`")
+
+
+_SENDABLE = (InputText, InputImage, InputFile, OutputText, Refusal)

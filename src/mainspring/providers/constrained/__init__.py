@@ -1,0 +1,1 @@
+"""Tool calls for models that are held to a JSON Schema."""

@@ -1,0 +1,90 @@
+"""Tool calls for models that cannot make them, but can be held to a JSON Schema.
+
+Theory of operation. `Constrained` wraps a provider whose backend honours `text.format` with a schema. Where tools may be called,
+`asked` rewrites the request: no tools, but their description in the instructions, and a schema that lets the model write one of
+`{"tool": NAME, "arguments": {...}}` and `{"reply": TEXT}`. Calls and outputs of the past become plain messages, because small
+models that are shown a tool protocol go on calling. `Answer` reads the JSON back as it arrives: a reply is streamed, a call
+appears once it is whole. Where no tool may be called, the model just chats.
+
+Two things are judged here. A model that answers an output by the very same call is asked again, for words only. And no schema
+that a backend enforces covers all of JSON Schema, so a call is held against its tool's own; one that does not fit is told to the
+model, which may try again. Of answers that do not count, nothing is heard but what they cost.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from mainspring.core.errors import BadOutput
+from mainspring.core.events import ModelEvent, TurnEnded
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import FunctionCall, Usage
+from mainspring.core.model_request import ModelRequest
+from mainspring.ports import ModelInfo, Provider
+from mainspring.providers.constrained.reply import Answer
+from mainspring.providers.constrained.request import Choices, Misfit, asked, choices_of, just_answered, talked
+from mainspring.providers.turn import Turn
+
+TRIES = 3
+
+
+class Constrained:
+    """A provider whose tool calls are valid for the schema of a declared tool, or not made.
+
+    Its stream raises `BadOutput` if the model finds no valid call in `TRIES` tries. The wrapped provider is closed with this one.
+    A turn makes at most one call.
+    """
+
+    def __init__(self, inner: Provider, *, new_id: NewId = random_id) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._new_id = new_id
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        choices = choices_of(request)
+        if not choices.tools:
+            async with aclosing(self._inner.stream(talked(request))) as events:
+                async for event in events:
+                    yield event
+            return
+        misfit, spent = None, Usage()
+        for _ in range(TRIES):
+            answer = self._answer(request, choices)
+            async with aclosing(self._inner.stream(asked(request, choices, misfit))) as events:
+                async for event in events:
+                    for told in answer.take(event):
+                        yield _with(told, spent)
+            misfit, spent = answer.misfit, spent + (answer.usage or Usage())
+            if misfit is None:
+                break
+        else:
+            raise _given_up(misfit)
+        if answer.is_repeated:
+            async with aclosing(self._inner.stream(talked(request))) as events:
+                async for event in events:
+                    yield _with(event, spent)
+
+    async def models(self) -> Sequence[ModelInfo]:
+        return await self._inner.models()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _answer(self, request: ModelRequest, choices: Choices) -> Answer:
+        turn = Turn(self._new_id, taken=[item.call_id for item in request.items if isinstance(item, FunctionCall)])
+        repeats = just_answered(request) if choices.may_reply else None
+        return Answer(turn, choices.tools, is_text=choices.is_text, repeats=repeats)
+
+
+def _with(event: ModelEvent, spent: Usage) -> ModelEvent:
+    """The event, its usage raised by what was spent before."""
+    if spent == Usage() or not isinstance(event, TurnEnded):
+        return event
+    return TurnEnded(event.finish, spent + (event.usage or Usage()), event.error)
+
+
+def _given_up(misfit: Misfit | None) -> BadOutput:
+    assert misfit is not None
+    return BadOutput(
+        f"the model called `{misfit.tool}` {TRIES} times with arguments that do not fit its schema, at last because of "
+        f"{misfit.flaw}; ask again, simplify the schema or use a larger model"
+    )

@@ -1,0 +1,272 @@
+"""What Gemini is asked: a `ModelRequest` as the body of `generateContent`.
+
+Signatures. Gemini signs parts of what it says and wants each signature back on the part it came with; Gemini 3 refuses a call
+whose step has none. A signature lives in a reasoning item as `KIND.SIGNATURE`, and the kind says which part it belongs to:
+`call` the next call, `thought` the thought itself, `text` the text before it, `blank` an empty text of its own. A step whose
+calls were made by another vendor's model gets the signature that Google documents for that.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from mainspring.core.drafts import words
+from mainspring.core.errors import Refused
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    ToolDefinition,
+    parsed_arguments,
+)
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.gemini.gemini_schema import cleaned
+from mainspring.providers.json_text import json_text, merged
+from mainspring.providers.media import attached, embedded, mime_of
+from mainspring.providers.transcript import UNANSWERED, Called, Heard, Said, dialogue, opened, output_text, readable
+
+VENDOR: Final = "gemini"
+UNSIGNED: Final = "skip_thought_signature_validator"
+FILLER: Final = "Continue."
+
+Thinking = Literal["never", "budget", "level"]
+
+
+def body_of(request: ModelRequest) -> Json:
+    """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
+    tools = [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
+    system, contents = _contents(request)
+    form = _form((request.text or {}).get("format"))
+    if tools and form and not _is_modern(request.model):
+        # Before Gemini 3, a model that may call tools cannot be held to a format; it can be asked.
+        schema = form.get("responseJsonSchema")
+        system.append("Answer with JSON only" + (f", by this JSON Schema: {json_text(schema)}" if schema else "."))
+        form = {}
+    body: Json = {"contents": contents}
+    if system:
+        body["systemInstruction"] = {"parts": [{"text": text} for text in system]}
+    if tools:
+        body["tools"] = [{"functionDeclarations": [_declaration(tool) for tool in tools]}]
+        if calling := _calling(request.tool_choice, tools, request.model):
+            body["toolConfig"] = {"functionCallingConfig": calling}
+    options = {
+        "maxOutputTokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "topP": request.top_p,
+        "thinkingConfig": _thinking(request.model, request.reasoning),
+        **form,
+    }
+    if given := {name: value for name, value in options.items() if value is not None}:
+        body["generationConfig"] = given
+    return merged(body, request.extra)
+
+
+def resource(model: str) -> str:
+    """The model as the API addresses it. Raises `Refused` for a name that would lead elsewhere."""
+    if not _NAME.fullmatch(model):
+        raise Refused(f"`{model:.100}` is no name of a Gemini model; write it like `gemini-flash-latest`")
+    return model if "/" in model else f"models/{model}"
+
+
+def thinks(model: str) -> Thinking:
+    """How the effort of a model's thinking is said to it, if at all: by a number of tokens, or by a level."""
+    if _UNTHINKING.search(model):
+        return "never"
+    return "budget" if "gemini-2.5" in model else "level"
+
+
+def _is_modern(model: str) -> bool:
+    return thinks(model) == "level"
+
+
+def _thinking(model: str, reasoning: Json | None) -> Json | None:
+    if reasoning is None or thinks(model) == "never":
+        return None
+    match reasoning.get("effort"):
+        case None:
+            return {"includeThoughts": True}
+        case "none" | "minimal" as effort if _is_modern(model):
+            return {"includeThoughts": effort != "none", "thinkingLevel": "MINIMAL" if _MINIMAL.search(model) else "LOW"}
+        case "none":
+            return {"includeThoughts": False, "thinkingBudget": 128 if "pro" in model else 0}
+        case effort if _is_modern(model):
+            return {"includeThoughts": True, "thinkingLevel": _LEVELS.get(effort, "HIGH")}
+        case effort:
+            return {"includeThoughts": True, "thinkingBudget": _BUDGETS.get(effort, 24576)}
+
+
+def _form(form: object) -> Json:
+    match form:
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return {"responseMimeType": "application/json", "responseJsonSchema": cleaned(schema)}
+        case {"type": "json_object" | "json_schema"}:
+            return {"responseMimeType": "application/json"}
+        case _:
+            return {}
+
+
+def _declaration(tool: ToolDefinition) -> Json:
+    declaration: Json = {"name": tool.name}
+    if tool.description:
+        declaration["description"] = tool.description
+    if tool.parameters:
+        schema = cleaned(tool.parameters)
+        declaration["parametersJsonSchema"] = schema if "$ref" in schema else {"type": "object", **schema}
+    return declaration
+
+
+def _calling(choice: ToolChoice, tools: Sequence[ToolDefinition], model: str) -> Json:
+    """Names can be given only where the model must call something, or where its calls are held to the schemas."""
+    wanted = (choice.name,) if choice.name is not None else choice.allowed
+    names = None if wanted is None else [tool.name for tool in tools if tool.name in wanted]
+    if choice.mode == "none" or names == []:
+        return {"mode": "NONE"}
+    limited = {} if names is None else {"allowedFunctionNames": names}
+    if choice.name is not None or choice.mode == "required":
+        return {"mode": "ANY", **limited}
+    if (limited or any(tool.strict for tool in tools)) and thinks(model) != "never":
+        return {"mode": "VALIDATED", **limited}
+    return {}
+
+
+def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
+    """What the system says before anyone else does, and the turns of user and model, which alternate and begin and end with
+    the user's. Later words of the system stay in their place, as the user's: there is no other role."""
+    system = [request.instructions] if request.instructions else []
+    contents: list[Json] = []
+    for turn in dialogue(request.items):
+        match turn:
+            case Heard("system", parts) if not contents and all(isinstance(part, InputText) for part in parts):
+                system += [part.text for part in parts if isinstance(part, InputText) and part.text]
+            case Heard(parts=parts):
+                _add(contents, "user", [_part(part) for part in parts if _says(part)])
+            case Said() if not turn.is_mute:
+                _add(contents, "model", _said(turn, request.model))
+                _add(contents, "user", _responses(turn.calls, request.model))
+            case _:
+                pass
+    if not contents or contents[-1]["role"] == "model":
+        _add(contents, "user", [{"text": FILLER}])
+    return system, contents
+
+
+def _add(contents: list[Json], role: str, parts: list[Json]) -> None:
+    if not parts:
+        return
+    if contents and contents[-1]["role"] == role:
+        contents[-1]["parts"] += parts
+        return
+    if not contents and role == "model":
+        contents.append({"role": "user", "parts": [{"text": FILLER}]})
+    contents.append({"role": role, "parts": parts})
+
+
+def _said(turn: Said, model: str) -> list[Json]:
+    parts: list[Json] = []
+    awaited = None if thinks(model) != "level" else UNSIGNED
+    for item in turn.items:
+        match item:
+            case Reasoning():
+                kind, signature = _signed(parts, item)
+                awaited = signature if kind == "call" else awaited
+            case Message():
+                parts += [{"text": text} for text in map(_words, item.content) if text]
+            case FunctionCall():
+                call = {"id": item.call_id, "name": item.name, "args": parsed_arguments(readable(item.arguments))}
+                parts.append({"functionCall": call} | ({"thoughtSignature": awaited} if awaited else {}))
+                awaited = None
+    return parts
+
+
+def _signed(parts: list[Json], item: Reasoning) -> tuple[str, str]:
+    """Adds a thought, and what its signature belongs to if that is no call. What another vendor's model thought is left out."""
+    secret = opened(VENDOR, item)
+    if secret is None:
+        return "", ""
+    kind, _, signature = secret.partition(".")
+    seal = {"thoughtSignature": signature}
+    if thought := "".join(words(item)):
+        parts.append({"text": thought, "thought": True} | (seal if kind == "thought" else {}))
+    texts = [part for part in parts if "text" in part and "thought" not in part]
+    if kind == "text" and texts:
+        texts[-1] |= seal
+    elif kind in ("text", "blank"):
+        parts.append({"text": ""} | seal)
+    return kind, signature
+
+
+def _responses(calls: Sequence[Called], model: str) -> list[Json]:
+    """The outputs, as many as there are calls, then what does not fit into them. Gemini 3 takes files within an output."""
+    responses: list[Json] = []
+    exhibits: list[Json] = []
+    for called in calls:
+        call, output = called.call, called.output
+        shown = [] if output is None or isinstance(output.output, str) else output.output
+        files = [_part(part) for part in shown if isinstance(part, InputImage | InputFile)]
+        inner = [part for part in files if _is_modern(model) and part.get("inlineData", {}).get("mimeType") in _WITHIN]
+        outer = [part for part in files if part not in inner]
+        response: Json = {"id": call.call_id, "name": call.name, "response": _outcome(output)}
+        responses.append({"functionResponse": response | ({"parts": inner} if inner else {})})
+        if outer:
+            exhibits += [{"text": f"Attached by the output of `{call.name}` ({call.call_id}):"}, *outer]
+    return responses + exhibits
+
+
+def _outcome(output: FunctionCallOutput | None) -> Json:
+    if output is None:
+        return {"error": UNANSWERED}
+    return {"error" if output.is_error is True else "output": output_text(output)}
+
+
+def _words(part: Part) -> str:
+    """What a part of the model's own message says; a refusal is as much said as anything."""
+    match part:
+        case OutputText(text) | InputText(text) | Refusal(text):
+            return text
+        case _:
+            return ""
+
+
+def _says(part: Part) -> bool:
+    return isinstance(part, InputImage | InputFile) or bool(_words(part))
+
+
+def _part(part: Part) -> Json:
+    match part:
+        case InputImage(image_url=str(url)):
+            found = embedded(url)
+            return _inline(found.mime, found.data) if found else _at(url, mime_of(url, "image/jpeg"))
+        case InputFile(file_url=str(url)):
+            return _at(url, mime_of(url, "application/pdf"))
+        case InputFile() if file := attached(part):
+            text = file.text()
+            return _inline(file.mime, file.data) if text is None else {"text": f"{part.filename or 'file'}:\n{text}"}
+        case InputImage() | InputFile():
+            raise Refused("a file by its id cannot be sent to Gemini; pass its content as a data URL, or its address")
+        case _:
+            return {"text": _words(part)}
+
+
+def _inline(mime: str, data: str) -> Json:
+    return {"inlineData": {"mimeType": mime, "data": data}}
+
+
+def _at(url: str, mime: str) -> Json:
+    return {"fileData": {"mimeType": mime, "fileUri": url}}
+
+
+_NAME: Final = re.compile(r"((models|tunedModels)/)?[\w-][\w.@:-]*")
+_UNTHINKING: Final = re.compile(r"gemini-(1|2\.0|pro$|2\.5-flash-image)|gemma")
+_MINIMAL: Final = re.compile(r"gemini-3(\.[0-6])?-flash")
+_LEVELS: Final = {"low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+_BUDGETS: Final = {"minimal": 512, "low": 2048, "medium": 8192, "high": 24576}
+_WITHIN: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"})

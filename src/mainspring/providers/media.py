@@ -1,0 +1,51 @@
+"""Images and files as clients send them: inside a data URL, as bare base64, or at an address."""
+
+import mimetypes
+import re
+from base64 import b64decode
+
+from msgspec import Struct
+
+from mainspring.core.errors import Refused
+from mainspring.core.items import InputFile
+
+
+class Embedded(Struct, frozen=True):
+    """Content that came along: its type, and its bytes in base64."""
+
+    mime: str
+    data: str
+
+    def text(self) -> str | None:
+        """The content as words, None if it is no text."""
+        if self.mime == "application/pdf" or self.mime.startswith(("image/", "audio/", "video/")):
+            return None
+        try:
+            return b64decode(self.data).decode()
+        except ValueError:
+            return None
+
+
+def embedded(url: str) -> Embedded | None:
+    """What a data URL holds, None if it is an address. Raises `Refused` for one that is not in base64."""
+    if not url.startswith("data:"):
+        return None
+    found = _DATA_URL.match(url)
+    if found is None:
+        raise Refused(f"the data URL `{url:.60}` cannot be read; write it as data:TYPE;base64,CONTENT")
+    return Embedded(found[1].lower() or "text/plain", url[found.end() :])
+
+
+def attached(file: InputFile) -> Embedded | None:
+    """The content of a file that came along, None if it only has an address or an id. Its name tells the type if need be."""
+    if not isinstance(file.file_data, str):
+        return None
+    return embedded(file.file_data) or Embedded(mime_of(file.filename or "", "application/pdf"), file.file_data)
+
+
+def mime_of(name: str, default: str) -> str:
+    """The type that the ending of a name or an address stands for."""
+    return mimetypes.guess_type(name.partition("?")[0])[0] or default
+
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+|)(?:;[\w.+-]+=[^;,]*)*;base64,", re.IGNORECASE)

@@ -1,0 +1,123 @@
+"""Limits on how much a backend is asked, at once and per minute. Who cannot be served yet waits in a line that is fair.
+
+Every tenant has a line of its own, first come, first served; a place that becomes free goes to each line in turn. So a tenant
+with a thousand runs delays another by one turn of each line at most, however many of its own are waiting.
+"""
+
+from asyncio import CancelledError, Future, TimerHandle, get_running_loop
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from anyio import current_time, move_on_after
+
+from mainspring.core.errors import RateLimited
+from mainspring.core.events import ModelEvent
+from mainspring.core.model_request import ModelRequest
+from mainspring.ports import Provider
+from mainspring.providers.wrapper import Wrapped
+
+MINUTE = 60.0
+
+
+class Limited(Wrapped):
+    """Lets no more than `concurrency` streams be open, and no more than `per_minute` begin within any 60 seconds.
+
+    With `model` the limits are that model's alone, and others pass. A place is free again when its stream has ended, failed
+    or been closed. Raises `RateLimited` when `line` requests of the same tenant wait already, and after `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        concurrency: int | None = None,
+        per_minute: int | None = None,
+        model: str | None = None,
+        line: int = 100,
+        patience: float = 300.0,
+    ) -> None:
+        for name, value in (("concurrency", concurrency), ("per_minute", per_minute), ("line", line)):
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` is at least 1, not {value}")
+        super().__init__(provider)
+        self._model = model
+        self._concurrency, self._per_minute, self._longest, self._patience = concurrency, per_minute, line, patience
+        self._lines: dict[str, deque[Future[None]]] = {}
+        self._open = 0
+        self._begun: deque[float] = deque(maxlen=per_minute or 0)
+        self._timer: TimerHandle | None = None
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        if self._model is None or self._model == request.model:
+            return self._stream(request)
+        return self._provider.stream(request)
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        await self._enter(request.tenant)
+        try:
+            async with aclosing(self._provider.stream(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._leave()
+
+    async def _enter(self, tenant: str) -> None:
+        """Returns with a place that is taken. Who is cancelled leaves the line."""
+        line = self._lines.get(tenant, ())
+        if len(line) >= self._longest:
+            raise self._refusal(f"{len(line)} requests of this tenant are waiting for it already")
+        place: Future[None] = get_running_loop().create_future()
+        self._lines.setdefault(tenant, deque()).append(place)
+        self._admit()
+        with move_on_after(self._patience):
+            try:
+                await place
+                return
+            except CancelledError:
+                self._withdraw(tenant, place)
+                raise
+        raise self._refusal(f"no place became free in {self._patience:g} s")
+
+    def _refusal(self, why: str) -> RateLimited:
+        return RateLimited(f"provider `{self.name}` is busy: {why}; try again later, or raise its limits", was_asked=False)
+
+    def _withdraw(self, tenant: str, place: "Future[None]") -> None:
+        line = self._lines.get(tenant)
+        if place.done() and not place.cancelled():
+            # It was given a moment ago, and nobody has come for it.
+            self._leave()
+        elif line is not None and place in line:
+            line.remove(place)
+            if not line:
+                del self._lines[tenant]
+
+    def _leave(self) -> None:
+        self._open -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        """Gives out what places there are."""
+        while self._lines and self._has_place():
+            tenant = next(iter(self._lines))
+            line = self._lines.pop(tenant)
+            place = line.popleft()
+            if line:
+                self._lines[tenant] = line
+            if not place.cancelled():
+                self._open += 1
+                self._begun.append(current_time())
+                place.set_result(None)
+
+    def _has_place(self) -> bool:
+        if self._concurrency is not None and self._open >= self._concurrency:
+            return False
+        if self._per_minute is None or len(self._begun) < self._per_minute or current_time() >= self._begun[0] + MINUTE:
+            return True
+        self._wake(self._begun[0] + MINUTE)
+        return False
+
+    def _wake(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = get_running_loop().call_at(when, self._admit)

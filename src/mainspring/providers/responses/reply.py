@@ -1,0 +1,441 @@
+"""What a Responses backend answers: its items, streamed or whole, as our events.
+
+Items pass as they come, also of kinds we do not know; only ids that are missing or taken are replaced. What an item says is what
+its deltas said: where a backend leaves deltas out, the whole item stands in for them, and where the two differ, what was streamed
+counts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
+
+from mainspring.core.drafts import item_id
+from mainspring.core.errors import BadOutput, ProviderError, Unavailable
+from mainspring.core.events import (
+    Annotated,
+    ArgumentsDelta,
+    Delta,
+    Finish,
+    ItemDone,
+    ItemStarted,
+    ModelEvent,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TurnEnded,
+)
+from mainspring.core.ids import NewId
+from mainspring.core.items import (
+    FunctionCall,
+    Item,
+    ItemStatus,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+    Usage,
+    convert,
+)
+from mainspring.providers.http_client import Complaint, Http, Sse, complaint, failure_within, shortened
+from mainspring.providers.json_text import counted, json_text, lenient
+
+T = TypeVar("T")
+Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
+
+
+class Answer:
+    """Reads one reply and turns it into events. It does no I/O: feed it bytes, cut as they may be.
+
+    `items` and `calls` are the ids that the conversation has used already.
+    """
+
+    def __init__(self, http: Http, new_id: NewId, *, items: Iterable[str] = (), calls: Iterable[str] = ()) -> None:
+        self._http = http
+        self._new_id = new_id
+        self._item_ids = set(items)
+        self._call_ids = set(calls)
+        self._sse = Sse()
+        self._events: list[ModelEvent] = []
+        # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
+        self._by_id: dict[str | None, _Open] = {}
+        self._by_index: dict[int | None, _Open] = {}
+        self._items: list[_Open] = []
+        self._end: TurnEnded | None = None
+        self.is_over = False
+
+    def feed(self, data: bytes) -> Iterator[ModelEvent]:
+        """The events that these bytes of an event stream complete."""
+        return self._read(self._sse.feed(data))
+
+    def given(self, data: bytes) -> Iterator[ModelEvent]:
+        """The events of an answer that came in one piece, from a backend that does not stream."""
+        if data.lstrip().startswith((b"data:", b"event:", b":")):
+            yield from self.feed(data)
+            return
+        self._finish(data)
+        yield from self._take()
+
+    def end(self) -> Iterator[ModelEvent]:
+        """The last events. Raises `Unavailable` if the backend never said that it was done."""
+        if not self.is_over:
+            # Half an event is what a connection leaves that broke.
+            with suppress(BadOutput):
+                yield from self._read(self._sse.end())
+        if self._end is None:
+            raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
+        yield self._end
+
+    def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
+        for name, data in events:
+            if self.is_over:
+                return
+            if data.startswith(b"[DONE]"):
+                self.is_over = True
+                return
+            self._handle(name, data)
+            yield from self._take()
+
+    def _take(self) -> list[ModelEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _handle(self, name: bytes, data: bytes) -> None:
+        event = self._decoded(_event, data)
+        kind = event.type
+        if (channel := _CHANNELS.get(kind)) is not None:
+            self._delta(channel, event)
+        elif kind == "response.output_item.added":
+            self._start(self._item(event.item), event.output_index)
+        elif kind == "response.output_item.done":
+            self._done(self._item(event.item), event.output_index)
+        elif kind == "response.output_text.annotation.added":
+            self._annotate(event)
+        elif kind in _TERMINAL:
+            self._finish(event.response)
+        elif kind == "error" or name == b"error" or (not kind and event.error):
+            raise self._broken_off(complaint(data))
+
+    def _delta(self, channel: Channel, event: "_Event") -> None:
+        delta = event.delta
+        if not delta or not isinstance(delta, str):
+            return
+        item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
+        if item is None or item.kind != _KINDS[channel]:
+            # Arguments without a call have no name yet: they come once more with the whole.
+            item = self._start(_Item(type=_KINDS[channel], id=event.item_id), event.output_index)
+        if item is None or item.is_done:
+            return
+        index = (event.summary_index if channel == "summary" else event.content_index) or 0
+        pieces = item.said.get((channel, index))
+        if pieces is None:
+            index, pieces = item.part(channel, index)
+        pieces.append(delta)
+        self._events.append(_told(channel, item.id, delta, index))
+
+    def _annotate(self, event: "_Event") -> None:
+        item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
+        if item is not None and not item.is_done and isinstance(event.annotation, dict):
+            index = event.content_index or 0
+            item.notes.setdefault(index, []).append(event.annotation)
+            self._events.append(Annotated(item.id, event.annotation, index))
+
+    def _start(self, given: "_Item", index: int | None) -> "_Open | None":
+        """Begins an item, but for a call that has no name yet: that one begins when it is whole."""
+        if given.type == "function_call_output" or (given.type == "function_call" and not given.name):
+            return None
+        found = _Open(given.type, index, self._begun(given))
+        self._by_index[index] = found
+        if given.id:
+            self._by_id[given.id] = found
+        self._items.append(found)
+        self._events.append(ItemStarted(found.item))
+        return found
+
+    def _begun(self, given: "_Item") -> Item:
+        id = _unused(given.id or "", self._item_ids, self._new_id, _PREFIXES.get(given.type, "item"))
+        match given.type:
+            case "message":
+                return Message("assistant", id=id, status="in_progress", phase=given.phase or UNSET)
+            case "reasoning":
+                return Reasoning(id=id, status="in_progress")
+            case "function_call":
+                call_id = _unused(given.call_id or "", self._call_ids, self._new_id, "call")
+                return FunctionCall(call_id, given.name or "", id=id, status="in_progress")
+            case _:
+                return self._foreign(given, id)
+
+    def _done(self, given: "_Item", index: int | None) -> None:
+        if given.type == "function_call_output":
+            return  # Who asks the model answers its calls, each one and only once.
+        found = self._found(given, index)
+        if found is None or found.is_done:
+            if found is not None and found.index == index and found is self._by_id.get(given.id):
+                return  # Said twice.
+            found = self._start(given, index)
+        if found is None:
+            said = f"{given.arguments!s:.200}"
+            raise BadOutput(f"{self._http.url} called a tool without naming it, with arguments `{said}`; ask again")
+        self._close(found, given)
+
+    def _found(self, given: "_Item", index: int | None) -> "_Open | None":
+        """The item that has begun as this one: by its id, or by its place if that holds one of its kind."""
+        found = self._by_id.get(given.id) or self._by_index.get(index)
+        return found if found is not None and found.kind == given.type else None
+
+    def _close(self, found: "_Open", given: "_Item") -> None:
+        found.is_done = True
+        status = _STATUSES.get(given.status or "", "completed")
+        item = found.item
+        match item:
+            case Message():
+                item = replace(item, content=self._content(found, given.content or ()), status=status)
+            case FunctionCall():
+                arguments = self._final(found, "arguments", 0, json_text(given.arguments))
+                item = replace(item, arguments=arguments, status=status)
+            case Reasoning():
+                item = self._thought(found, item, given, status)
+            case _ if given.data:
+                item = self._foreign(given, found.id)
+        self._events.append(ItemDone(item))
+
+    def _content(self, found: "_Open", given: Sequence["_Part"]) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        for index, part in enumerate(given):
+            if ("refusal", index) in found.said or (part.type == "refusal" and ("text", index) not in found.said):
+                parts.append(Refusal(self._final(found, "refusal", index, part.refusal or "")))
+                continue
+            text = self._final(found, "text", index, part.text or "")
+            notes = part.annotations or found.notes.pop(index, [])
+            parts.append(OutputText(text, tuple(notes), tuple(part.logprobs or ())))
+        for channel, index in _left(found):
+            said = self._final(found, channel, index, None)
+            parts.append(Refusal(said) if channel == "refusal" else OutputText(said, tuple(found.notes.pop(index, []))))
+        return tuple(parts)
+
+    def _thought(self, found: "_Open", item: Reasoning, given: "_Item", status: ItemStatus) -> Reasoning:
+        content, summary = given.content or (), given.summary or ()
+        raw = [self._final(found, "thought", index, part.text or "") for index, part in enumerate(content)]
+        short = [self._final(found, "summary", index, part.text or "") for index, part in enumerate(summary)]
+        for channel, index in _left(found):
+            (short if channel == "summary" else raw).append(self._final(found, channel, index, None))
+        return replace(
+            item,
+            content=tuple([ReasoningText(text) for text in raw]) or UNSET,
+            summary=tuple([SummaryText(text) for text in short]),
+            encrypted_content=given.encrypted_content or UNSET,
+            status=status,
+        )
+
+    def _final(self, found: "_Open", channel: Channel, index: int, whole: str | None) -> str:
+        """What a part says: the whole of it if that begins as it was streamed, and then the rest is streamed too."""
+        said = "".join(found.said.pop((channel, index), ()))
+        if whole is None or not whole.startswith(said):
+            return said
+        if rest := whole[len(said) :]:
+            self._events.append(_told(channel, found.id, rest, index))
+        return whole
+
+    def _foreign(self, given: "_Item", id: str) -> Item:
+        try:
+            return convert({**given.data, "id": id}, Item)
+        except ValueError as error:
+            raise BadOutput(f"{self._http.url} sent an item of type `{given.type}` that cannot be read: {error}") from error
+
+    def _finish(self, data: bytes | msgspec.Raw) -> None:
+        """The end of the answer: what it has that was not streamed, what is still open, and how it ended."""
+        response = self._decoded(_response, data)
+        if response.error is not None or response.status in ("failed", "cancelled"):
+            raise self._broken_off(complaint(msgspec.json.encode({"error": response.error or {}})))
+        if response.status is None and response.output is None:
+            raise BadOutput(f"{self._http.url} sent what is no Response: `{self._http.redacted(shortened(bytes(data)))}`")
+        finish = _finish_of(response)
+        for index, raw in enumerate(response.output or ()):
+            given = self._item(raw)
+            found = self._found(given, index)
+            if found is None or not found.is_done:
+                self._done(given, index)
+        for left in [item for item in self._items if not item.is_done]:
+            self._close(left, _Item(left.kind, status="completed" if finish == "stop" else "incomplete"))
+        self._end = TurnEnded(finish, _usage_of(response.usage))
+        self.is_over = True
+
+    def _item(self, raw: msgspec.Raw) -> "_Item":
+        item = self._decoded(_item, raw)
+        if item.type not in ("message", "reasoning", "function_call"):
+            item.data = self._decoded(_object, raw)
+        return item
+
+    def _decoded(self, decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw) -> T:
+        try:
+            return lenient(decoder, bytes(data))
+        except (ValueError, RecursionError) as error:
+            text = self._http.redacted(shortened(bytes(data)))
+            raise BadOutput(f"{self._http.url} sent what is no Responses event ({error}): `{text}`") from error
+
+    def _broken_off(self, said: Complaint) -> ProviderError:
+        return failure_within(said._replace(message=self._http.redacted(said.message)), self._http.url)
+
+
+class _Open:
+    """An item being said: its pieces by channel and index."""
+
+    __slots__ = ("id", "index", "is_done", "item", "kind", "notes", "said")
+
+    def __init__(self, kind: str, index: int | None, item: Item) -> None:
+        self.kind = kind
+        self.index = index
+        self.item = item
+        self.id = item_id(item)
+        self.said: dict[tuple[Channel, int], list[str]] = {}
+        self.notes: dict[int, list[Json]] = {}
+        self.is_done = False
+
+    def part(self, channel: Channel, index: int) -> tuple[int, list[str]]:
+        """A place for the pieces of a part, and its index: words and a refusal cannot share one."""
+        index, other = max(0, index), _OTHERS.get(channel, channel)
+        while other != channel and (other, index) in self.said:
+            index += 1
+        return index, self.said.setdefault((channel, index), [])
+
+
+def _left(found: _Open) -> list[tuple[Channel, int]]:
+    """What was streamed and is not in the whole item, in its order."""
+    return sorted(found.said, key=lambda place: place[1])
+
+
+def _unused(id: str, taken: set[str], new_id: NewId, prefix: str) -> str:
+    while not id or id in taken:
+        id = new_id(prefix)
+    taken.add(id)
+    return id
+
+
+def _told(channel: Channel, id: str, delta: str, index: int) -> Delta:
+    match channel:
+        case "text":
+            return TextDelta(id, delta, index)
+        case "arguments":
+            return ArgumentsDelta(id, delta)
+        case "refusal":
+            return RefusalDelta(id, delta, index)
+        case _:
+            return ReasoningDelta(id, delta, index, summary=channel == "summary")
+
+
+class _Event(Struct, gc=False):
+    type: str = ""
+    delta: object = None
+    item_id: str | None = None
+    output_index: int | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    item: msgspec.Raw = msgspec.Raw(b"null")
+    annotation: object = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    error: object = None
+
+
+class _Part(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Json] | None = None
+    logprobs: list[Json] | None = None
+
+
+class _Item(Struct):
+    """An item as it comes. `data` is all of it, for kinds that we do not know; no item has a field without a name."""
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: object = None
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    encrypted_content: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    data: Json = field(default_factory=dict, name="")
+
+
+class _Reason(Struct, gc=False):
+    reason: str | None = None
+
+
+class _Details(Struct, gc=False):
+    cached_tokens: object = None
+    cache_write_tokens: object = None
+    reasoning_tokens: object = None
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: object = None
+    output_tokens: object = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Response(Struct, gc=False):
+    status: str | None = None
+    error: object = None
+    incomplete_details: _Reason | None = None
+    output: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _finish_of(response: _Response) -> Finish:
+    if response.status != "incomplete":
+        return "stop"
+    details = response.incomplete_details
+    return "content_filter" if details is not None and details.reason == "content_filter" else "length"
+
+
+def _usage_of(data: msgspec.Raw) -> Usage | None:
+    """Usage in our terms, if it can be read: no answer is lost because nobody counted it."""
+    try:
+        usage = _usage.decode(data)
+    except ValueError:
+        return None
+    if usage is None:
+        return None
+    heard, spoken = counted(usage.input_tokens), counted(usage.output_tokens)
+    if heard is None and spoken is None:
+        return None
+    read, said = usage.input_tokens_details or _NO_DETAILS, usage.output_tokens_details or _NO_DETAILS
+    return Usage(
+        input_tokens=heard or 0,
+        output_tokens=spoken or 0,
+        cached_tokens=counted(read.cached_tokens) or 0,
+        cache_write_tokens=counted(read.cache_write_tokens) or 0,
+        reasoning_tokens=counted(said.reasoning_tokens) or 0,
+    )
+
+
+_CHANNELS: dict[str, Channel] = {
+    "response.output_text.delta": "text",
+    "response.refusal.delta": "refusal",
+    "response.reasoning_text.delta": "thought",
+    "response.reasoning.delta": "thought",
+    "response.reasoning_summary_text.delta": "summary",
+    "response.function_call_arguments.delta": "arguments",
+}
+_KINDS = {"text": "message", "refusal": "message", "thought": "reasoning", "summary": "reasoning", "arguments": "function_call"}
+_OTHERS: dict[Channel, Channel] = {"text": "refusal", "refusal": "text"}
+_TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_STATUSES: dict[str, ItemStatus] = {"incomplete": "incomplete"}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_NO_DETAILS = _Details()
+_event = msgspec.json.Decoder(_Event)
+_item = msgspec.json.Decoder(_Item)
+_response = msgspec.json.Decoder(_Response)
+_usage = msgspec.json.Decoder(_Usage | None)
+_object = msgspec.json.Decoder(Json)

@@ -1,0 +1,240 @@
+"""What a Responses backend is asked: a `ModelRequest` as its JSON body, items as they are but for what it would refuse."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mainspring.core.errors import Refused
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    Tool,
+    ToolDefinition,
+    Unknown,
+)
+from mainspring.core.model_request import ModelRequest
+from mainspring.core.spec import ToolChoice
+from mainspring.providers.json_text import merged
+from mainspring.providers.transcript import UNANSWERED, brief, error_text, is_sealed, readable
+
+SEALED_ONLY: Final = ("openai.com", "azure.com")
+ID_CHARS: Final = 64
+NOTES: Final = {
+    "url_citation": {"url", "title", "start_index", "end_index"},
+    "file_citation": {"file_id", "filename", "index"},
+    "container_file_citation": {"container_id", "file_id", "filename", "start_index", "end_index"},
+    "file_path": {"file_id", "index"},
+}
+
+
+def body_of(request: ModelRequest, host: str) -> Json:
+    """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
+    extra = dict(request.extra or {})
+    included = ["reasoning.encrypted_content", *[value for value in extra.pop("include", None) or () if isinstance(value, str)]]
+    body = merged(question(request, host), extra)
+    return body | {"include": list(dict.fromkeys(included)), "store": False, "stream": True}
+
+
+def question(request: ModelRequest, host: str) -> Json:
+    """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
+    told = list(_Told(host).items(request.items))
+    if not told and not request.instructions:
+        raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
+    body: Json = {"model": request.model, "input": told}
+    if request.tools:
+        body["tools"] = list(map(_tool, request.tools))
+        body["tool_choice"] = _choice(request.tool_choice)
+        body["parallel_tool_calls"] = request.parallel_tool_calls
+    options = {
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "text": request.text,
+        "reasoning": request.reasoning,
+    }
+    return body | {name: value for name, value in options.items() if value is not None}
+
+
+def _tool(tool: Tool) -> Json:
+    """Strict only if somebody said so: a schema that is not made for it would be refused. Tools we do not know are upstream's."""
+    if isinstance(tool, Unknown):
+        return tool.data
+    assert isinstance(tool, ToolDefinition)
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters or {"type": "object", "properties": {}},
+        "strict": bool(tool.strict),
+    }
+
+
+def _choice(choice: ToolChoice) -> str | Json:
+    """What is `allowed` is told and, since a model may not heed it, judged by the engine all the same."""
+    if choice.name is not None:
+        return {"type": "function", "name": choice.name}
+    if choice.allowed and choice.mode != "none":
+        tools = [{"type": "function", "name": name} for name in choice.allowed]
+        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
+    return choice.mode
+
+
+class _Told:
+    """Items on their way to a backend. Ids are given at most once, and only those it can have made itself."""
+
+    def __init__(self, host: str) -> None:
+        self._sealed_only = host.endswith(SEALED_ONLY)
+        self._ids: set[str] = set()
+        self._calls: set[str] = set()
+
+    def items(self, items: Sequence[Item]) -> Iterator[Json]:
+        pairs = _pairs(items)
+        call_ids: dict[int, str] = {}
+        for place, item in enumerate(items):
+            match item:
+                case Message(role="assistant"):
+                    yield from self._spoken(item)
+                case Message():
+                    if content := [_heard(part) for part in item.content]:
+                        yield {"type": "message", "role": item.role, "content": content}
+                case FunctionCall():
+                    call = self._call(item)
+                    yield call
+                    if place in pairs:
+                        call_ids[pairs[place]] = call["call_id"]
+                    else:
+                        yield {"type": "function_call_output", "call_id": call["call_id"], "output": UNANSWERED}
+                case FunctionCallOutput() if place in call_ids:
+                    yield {"type": "function_call_output", "call_id": call_ids[place], "output": _output(item)}
+                case Reasoning() if _leads_on(items, place):
+                    yield from self._thought(item)
+                case Unknown() if place in pairs or not _is_half(item):
+                    yield item.data
+                case _:
+                    pass
+
+    def _spoken(self, message: Message) -> Iterator[Json]:
+        if content := [said for part in message.content if (said := _said(part)) is not None]:
+            id = self._id(message.id, "msg_") or self._new("msg_")
+            spoken = {"type": "message", "role": "assistant", "id": id, "status": message.status, "content": content}
+            yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
+
+    def _call(self, call: FunctionCall) -> Json:
+        call_id = brief(call.call_id, ID_CHARS)
+        while not call_id or call_id in self._calls:
+            # Other backends use an id again in a later turn.
+            call_id = brief(f"{call.call_id}.{len(self._calls)}", 0)
+        self._calls.add(call_id)
+        id = self._id(call.id, "fc_")
+        made = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": readable(call.arguments)}
+        return made | {"id": id} if id else made
+
+    def _thought(self, thought: Reasoning) -> Iterator[Json]:
+        """What the backend has sealed goes back to it; what others have, never. Plain thoughts are for those who take them."""
+        sealed = thought.encrypted_content or None
+        content = [{"type": "reasoning_text", "text": part.text} for part in thought.content or ()]
+        if is_sealed(sealed) if sealed else self._sealed_only or not content:
+            return
+        summary = [{"type": "summary_text", "text": part.text} for part in thought.summary]
+        told: Json = {"type": "reasoning", "id": self._id(thought.id, "rs_") or self._new("rs_"), "summary": summary}
+        if content:
+            told["content"] = content
+        yield told | {"encrypted_content": sealed} if sealed else told
+
+    def _id(self, id: str, prefix: str) -> str | None:
+        if not id.startswith(prefix) or len(id) > ID_CHARS or id in self._ids:
+            return None
+        self._ids.add(id)
+        return id
+
+    def _new(self, prefix: str) -> str:
+        number = len(self._ids)
+        while (id := f"{prefix}{number:024}") in self._ids:
+            number += 1
+        self._ids.add(id)
+        return id
+
+
+def _pairs(items: Sequence[Item]) -> dict[int, int]:
+    """Where each call and its output are, both ways for the kinds we do not know: a backend refuses one without the other."""
+    waiting: dict[tuple[type[Item], str], list[int]] = {}
+    pairs: dict[int, int] = {}
+    for place, item in enumerate(items):
+        match item:
+            case FunctionCall():
+                waiting.setdefault((FunctionCall, item.call_id), []).append(place)
+            case FunctionCallOutput() if calls := waiting.get((FunctionCall, item.call_id)):
+                pairs[calls.pop(0)] = place
+            case Unknown({"type": str(kind), "call_id": str(call_id)}) if not kind.endswith("_output"):
+                waiting.setdefault((Unknown, call_id), []).append(place)
+            case Unknown({"call_id": str(call_id)}) if calls := waiting.get((Unknown, call_id)):
+                pairs[place] = calls.pop(0)
+                pairs[pairs[place]] = place
+            case _:
+                pass
+    return pairs
+
+
+def _is_half(item: Unknown) -> bool:
+    """A call or an output, which must have a counterpart."""
+    return isinstance(item.data.get("call_id"), str)
+
+
+def _leads_on(items: Sequence[Item], place: int) -> bool:
+    """Whether the model said something behind this thought: a backend refuses a thought that leads to nothing."""
+    behind = next((item for item in items[place + 1 :] if not isinstance(item, Reasoning)), None)
+    return isinstance(behind, FunctionCall | Unknown) or (isinstance(behind, Message) and behind.role == "assistant")
+
+
+def _heard(part: Part) -> Json:
+    match part:
+        case InputText(text) | OutputText(text) | Refusal(text):
+            return {"type": "input_text", "text": text}
+        case InputImage():
+            fields = {"image_url": part.image_url, "file_id": part.file_id}
+            return {"type": "input_image", "detail": part.detail, **{key: value for key, value in fields.items() if value}}
+        case InputFile():
+            fields = {key: getattr(part, key) for key in ("filename", "file_data", "file_url", "file_id")}
+            return {"type": "input_file", **{key: value for key, value in fields.items() if value}}
+        case Unknown(data):
+            return data
+        case _:
+            raise Refused(
+                f"a part of type {type(part).__name__} cannot be sent to a Responses backend; send text, images or files"
+            )
+
+
+def _said(part: Part) -> Json | None:
+    match part:
+        case OutputText(text) if text:
+            return {"type": "output_text", "text": text, "annotations": [note for note in part.annotations if _is_note(note)]}
+        case InputText(text) if text:
+            return {"type": "output_text", "text": text, "annotations": []}
+        case Refusal(text) if text:
+            return {"type": "refusal", "refusal": text}
+        case Unknown(data):
+            return data
+        case _:
+            return None
+
+
+def _is_note(note: Json) -> bool:
+    return NOTES.get(str(note.get("type")), {"?"}) <= note.keys()
+
+
+def _output(item: FunctionCallOutput) -> str | list[Json]:
+    """The format cannot mark an error: it must say so itself."""
+    if isinstance(item.output, str):
+        return error_text(item)
+    mark = [InputText("Error:")] if item.is_error is True else []
+    return [_heard(part) for part in (*mark, *item.output)] or ""

@@ -1,0 +1,134 @@
+"""A transcript as backends want to read it: what is heard and what the model said, turn by turn, each call with its output.
+
+Reasoning that only its own vendor can read (signatures, encrypted thoughts) is kept in `encrypted_content` under that vendor's
+name: `sealed` writes it, `opened` gives it back to the same vendor and to nobody else.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, text_of
+
+MARK = "mainspring"
+UNANSWERED = "There is no output: the call was never answered."
+
+
+class Heard(Struct, frozen=True):
+    """What a user, or whoever runs the system, says to the model."""
+
+    role: Literal["user", "system"]
+    parts: tuple[Part, ...]
+
+
+class Called(Struct, frozen=True):
+    call: FunctionCall
+    output: FunctionCallOutput | None
+
+
+class Said(Struct, frozen=True):
+    """What the model said in one turn, in its order, and what its calls brought. `items` and `calls` share the calls."""
+
+    items: tuple[Message | Reasoning | FunctionCall, ...]
+    calls: tuple[Called, ...]
+
+    @property
+    def is_mute(self) -> bool:
+        """Only thoughts: nothing that another turn could refer to."""
+        return all(isinstance(item, Reasoning) for item in self.items)
+
+
+def dialogue(items: Sequence[Item]) -> list[Heard | Said]:
+    """Items that this version does not know are left out: no backend could read them."""
+    outputs = _outputs(items)
+    turns: list[Heard | Said] = []
+    said: list[Message | Reasoning | FunctionCall] = []
+    calls: list[Called] = []
+
+    def close() -> None:
+        if said:
+            turns.append(Said(tuple(said), tuple(calls)))
+            said.clear()
+            calls.clear()
+
+    for position, item in enumerate(items):
+        match item:
+            case FunctionCall():
+                said.append(item)
+                calls.append(Called(item, outputs.get(position)))
+            case Reasoning():
+                said.append(item)
+            case Message(role="assistant"):
+                said.append(item)
+            case Message():
+                close()
+                turns.append(Heard("user" if item.role == "user" else "system", item.content))
+            case FunctionCallOutput():
+                close()
+            case _:
+                pass
+    close()
+    return turns
+
+
+def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
+    """The output of each call, by the call's position. Some backends use an id again in a later turn: the nearest call counts."""
+    open_calls: dict[str, list[int]] = {}
+    outputs: dict[int, FunctionCallOutput] = {}
+    for position, item in enumerate(items):
+        if isinstance(item, FunctionCall):
+            open_calls.setdefault(item.call_id, []).append(position)
+        elif isinstance(item, FunctionCallOutput) and (waiting := open_calls.get(item.call_id)):
+            outputs[waiting.pop()] = item
+    return outputs
+
+
+def readable(arguments: str) -> str:
+    """Arguments that a backend can parse, as many do: what the model botched is shown to it as such, and not as broken JSON."""
+    if not arguments.strip():
+        return "{}"
+    try:
+        _object.decode(arguments)
+    except (ValueError, RecursionError):
+        return msgspec.json.encode({"invalid_arguments": arguments}).decode()
+    return arguments
+
+
+def output_text(output: FunctionCallOutput) -> str:
+    """The words of an output, for a backend that takes only words. Where it cannot mark errors, they must say so themselves."""
+    text = text_of(output.output)
+    if not text and not isinstance(output.output, str) and output.output:
+        text = "The output is attached below."
+    return text
+
+
+def error_text(output: FunctionCallOutput) -> str:
+    text = output_text(output)
+    return f"Error: {text}" if output.is_error is True and not text.startswith("Error:") else text
+
+
+def brief(id: str, limit: int) -> str:
+    """A call id that fits a backend which takes only so many characters: the same for the same id, and no other's."""
+    return id if len(id) <= limit else f"call_{blake2b(id.encode(), digest_size=12).hexdigest()}"
+
+
+def sealed(vendor: str, secret: str) -> str:
+    return f"{MARK}.{vendor}.{secret}"
+
+
+def opened(vendor: str, item: Reasoning) -> str | None:
+    """What this vendor had sealed, None if it was another or nothing."""
+    content = item.encrypted_content
+    mark = f"{MARK}.{vendor}."
+    return content.removeprefix(mark) if isinstance(content, str) and content.startswith(mark) else None
+
+
+def is_sealed(content: str) -> bool:
+    """One of ours: no use to a vendor that seals its reasoning itself."""
+    return content.startswith(f"{MARK}.")
+
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])

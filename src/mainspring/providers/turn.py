@@ -1,0 +1,344 @@
+"""One model turn, from a vendor's deltas to our events.
+
+Theory of operation. An adapter says what arrived (`text`, `reasoning`, `refusal`, `call`, ...) and hands on what `take`
+returns; `end` closes what is still open. Ids are made here, so no vendor's missing or repeated id goes any further. A
+reasoning item closes as soon as something else is said, the message when a call begins, calls at the end of the turn, because
+pieces of parallel calls may alternate. Text after later reasoning still belongs to the one message. Items begin in the order
+in which the backend first spoke of them; calls also end in it.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.core.errors import BadOutput
+from mainspring.core.events import (
+    Annotated,
+    ArgumentsDelta,
+    Finish,
+    ItemDone,
+    ItemStarted,
+    ModelEvent,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TurnEnded,
+)
+from mainspring.core.ids import NewId
+from mainspring.core.items import (
+    FunctionCall,
+    ItemStatus,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+    Usage,
+)
+from mainspring.providers.profiles import Tagged
+
+Index = int | str
+
+
+class Turn:
+    """Collects one turn. `taken` are call ids that the conversation has used already, `think` the tags around reasoning that
+    comes as text."""
+
+    def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
+        self._new_id = new_id
+        self._taken = set(taken)
+        self._events: list[ModelEvent] = []
+        self._reasoning: _Thought | None = None
+        self._message: _Speech | None = None
+        self._calls: list[_Call] = []
+        # By (index, vendor id). An empty id leads to the latest call with that index, no index to the latest with that id.
+        self._known: dict[tuple[Index | None, str], _Call] = {}
+        self._last: _Thought | _Speech | _Call | None = None
+        self._blank: list[str] = []
+        self._tagged = Tagged(think) if think is not None else None
+
+    def take(self) -> list[ModelEvent]:
+        """The events since the last time."""
+        events = self._events
+        self._events = []
+        return events
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing has been said so far."""
+        return self._last is None
+
+    def text(self, delta: str) -> None:
+        if self._tagged is None:
+            self._say(delta)
+            return
+        for is_thought, words in self._tagged.feed(delta):
+            (self.reasoning if is_thought else self._say)(words)
+
+    def _say(self, delta: str) -> None:
+        if not delta:
+            return
+        if self._message is None and delta.isspace():
+            # Models put line breaks around their calls; they are worth a message only if words follow.
+            self._blank.append(delta)
+            return
+        message = self._speaking()
+        if self._blank:
+            delta = "".join([*self._blank, delta])
+            self._blank = []
+        self._events.append(TextDelta(message.id, delta, message.piece("text", delta)))
+
+    def refusal(self, delta: str) -> None:
+        if delta:
+            message = self._speaking()
+            self._events.append(RefusalDelta(message.id, delta, message.piece("refusal", delta)))
+
+    def annotation(self, annotation: Json) -> None:
+        """A note on the text so far."""
+        message = self._speaking()
+        self._events.append(Annotated(message.id, annotation, message.note(annotation)))
+
+    def reasoning(self, delta: str) -> None:
+        if not delta:
+            return
+        thought = self._reasoning
+        if thought is None:
+            thought = self._reasoning = _Thought(self._new_id("rs"))
+            self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
+        self._last = thought
+        thought.pieces.append(delta)
+        self._events.append(ReasoningDelta(thought.id, delta))
+
+    def seal(self, content: str) -> None:
+        """What the vendor wants back with the thought so far; without one it becomes a thought of its own, unspoken. Either is
+        closed by it."""
+        thought = self._reasoning
+        if thought is None:
+            thought = self._reasoning = _Thought(self._new_id("rs"))
+            self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
+        thought.sealed = content
+        self._close_reasoning()
+
+    def call(
+        self, *, index: Index | None = None, id: str = "", name: str = "", arguments: str = "", is_beside: bool = False
+    ) -> None:
+        """A piece of a call: as much of it as the backend said, found by index, by id, or else the latest.
+
+        `is_beside` says that it came at once with another piece of the same index and id.
+        """
+        if not (id or name or arguments):
+            return
+        call = self._known.get((index, id))
+        if call is None or name:
+            call = call or self._find(index, id, name)
+            if call is not None and call.is_repeated(id, name, arguments):
+                return
+            if call is None or not call.is_continued(index, id, name, arguments, is_beside):
+                call = self._begin(id, index)
+            self._known[index, id] = self._known[None, id] = call
+        self._known[index, ""] = self._known[None, ""] = call
+        self._last = call
+        if not call.vendor_id:
+            call.vendor_id = id
+        if name and name != call.name:
+            self._name(call, name)
+        if arguments:
+            call.pieces.append(arguments)
+            if call.name:
+                self._events.append(ArgumentsDelta(call.id, arguments))
+
+    def end(self, finish: Finish, usage: Usage | None) -> None:
+        """Closes every item and the turn. A turn that was cut off leaves its last item incomplete.
+
+        Raises `BadOutput` if the model called a tool without saying which.
+        """
+        is_cut = finish != "stop"
+        if self._tagged is not None:
+            for is_thought, words in self._tagged.end():
+                (self.reasoning if is_thought else self._say)(words)
+        if self._blank and not self._calls:
+            message, blank = self._speaking(), "".join(self._blank)
+            self._events.append(TextDelta(message.id, blank, message.piece("text", blank)))
+        self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
+        self._close_message(is_cut=is_cut and self._last is self._message)
+        for call in self._calls:
+            if call.name:
+                self._events.append(ItemDone(call.done(is_cut and (call is self._last or call.is_half))))
+            elif not is_cut and (call.pieces or call.vendor_id):
+                raise BadOutput(f"the model called a tool without naming it, with arguments `{call.arguments:.200}`; ask again")
+        self._events.append(TurnEnded(finish, usage))
+
+    def _speaking(self) -> "_Speech":
+        if self._reasoning is not None:
+            self._close_reasoning()
+        message = self._message
+        if message is None:
+            message = self._message = _Speech(self._new_id("msg"))
+            self._events.append(ItemStarted(Message(role="assistant", id=message.id, status="in_progress")))
+        self._last = message
+        return message
+
+    def _close_reasoning(self, *, is_cut: bool = False) -> None:
+        if self._reasoning is not None:
+            self._events.append(ItemDone(self._reasoning.done(is_cut)))
+            self._reasoning = None
+
+    def _close_message(self, *, is_cut: bool = False) -> None:
+        self._blank = []
+        self._close_reasoning()
+        if self._message is not None:
+            self._events.append(ItemDone(self._message.done(is_cut)))
+            self._message = None
+
+    def _find(self, index: Index | None, id: str, name: str) -> "_Call | None":
+        """The call that a piece means whose index and id do not lead to one together."""
+        if index is None:
+            # A new id is a new call.
+            return None
+        latest = self._known.get((index, ""))
+        if latest is not None:
+            # The same index with another id is another call; an id that only comes later is not.
+            return None if latest.vendor_id else latest
+        if not name:
+            # No beginning: the call was begun without an index.
+            started = self._known.get((None, id))
+            return started if started is not None and started.index is None else None
+        return None
+
+    def _begin(self, id: str, index: Index | None) -> "_Call":
+        self._close_message()
+        call = _Call(id, index)
+        self._calls.append(call)
+        return call
+
+    def _name(self, call: "_Call", name: str) -> None:
+        if call.name:
+            if not call.pieces:
+                call.name += name
+            return
+        call.name = name
+        call.id = self._new_id("fc")
+        call.call_id = self._unused(call.vendor_id)
+        self._events.append(ItemStarted(FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
+        if call.pieces:
+            self._events.append(ArgumentsDelta(call.id, call.arguments))
+
+    def _unused(self, call_id: str) -> str:
+        while not call_id or call_id in self._taken:
+            call_id = self._new_id("call")
+        self._taken.add(call_id)
+        return call_id
+
+
+class _Thought:
+    __slots__ = ("id", "pieces", "sealed")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.pieces: list[str] = []
+        self.sealed: str | UnsetType = UNSET
+
+    def done(self, is_cut: bool) -> Reasoning:
+        content = (ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
+        return Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
+
+
+class _Speech:
+    """A message: parts of text and refusal, each a list of pieces."""
+
+    __slots__ = ("id", "parts")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.parts: list[_Passage] = []
+
+    def piece(self, kind: Literal["text", "refusal"], delta: str) -> int:
+        """Adds a piece and returns the number of its part."""
+        if not self.parts or self.parts[-1].kind != kind:
+            self.parts.append(_Passage(kind))
+        self.parts[-1].pieces.append(delta)
+        return len(self.parts) - 1
+
+    def note(self, annotation: Json) -> int:
+        if not self.parts or self.parts[-1].kind != "text":
+            self.parts.append(_Passage("text"))
+        self.parts[-1].notes.append(annotation)
+        return len(self.parts) - 1
+
+    def done(self, is_cut: bool) -> Message:
+        return Message("assistant", tuple([part.done() for part in self.parts]), id=self.id, status=_status(is_cut))
+
+
+class _Passage:
+    __slots__ = ("kind", "notes", "pieces")
+
+    def __init__(self, kind: Literal["text", "refusal"]) -> None:
+        self.kind = kind
+        self.pieces: list[str] = []
+        self.notes: list[Json] = []
+
+    def done(self) -> Part:
+        said = "".join(self.pieces)
+        return OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else Refusal(said)
+
+
+class _Call:
+    """A call. It has ids of ours once it has a name; until then its pieces wait."""
+
+    __slots__ = ("call_id", "id", "index", "name", "pieces", "vendor_id")
+
+    def __init__(self, vendor_id: str, index: Index | None) -> None:
+        self.vendor_id = vendor_id
+        self.index = index
+        self.name = ""
+        self.id = ""
+        self.call_id = ""
+        self.pieces: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+    def is_continued(self, index: Index | None, id: str, name: str, arguments: str, is_beside: bool) -> bool:
+        """Whether a piece that leads here is more of this call. Backends that number all calls 0, or none, and give no ids
+        begin another by naming a tool when the arguments so far are whole, or beside a call that has none."""
+        if not name or not self.name:
+            return True
+        if index is None and name != self.name:
+            return False
+        if self.is_whole:
+            # Those that give ids may say name and id once more at the end.
+            return bool(self.vendor_id) and name == self.name and not arguments.strip()
+        return bool(id or self.pieces) or not is_beside
+
+    @property
+    def is_whole(self) -> bool:
+        """The arguments so far are a JSON object. The first look costs nothing where a backend names the tool in each piece."""
+        return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}") and _is_json(self.arguments)
+
+    @property
+    def is_half(self) -> bool:
+        return bool(self.pieces) and not _is_json(self.arguments)
+
+    def is_repeated(self, id: str, name: str, arguments: str) -> bool:
+        """Whether a piece only says once more what this whole call is."""
+        return bool(id and name) and id == self.vendor_id and name == self.name and self.is_whole and arguments == self.arguments
+
+    def done(self, is_cut: bool) -> FunctionCall:
+        return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
+
+
+def _status(is_cut: bool) -> ItemStatus:
+    return "incomplete" if is_cut else "completed"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,247 @@
+"""Runs kept for as long as the process lives. What the SQLite store promises holds here too, but for surviving."""
+
+from asyncio import Future, get_running_loop
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.errors import MainspringError, StoreError
+from mainspring.core.events import Recorded
+from mainspring.core.history import Entry
+from mainspring.core.items import Item, decode
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
+from mainspring.storage.audit_chain import chained
+from mainspring.storage.segment import Segment, among, named, not_ended, not_found, superseded
+
+
+class _Kept(Struct):
+    run: StoredRun
+    log: list[Recorded]
+    entries: tuple[Entry, ...] | None = None
+
+
+class _Folder(NamedTuple):
+    """Where documents are kept, by their ids, in the order of their numbers: that in which a dict has got its keys."""
+
+    tenant: str
+    parent: str
+    kind: str
+
+
+class MemoryStore:
+    """A `ports.Store` in memory. It is open from the start, and once closed stays so."""
+
+    # Nothing here is found again after a crash.
+    outlives = False
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Kept] = {}
+        self._holders: dict[tuple[str, str], list[str]] = {}  # which runs hold an item, by tenant and its id
+        self._documents: dict[_Folder, dict[str, Document]] = {}
+        self._kinds: set[str] = set()
+        self._number = 0
+        self._audit: list[Link] = []
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Does nothing; every store has it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> Future[None]:
+        written: Future[None] = get_running_loop().create_future()
+        try:
+            self._write(Segment(run_id, list(records), snapshot, tuple(notes)))
+        except MainspringError as error:
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+        return written
+
+    async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
+        return self._kept(run_id).log[max(after + 1, 0) :]
+
+    async def load(self, run_id: str) -> StoredRun:
+        return self._kept(run_id).run
+
+    async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
+        self._open()
+        holders = [self._runs[run_id] for id in ids for run_id in self._holders.get((tenant, id), [])[-1:]]
+        return among(ids, [kept.entries or () for kept in holders])
+
+    async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+        if tenant not in (None, self._kept(run_id).run.tenant):
+            raise not_found(run_id)
+        links: dict[str, Sequence[Entry]] = {}
+        wanted: str | None = run_id
+        while wanted is not None:
+            kept = self._kept(wanted)
+            if wanted in links:
+                raise not_found(wanted)
+            if kept.entries is None:
+                raise not_ended(wanted)
+            links[wanted] = [*await self._said_before(kept.run), *kept.entries]
+            wanted = kept.run.parent
+        return [entry for entries in reversed(links.values()) for entry in entries]
+
+    async def _said_before(self, run: StoredRun) -> Sequence[Entry]:
+        """What a run found in its conversation, if it has one."""
+        if (conversation := run.conversation) is None:
+            return ()
+        items = await self.documents(ITEM, tenant=run.tenant, parent=conversation.id)
+        known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
+        return joined(known, conversation.waiting).entries
+
+    async def list(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> Page:
+        # Sorting is stable and a dict keeps the order of creation: that order decides between runs of the same moment.
+        own = [kept.run for kept in self._open().values() if only.tenant in (None, kept.run.tenant)]
+        runs = sorted(own, key=lambda run: run.created_at)
+        if newest_first:
+            runs.reverse()
+        if after is not None:
+            seen = self._kept(after, "after").run
+            if seen not in runs:
+                raise not_found(after, "after")
+            del runs[: runs.index(seen) + 1]
+        found = [run for run in runs if _fits(run, only)]
+        return Page(tuple(found[:limit]), has_more=len(found) > limit)
+
+    async def unfinished(self) -> Sequence[str]:
+        runs = [kept.run for kept in self._open().values() if kept.entries is None]
+        return [run.id for run in sorted(runs, key=lambda run: run.created_at)]
+
+    async def delete(self, run_id: str) -> None:
+        kept = self._kept(run_id)
+        del self._runs[run_id]
+        for id in named(kept.entries or ()):
+            self._holders[kept.run.tenant, id].remove(run_id)
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        self._open()
+        tops = {(document.tenant, document.id) for document in documents if not document.parent}
+        for document in documents:
+            if (document.tenant, document.parent) not in tops and not self._has_parent(document):
+                return False
+            if if_absent and document.id in self._folder(document):
+                return False
+        for document in documents:
+            self._put(document)
+        return True
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        self._open()
+        return self._documents.get(_Folder(tenant, parent, kind), {}).get(id)
+
+    async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
+        self._open()
+        folder = self._documents.get(_Folder(tenant, parent, kind), {})
+        if id not in folder or number not in (None, folder[id].number):
+            return False
+        del folder[id]
+        if not parent:
+            for inner in self._kinds:
+                self._documents.pop(_Folder(tenant, id, inner), None)
+        return True
+
+    async def documents(
+        self,
+        kind: str,
+        *,
+        tenant: str = "",
+        parent: str = "",
+        after: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Document]:
+        self._open()
+        found = list(self._documents.get(_Folder(tenant, parent, kind), {}).values())
+        if newest_first:
+            found.reverse()
+        if after is not None:
+            found = [document for document in found if (document.number < after if newest_first else document.number > after)]
+        return found[:limit]
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        self._open()
+        self._audit.extend(chained(self._audit[-1] if self._audit else None, notes))
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
+    ) -> Sequence[Link]:
+        self._open()
+        found = [link for link in self._audit if call is None or (call and link.note.call == call)]
+        if newest_first:
+            found.reverse()
+        if after is not None:
+            found = [link for link in found if (link.number < after if newest_first else link.number > after)]
+        return found[:limit]
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    def _open(self) -> dict[str, _Kept]:
+        if self._is_closed:
+            raise StoreError("the store is not open")
+        return self._runs
+
+    def _kept(self, run_id: str, param: str | None = None) -> _Kept:
+        if (kept := self._open().get(run_id)) is None:
+            raise not_found(run_id, param)
+        return kept
+
+    def _folder(self, document: Document) -> dict[str, Document]:
+        self._kinds.add(document.kind)
+        return self._documents.setdefault(_Folder(document.tenant, document.parent, document.kind), {})
+
+    def _has_parent(self, document: Document) -> bool:
+        """Whether the document it belongs to is there, if it belongs to one."""
+        tops = [self._documents.get(_Folder(document.tenant, "", kind), {}) for kind in self._kinds]
+        return not document.parent or any(document.parent in folder for folder in tops)
+
+    def _put(self, document: Document) -> None:
+        folder = self._folder(document)
+        if (found := folder.get(document.id)) is None:
+            self._number += 1
+        folder[document.id] = replace(document, number=self._number if found is None else found.number)
+
+    def _write(self, segment: Segment) -> None:
+        kept = self._open().get(segment.run_id)
+        length = len(kept.log) if kept else 0
+        if segment.first != length or (kept and kept.entries is not None):
+            raise superseded(segment, length=length, has_ended=kept is not None and kept.entries is not None)
+        if kept is None:
+            assert segment.opening is not None  # a segment that begins with event 0 has one
+            kept = self._runs[segment.run_id] = _Kept(segment.opening, [])
+        kept.log.extend(segment.records)
+        self._audit.extend(chained(self._audit[-1] if self._audit else None, segment.notes))
+        if ending := segment.ending:
+            kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
+            kept.entries = ending.snapshot.entries
+            for id in named(kept.entries):
+                self._holders.setdefault((kept.run.tenant, id), []).append(segment.run_id)
+            for document in ending.snapshot.documents:
+                if self._has_parent(document):
+                    self._put(document)
+
+
+def _fits(run: StoredRun, only: Filter) -> bool:
+    return (
+        (not only.status or run.status in only.status)
+        and only.model in (None, run.model)
+        and only.background in (None, run.background)
+        and only.parent in (None, run.parent)
+        and (only.conversation is None or (run.conversation is not None and run.conversation.id == only.conversation))
+        and (only.since is None or run.created_at >= only.since)
+        and (only.before is None or run.created_at < only.before)
+    )

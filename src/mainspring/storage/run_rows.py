@@ -1,0 +1,252 @@
+"""What the tables hold, as functions over a connection. Each reads or writes rows; transactions are the caller's."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from msgspec.structs import asdict
+
+from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.errors import Superseded
+from mainspring.core.events import Recorded, Status, decode_log, encode_log
+from mainspring.core.history import Entry
+from mainspring.core.items import Item, decode, encode
+from mainspring.core.response import Response
+from mainspring.core.spec import Conversation
+from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
+from mainspring.storage.audit_chain import chained
+from mainspring.storage.segment import Segment, among, named, not_ended, not_found, superseded
+
+OPEN_RUN = """
+    INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO NOTHING
+"""
+# One statement both checks and writes: whoever else writes to the file, a number of a log is given out once.
+ADD_SEGMENT = """
+    INSERT INTO segments (run, first, last, body)
+    SELECT number, ?, ?, ? FROM runs
+    WHERE id = ? AND ended_at IS NULL
+        AND ? = coalesce((SELECT last + 1 FROM segments WHERE run = number ORDER BY first DESC LIMIT 1), 0)
+"""
+END_RUN = "UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ? WHERE id = ?"
+LENGTH = """
+    SELECT coalesce((SELECT max(last) + 1 FROM segments WHERE run = number), 0), ended_at IS NOT NULL FROM runs WHERE id = ?
+"""
+EVENTS = """
+    SELECT body FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?) AND last > ? ORDER BY first
+"""
+HOLDING = """
+    SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
+"""
+# UNION, not UNION ALL: a link that has been followed is not followed again.
+LINKS = """
+    WITH RECURSIVE links (id, parent) AS (
+        SELECT id, parent FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)
+        UNION
+        SELECT runs.id, runs.parent FROM links JOIN runs ON runs.id = links.parent
+    )
+    SELECT runs.id, runs.parent, runs.entries, runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
+"""
+RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM runs"
+# A document that has a parent is written only where its parent is.
+PUT = """
+    INSERT INTO documents (tenant, parent, id, kind, body)
+    SELECT :tenant, :parent, :id, :kind, :body
+    WHERE :parent = '' OR EXISTS (SELECT 1 FROM documents WHERE tenant = :tenant AND parent = '' AND id = :parent)
+    ON CONFLICT (tenant, parent, id, kind)
+"""
+DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
+
+
+def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | None:
+    """Writes the segment if it continues its log; else says why not, and has written nothing."""
+    if opening := segment.opening:
+        fields = (opening.id, opening.status, opening.created_at, opening.parent, opening.model, opening.background)
+        conversation = None if opening.conversation is None else encode(opening.conversation)
+        connection.execute(OPEN_RUN, (*fields, opening.tenant, conversation))
+    body = encode_log(segment.records)
+    added = connection.execute(ADD_SEGMENT, (segment.first, segment.last, body, segment.run_id, segment.first))
+    if added.rowcount == 0:
+        length, has_ended = connection.execute(LENGTH, (segment.run_id,)).fetchone() or (0, False)
+        return superseded(segment, length=length, has_ended=bool(has_ended))
+    note(connection, segment.notes)
+    if ending := segment.ending:
+        response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
+        connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
+        number = connection.execute("SELECT number FROM runs WHERE id = ?", (segment.run_id,)).fetchone()[0]
+        connection.executemany("INSERT INTO items VALUES (?, ?)", [(id, number) for id in named(ending.snapshot.entries)])
+        for document in ending.snapshot.documents:
+            _put(connection, document)
+    return None
+
+
+def events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
+    found = [record for (body,) in connection.execute(EVENTS, (run_id, after)) for record in decode_log(body)]
+    if not found and connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
+        raise not_found(run_id)
+    return [record for record in found if record.seq > after]
+
+
+def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
+    for row in connection.execute(f"{RUN} WHERE id = ?", (run_id,)):
+        return _run(row)
+    raise not_found(run_id)
+
+
+def items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
+    """Of several runs that hold an item, the newest has the last word."""
+    found: dict[str, Item] = {}
+    for id in ids:
+        if id not in found:
+            for [entries] in connection.execute(HOLDING, (id, tenant)):
+                found |= among(ids, [decode(entries, list[Entry])])
+    return found
+
+
+def history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> list[Entry]:
+    links = {id: rest for id, *rest in connection.execute(LINKS, (run_id, tenant))}
+    found: list[Sequence[Entry]] = []
+    wanted: str | None = run_id
+    while wanted is not None:
+        if wanted not in links:
+            raise not_found(wanted)
+        parent, entries, owner, conversation = links.pop(wanted)
+        if entries is None:
+            raise not_ended(wanted)
+        found.append(decode(entries, list[Entry]))
+        if conversation is not None:
+            found.append(_said_before(connection, owner, decode(conversation, Conversation)))
+        wanted = parent
+    return [entry for entries in reversed(found) for entry in entries]
+
+
+def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
+    """What a run found in its conversation."""
+    items = documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
+    return joined([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
+
+
+def page(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
+    wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
+    conditions: list[str] = ["TRUE", *[condition for condition, _ in wanted]]
+    values: list[object] = [value for _, value in wanted]
+    if only.status:
+        conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
+        values.extend(only.status)
+    if after is not None:
+        seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
+        place = connection.execute(seen, (after, only.tenant)).fetchone()
+        if place is None:
+            raise not_found(after, "after")
+        conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
+        values.extend(place)
+    order = "DESC" if newest_first else "ASC"
+    query = f"{RUN} WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
+    runs = [_run(row) for row in connection.execute(query, (*values, limit + 1))]
+    return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
+
+
+# A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
+_CONDITIONS = (
+    ("tenant", "tenant = ?"),
+    ("model", "model = ?"),
+    ("background", "background = ?"),
+    ("parent", "parent = ?"),
+    ("conversation", "json_extract(CAST(conversation AS TEXT), '$.id') = ?"),
+    ("since", "created_at >= ?"),
+    ("before", "created_at < ?"),
+)
+
+
+def unfinished(connection: sqlite3.Connection) -> list[str]:
+    query = "SELECT id FROM runs WHERE status = 'in_progress' ORDER BY created_at, number"
+    return [id for (id,) in connection.execute(query)]
+
+
+def delete(connection: sqlite3.Connection, run_id: str) -> None:
+    for number, entries in connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchall():
+        held = named(decode(entries, list[Entry])) if entries is not None else ()
+        connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
+        connection.execute("DELETE FROM runs WHERE number = ?", (number,))
+        return
+    raise not_found(run_id)
+
+
+def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:
+    """Whether all of them could be written. If not, some may have been: it is for the caller to take those back."""
+    return all(_put(connection, document, if_absent) for document in documents)
+
+
+def get(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str) -> Document | None:
+    query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND id = ? AND kind = ?"
+    row = connection.execute(query, (tenant, parent, id, kind)).fetchone()
+    return None if row is None else Document(*row)
+
+
+def remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str, number: int | None) -> bool:
+    statement = "DELETE FROM documents WHERE tenant = ? AND parent = ? AND id = ? AND kind = ? AND number = coalesce(?, number)"
+    if connection.execute(statement, (tenant, parent, id, kind, number)).rowcount == 0:
+        return False
+    if not parent:
+        connection.execute("DELETE FROM documents WHERE tenant = ? AND parent = ?", (tenant, id))
+    return True
+
+
+def documents(
+    connection: sqlite3.Connection,
+    kind: str,
+    tenant: str,
+    parent: str,
+    after: int | None,
+    limit: int | None,
+    newest_first: bool,
+) -> list[Document]:
+    condition = f"number {'<' if newest_first else '>'} ?" if after is not None else "? IS NULL"
+    order = "DESC" if newest_first else "ASC"
+    query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND kind = ? AND {condition} ORDER BY number {order} LIMIT ?"
+    found = connection.execute(query, (tenant, parent, kind, after, -1 if limit is None else limit))
+    return [Document(*row) for row in found]
+
+
+def note(connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
+    """Adds to the end of the audit. Whoever writes to the file holds its lock, so there is one end."""
+    if notes:
+        found = connection.execute(LAST_NOTE).fetchone()
+        last = None if found is None else Link(found[0], _ANY_NOTE, found[1])
+        rows = [(link.number, link.note.call, link.note.body, link.hash) for link in chained(last, notes)]
+        connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
+
+
+# What the last record says does not matter to those that follow, only its hash does.
+LAST_NOTE = "SELECT number, CAST(hash AS BLOB) FROM audit ORDER BY number DESC LIMIT 1"
+_ANY_NOTE = Note(b"")
+
+
+def audit(
+    connection: sqlite3.Connection, after: int | None, limit: int | None, newest_first: bool, call: str | None
+) -> list[Link]:
+    conditions: list[str] = ["TRUE"]
+    values: list[object] = []
+    if after is not None:
+        conditions.append(f"number {'<' if newest_first else '>'} ?")
+        values.append(after)
+    if call is not None:
+        conditions.append("call = ? AND call <> ''")
+        values.append(call)
+    order = "DESC" if newest_first else "ASC"
+    # Cast, because whoever tampers with a file may write other types than we do.
+    columns = "number, CAST(call AS TEXT), CAST(body AS BLOB), CAST(hash AS BLOB)"
+    query = f"SELECT {columns} FROM audit WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
+    found = connection.execute(query, (*values, -1 if limit is None else limit))
+    return [Link(number, Note(body, call), hash) for number, call, body, hash in found]
+
+
+def _put(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:
+    otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
+    return connection.execute(PUT + otherwise, asdict(document)).rowcount > 0
+
+
+def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None, str, bytes | None]) -> StoredRun:
+    id, status, created_at, parent, model, background, response, tenant, conversation = row
+    answer = None if response is None else decode(response, Response)
+    shared = None if conversation is None else decode(conversation, Conversation)
+    return StoredRun(id, status, created_at, parent, model, bool(background), answer, tenant, shared)

@@ -1,0 +1,217 @@
+"""The built-in tools by name, and the sandbox that some of them work in.
+
+The sandbox is opened with the workshop, if a tool needs one. Where none holds, the tools are there all the same, and refuse every
+call with what to install.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
+from mainspring.core.ids import derived
+from mainspring.core.items import Json, ServerTool, ToolDefinition, Unknown
+from mainspring.core.items import Tool as Declared
+from mainspring.core.spec import RunSpec
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.contract import Tool, ToolContext
+from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, Sandbox, SandboxHealth, SandboxSpec
+
+if TYPE_CHECKING:
+    from mainspring.tools.browser.browser import Browser
+    from mainspring.tools.builtin.containers import Containers
+    from mainspring.tools.sandbox.grants import Program
+
+Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
+NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
+JAILED = ("shell", "code_interpreter")
+# What they work in is kept for the conversation.
+LASTING = (*JAILED, "browser")
+_CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
+
+
+class Workshop:
+    """Use as `async with` around whatever calls the tools. `context` is what their calls may touch. With `wraps`, there is a
+    sandbox for programs that others start, too: see `wrap`."""
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        *,
+        sandbox: Mode = "auto",
+        working_dir: Path | None = None,
+        guard: AddressGuard | None = None,
+        wraps: bool = False,
+        path_flaw: Callable[[str], str | None] | None = None,
+        url_flaw: Callable[[str], Awaitable[str | None]] | None = None,
+    ) -> None:
+        for name in names:
+            if name not in NAMES:
+                raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
+        self._mode = sandbox
+        self._needs_sandbox = wraps or any(name in LASTING for name in names)
+        self._sandbox = _Later()
+        self._stack = AsyncExitStack()
+        self._path_flaw, self.url_flaw = path_flaw, url_flaw
+        self.guard = guard or AddressGuard()
+        self.context = ToolContext(working_dir=working_dir)
+        self.containers: Containers | None = None
+        """Where the tools work that need one, None if none does."""
+        self._browser: Browser | None = None
+        self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names))))
+
+    def _made(self, names: Sequence[str]) -> list[Tool]:
+        if not names:
+            return []
+        # Tools bring along what only they need.
+        from mainspring.tools.builtin.code_interpreter import CodeInterpreter
+        from mainspring.tools.builtin.containers import Containers
+        from mainspring.tools.builtin.file_ops import FileOps
+        from mainspring.tools.builtin.shell_tool import Shell
+        from mainspring.tools.builtin.web_fetch import WebFetch
+
+        containers = Containers(self._sandbox)
+        if any(name in JAILED for name in names):
+            self.containers = containers
+        made: dict[str, Tool] = {
+            "shell": Shell(containers),
+            "code_interpreter": CodeInterpreter(containers),
+            "file_ops": FileOps(flaw=self._path_flaw),
+            "web_fetch": WebFetch(self.guard, flaw=self.url_flaw),
+        }
+        if "browser" in names:
+            made["browser"] = self._browsing()
+        return [made[name] for name in names]
+
+    def _browsing(self) -> Tool:
+        from mainspring.tools.browser.browser import Browser
+        from mainspring.tools.builtin.browser_tool import BrowserTool
+
+        self._browser = Browser(self.wrap, self.health, self.guard, self.url_flaw)
+        return BrowserTool(self._browser)
+
+    async def __aenter__(self) -> Self:
+        if self._needs_sandbox:
+            from mainspring.tools.sandbox.absent import AbsentSandbox
+            from mainspring.tools.sandbox.probe import open_sandbox
+
+            try:
+                self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
+            except SandboxError as error:
+                self._sandbox.target = AbsentSandbox(error)
+            if self.containers is not None:
+                await self._stack.enter_async_context(self.containers)
+            if self._browser is not None:
+                await self._stack.enter_async_context(self._browser)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
+        """The command line that runs this program in the sandbox; see `wrapped`. Raises `SandboxError` if there is none."""
+        from mainspring.tools.sandbox.absent import AbsentSandbox
+        from mainspring.tools.sandbox.local import LocalSandbox
+        from mainspring.tools.sandbox.wrap import wrapped
+
+        sandbox = self._sandbox.open()
+        if isinstance(sandbox, AbsentSandbox):
+            raise SandboxError(sandbox.reason.message)
+        assert isinstance(sandbox, LocalSandbox)
+        return wrapped(sandbox, program)
+
+    async def health(self) -> SandboxHealth | None:
+        """How the sandbox is, None if no tool needs one."""
+        return await self._sandbox.health() if self._needs_sandbox else None
+
+
+class _Later:
+    """The sandbox, once it is open."""
+
+    target: Sandbox | None = None
+
+    def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
+        return self.open().acquire(spec)
+
+    async def health(self) -> SandboxHealth:
+        return await self.open().health()
+
+    def open(self) -> Sandbox:
+        if self.target is None:
+            raise SandboxError("the sandbox is not open; use the engine as `async with`")
+        return self.target
+
+
+def hosts(tool: Json) -> str | None:
+    """Which built-in tool a request means by this one of its own kind, None if none: the client, or nobody, performs it."""
+    match tool:
+        case {"type": "code_interpreter"}:
+            return "code_interpreter"
+        case {"type": "shell", "environment": {"type": str(kind)}} if kind != "local":
+            return "shell"
+        case _:
+            return None
+
+
+def _asked(tool: Declared) -> str | None:
+    return hosts(tool.data) if isinstance(tool, Unknown) else None
+
+
+def asks_for_container(spec: RunSpec) -> bool:
+    """Whether a tool of the order works in a container, or in another place that lasts."""
+    return any(_asked(tool) or getattr(tool, "name", "") in LASTING for tool in spec.tools)
+
+
+def _container(tool: Declared) -> str | None:
+    """The container that a tool names, None for whichever there is. Raises `InvalidRequest` for what is not to be had."""
+    match tool.data.get("container", {"type": "auto"}) if isinstance(tool, Unknown) else None:
+        case str(name) if _CONTAINER.fullmatch(name):
+            return name
+        case None | {"type": "auto", "file_ids": []} | {"type": "auto", "file_ids": None}:
+            return None
+        case {"type": "auto", **rest} if not rest:
+            return None
+        case _:
+            message = (
+                'container must be {"type": "auto"}, or the id of one, such as `cntr_abc`; its files and limits cannot be set'
+            )
+            raise InvalidRequest(message, param="tools")
+
+
+def _check_container(containers: "Containers | None", tenant: str, id: str) -> None:
+    try:
+        if containers is not None:
+            containers.about(tenant, id)
+    except NotFound as error:
+        raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
+
+
+def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None) -> RunSpec:
+    """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
+
+    Raises `InvalidRequest` for one that is not offered here, `NotFound` for a container that is not one of the tenant's.
+    """
+    known = {tool.name: tool for tool in offered}
+    tools: dict[str, Declared] = {}
+    others: list[Declared] = []
+    for tool in spec.tools:
+        if (name := _asked(tool)) is None:
+            others.append(tool)
+            continue
+        if name not in known:
+            message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
+            raise InvalidRequest(message, param="tools")
+        if (container := _container(tool)) is not None:
+            _check_container(containers, spec.tenant, container)
+            scope = container
+        tools[name] = known[name]
+    if "code_interpreter" in tools:
+        whose = ServerTool(derived("cntr", scope), "code_interpreter")
+        tools["code_interpreter"] = replace(known["code_interpreter"], form="code_interpreter", server=whose)
+    kept = [tool for tool in others if not (isinstance(tool, ToolDefinition) and tool.kind != "function" and tool.name in tools)]
+    return replace(spec, tools=(*kept, *tools.values()), scope=scope)

@@ -1,0 +1,95 @@
+"""MCP servers in an order for a run: their tools join those that it has, and the answer opens with what they are.
+
+A request names its servers in `tools` of type `mcp`, with whatever they need to let us in. None of that may be recorded: here
+it is taken out of the order, before the run begins.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import NewId
+from mainspring.core.items import Item, Json, ServerTool, Tool, ToolDefinition, Unknown
+from mainspring.core.spec import RunSpec, ToolChoice
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import ServerSpec, from_request
+from mainspring.tools.mcp.toolset import Offer, Route, Toolset
+
+MARK = "mcp:"
+
+
+def choice_mark(label: str, name: str | None) -> str:
+    """How `tool_choice` names the tools of a server, or one of them, before they are known."""
+    return f"{MARK}{label}" if name is None else f"{MARK}{label}/{name}"
+
+
+async def joined(spec: RunSpec, servers: McpTools, new_id: NewId) -> RunSpec:
+    """The order with the tools of the operator's servers and of its own, bound to its run. Raises `InvalidRequest` for a server
+    that is described wrongly; one that cannot be reached is listed with the reason, and has no tools."""
+    given = [tool.data for tool in spec.tools if isinstance(tool, Unknown) and tool.data.get("type") == "mcp"]
+    described = [_described(number, tool) for number, tool in enumerate(given)]
+    if not described and not servers.servers:
+        return replace(spec, tool_choice=_choice(spec.tool_choice, Toolset())) if _has_marks(spec.tool_choice) else spec
+    _check_labels([*servers.servers, *described])
+    others = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data.get("type") == "mcp")])
+    taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
+    found = await servers.toolset([*servers.servers, *described], principal=spec.tenant, taken=taken)
+    servers.bind(spec.id, found)
+    tools: tuple[Tool, ...] = (*others, *[_definition(route) for route in found.routes.values()])
+    # What the operator's servers have is the operator's business; a client is told of those that it named.
+    listed = tuple([_list(offer, new_id) for offer in found.offers if not offer.spec.trusted])
+    return replace(spec, tools=tools, tool_choice=_choice(spec.tool_choice, found), listed=listed)
+
+
+def _described(number: int, tool: Json) -> ServerSpec:
+    try:
+        return from_request(tool)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, param="tools") from None
+
+
+def _check_labels(servers: Sequence[ServerSpec]) -> None:
+    labels = [spec.label for spec in servers]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidRequest(f"two MCP servers have the label `{label}`; give each its own `server_label`", param="tools")
+
+
+def _definition(route: Route) -> ToolDefinition:
+    server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
+    return replace(route.definition, server=server, asks=route.needs_approval)
+
+
+def _list(offer: Offer, new_id: NewId) -> Item:
+    tools = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.schema, "annotations": tool.annotations}
+        for tool in offer.tools
+    ]
+    listed: Json = {"type": "mcp_list_tools", "id": new_id("mcpl"), "server_label": offer.spec.label, "tools": tools}
+    return Unknown(listed if offer.error is None else {**listed, "error": offer.error})
+
+
+def _has_marks(choice: ToolChoice) -> bool:
+    return any(name.startswith(MARK) for name in (*(choice.allowed or ()), choice.name or ""))
+
+
+def _choice(choice: ToolChoice, found: Toolset) -> ToolChoice:
+    """The choice with every mark replaced by the names that the model knows the tools by."""
+    if not _has_marks(choice):
+        return choice
+    if choice.allowed is not None:
+        return replace(choice, allowed=tuple([name for mark in choice.allowed for name in _names(mark, found)]))
+    names = tuple(_names(choice.name or "", found))
+    return replace(choice, name=names[0]) if len(names) == 1 else replace(choice, name=None, allowed=names)
+
+
+def _names(mark: str, found: Toolset) -> Iterable[str]:
+    if not mark.startswith(MARK):
+        return [mark]
+    label, _, tool = mark.removeprefix(MARK).partition("/")
+    names = [name for name, route in found.routes.items() if route.spec.label == label and (not tool or route.tool.name == tool)]
+    if not names:
+        what = f"a tool `{tool}` of the MCP server `{label}`" if tool else f"the MCP server `{label}`"
+        raise InvalidRequest(f"tool_choice names {what}, which this request does not have", param="tool_choice")
+    return names

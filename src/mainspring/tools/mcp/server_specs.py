@@ -1,0 +1,232 @@
+"""MCP servers as data: where one is, which of its tools may be used, and which of those a person must agree to."""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.tools.addresses import endpoint
+
+Transport = Literal["stdio", "http", "sse"]
+CALL_SECONDS = 60.0
+LONGEST_LABEL = 64
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+# The protocol and the connection say these for themselves.
+_OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+    }
+    | {"mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+_REQUEST_FIELDS = frozenset(
+    {"type", "server_label", "server_url", "server_description", "headers", "authorization", "allowed_tools", "require_approval"}
+)
+
+
+class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Some of a server's tools: those named, those that only read, or those of both kinds. Empty, it is all of them."""
+
+    tool_names: tuple[str, ...] | None = None
+    read_only: bool | None = None
+
+    def matches(self, name: str, is_read_only: bool) -> bool:
+        is_named = self.tool_names is None or name in self.tool_names
+        return is_named and (self.read_only is None or self.read_only == is_read_only)
+
+
+class Approval(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tools a person must agree to. What neither names is asked for, and so is what both name."""
+
+    always: ToolFilter | None = None
+    never: ToolFilter | None = None
+
+
+class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """An MCP server. A process of this machine has `command`; one that is reached by HTTP, streamable or as SSE, has `url`.
+
+    `trusted` says that the operator has chosen the server: only then may it be a process, may its host be private, and are its
+    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice. A process runs in the sandbox
+    unless `sandboxed` is false: it sees the system and its own program, read-only, an empty workspace of its own and no network.
+    `network` grants it that, `folders` are more that it may write to, `reads` what it may read.
+    """
+
+    label: str
+    transport: Transport = "http"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str = ""
+    headers: dict[str, str] = {}
+    allowed_tools: tuple[str, ...] | ToolFilter | None = None
+    require_approval: Literal["always", "never"] | Approval = "always"
+    timeout: float = CALL_SECONDS
+    repeatable: tuple[str, ...] = ()
+    trusted: bool = False
+    sandboxed: bool = True
+    network: bool = False
+    folders: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.label.strip() or not self.label.isprintable() or len(self.label) > LONGEST_LABEL:
+            raise ValueError(f"an MCP server needs a label of at most {LONGEST_LABEL} printable characters")
+        if self.timeout <= 0:
+            raise ValueError(f"MCP server `{self.label}`: timeout must be more than 0 seconds, not {self.timeout:g}")
+        if self.transport == "stdio":
+            self._check_process()
+        else:
+            self._check_url()
+
+    def __repr__(self) -> str:
+        # Headers and environment hold secrets.
+        return f"ServerSpec({self.label!r}, {self.transport!r})"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def target(self) -> bytes:
+        """What a connection depends on; servers with equal targets may share one."""
+        return msgspec.json.encode(
+            (
+                *(self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted),
+                *(self.sandboxed, self.network, self.folders, self.reads),
+            ),
+            order="sorted",
+        )
+
+    @property
+    def at(self) -> str:
+        """Which server a request means, without its URL, which may hold a secret. The operator's are known by their label."""
+        return "" if self.trusted else sha256(self.url.encode()).hexdigest()[:16]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is a process that is to run in the sandbox."""
+        return self.transport == "stdio" and self.sandboxed
+
+    @property
+    def advice(self) -> str:
+        """What the operator can do for a server that does not work in the sandbox."""
+        return (
+            f"in [mcp.{self.label}], `network = true` grants it the network, `reads` and `folders` name what it may read and "
+            "write, and `sandboxed = false` runs it without a sandbox"
+        )
+
+    def offers(self, name: str, is_read_only: bool) -> bool:
+        match self.allowed_tools:
+            case None:
+                return True
+            case ToolFilter() as allowed:
+                return allowed.matches(name, is_read_only)
+            case names:
+                return name in names
+
+    def needs_approval(self, name: str, is_read_only: bool) -> bool:
+        rule = self.require_approval
+        if not isinstance(rule, Approval):
+            return rule == "always"
+        if rule.always is not None and rule.always.matches(name, is_read_only):
+            return True
+        return rule.never is None or not rule.never.matches(name, is_read_only)
+
+    def _check_process(self) -> None:
+        if not self.trusted:
+            raise ValueError(f"MCP server `{self.label}`: only the operator can configure a server that is a process")
+        if not self.command or self.url:
+            raise ValueError(f"MCP server `{self.label}`: a stdio server has a command and no url")
+        if not self.sandboxed and (self.network or self.folders or self.reads):
+            raise ValueError(f"MCP server `{self.label}`: with `sandboxed = false` there is nothing to grant; leave it out")
+        for path in (*self.folders, *self.reads):
+            if not path.startswith("/") or not path.strip("/."):
+                raise ValueError(f"MCP server `{self.label}`: `{path}` cannot be granted; give the whole path of a folder")
+
+    def _check_url(self) -> None:
+        if self.command or self.args or self.env or self.cwd or self.network or self.folders or self.reads or not self.sandboxed:
+            raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env, cwd or sandbox")
+        if "@" in urlsplit(self.url).netloc and not self.trusted:
+            raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
+        try:
+            endpoint(self.url)
+        except InvalidRequest as error:
+            raise ValueError(f"MCP server `{self.label}`: {error.message}") from None
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value) or name.lower() in _OUR_HEADERS:
+                raise ValueError(f"MCP server `{self.label}`: header `{name}` cannot be sent")
+
+
+def servers_of(tables: Mapping[str, Mapping[str, object]]) -> tuple[ServerSpec, ...]:
+    """The operator's servers, as the settings describe them. Raises `InvalidRequest` with everything that is wrong in them.
+
+    Who configures a server trusts it: its calls need no approval unless the table says so.
+    """
+    servers: list[ServerSpec] = []
+    problems: list[str] = []
+    for label, table in tables.items():
+        transport = "stdio" if "command" in table else "http"
+        try:
+            fields = {"transport": transport, "require_approval": "never", **table, "label": label, "trusted": True}
+            servers.append(msgspec.convert(fields, ServerSpec))
+        except (msgspec.ValidationError, TypeError) as error:
+            problems.append(f"mcp.{label}: {str(error).replace('`$.', '`')}")
+    if problems:
+        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
+    return tuple(servers)
+
+
+def from_request(tool: Json) -> ServerSpec:
+    """The server that a `type: "mcp"` tool of a request describes. Raises `InvalidRequest`, naming the field at fault.
+
+    A request can name servers by URL, never a process; and it has every call approved unless it says otherwise.
+    """
+    label = tool.get("server_label")
+    if not isinstance(label, str) or not label:
+        raise InvalidRequest("an mcp tool needs a `server_label`", param="tools")
+    if unknown := sorted(tool.keys() - _REQUEST_FIELDS):
+        known = ", ".join([f"`{field}`" for field in sorted(_REQUEST_FIELDS)])
+        raise InvalidRequest(f"mcp tool `{label}`: `{unknown[0]}` is not supported; known: {known}", param="tools")
+    if not isinstance(tool.get("server_url"), str):
+        raise InvalidRequest(f"mcp tool `{label}`: it needs a `server_url`, http:// or https://", param="tools")
+    fields = {
+        "label": label,
+        "url": tool["server_url"],
+        "headers": _headers(tool, label),
+        "allowed_tools": tool.get("allowed_tools"),
+        "require_approval": tool.get("require_approval") or "always",
+    }
+    try:
+        return msgspec.convert(fields, ServerSpec)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"mcp tool `{label}`: {error}", param="tools") from None
+
+
+def _headers(tool: Json, label: str) -> Json:
+    headers = tool.get("headers") or {}
+    if not isinstance(headers, Mapping):
+        raise InvalidRequest(f"mcp tool `{label}`: `headers` must be an object of strings", param="tools")
+    token = tool.get("authorization")
+    if token is None:
+        return dict(headers)
+    if not isinstance(token, str) or any(str(name).lower() == "authorization" for name in headers):
+        raise InvalidRequest(
+            f"mcp tool `{label}`: `authorization` must be a token, and not be in `headers` as well", param="tools"
+        )
+    return {**headers, "Authorization": f"Bearer {token}"}

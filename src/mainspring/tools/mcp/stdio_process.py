@@ -1,0 +1,218 @@
+"""An MCP server that is a process of this machine: a message is a line, on its standard input and output.
+
+The process runs in the sandbox unless its description says otherwise, and all it has started is ended with the connection, or
+with the engine. It is given the environment of its description and no more of ours than a program needs to start. When it ends
+by itself, the session is lost with its last words.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from logging import getLogger
+from subprocess import PIPE
+from typing import IO
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+
+from mainspring.core.errors import SandboxError, ToolUnavailable
+from mainspring.tools.mcp.exchange import MOST_BYTES, Lost, shortened
+from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.sandbox.grants import Program
+from mainspring.tools.sandbox.wrap import unwrapped
+
+log = getLogger(__name__)
+
+Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+GRACE_SECONDS = 1.0
+# Elsewhere than on Linux nothing holds a server, so it must not be sandboxed, and only its own group is ended with it.
+HAS_KEEPER = hasattr(os, "pidfd_open")
+LAST_WORDS = 2_000
+
+_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+@asynccontextmanager
+async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
+    """Starts the server and ends it. Raises `Lost` if it ends by itself, `ToolUnavailable` if it cannot start or is too loud."""
+    async with AsyncExitStack() as stack:
+        process = await _started(spec, wrap, stack)
+        async with _served(spec, process) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _served(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams, None]:
+    to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    server = _Server(spec.label, process)
+    with to_session, incoming, outgoing, from_session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.read, to_session)
+            tasks.start_soon(server.write, from_session)
+            tasks.start_soon(server.listen)
+            yield incoming, outgoing
+            tasks.cancel_scope.cancel()
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    return {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(own)
+
+
+class _Server:
+    """The three pipes of a running server, each with the task that serves it."""
+
+    def __init__(self, label: str, process: Process) -> None:
+        self._label = label
+        self._process = process
+        self._last_words = b""
+        self._is_chatty = False
+
+    async def read(self, session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        rest = bytearray()
+        assert self._process.stdout is not None
+        with suppress(*_GONE):
+            async for chunk in self._process.stdout:
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, last = rest.split(b"\n")
+                    rest = bytearray(last)
+                    for message in [found for line in lines if (found := self._message(line)) is not None]:
+                        await session.send(SessionMessage(message))
+                if len(rest) > MOST_BYTES:
+                    size = f"{MOST_BYTES >> 20} MiB"
+                    raise ToolUnavailable(
+                        f"MCP server `{self._label}` said more than {size} at once, and was stopped; ask it for less"
+                    )
+        raise Lost(await self._end())
+
+    async def write(self, session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        assert self._process.stdin is not None
+        # A server that does not listen any more is about to end; `read` tells of it.
+        with suppress(*_GONE):
+            async for item in session:
+                line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await self._process.stdin.send(line.encode() + b"\n")
+
+    async def listen(self) -> None:
+        assert self._process.stderr is not None
+        with suppress(*_GONE):
+            async for chunk in self._process.stderr:
+                self._last_words = (self._last_words + chunk)[-LAST_WORDS:]
+
+    def _message(self, line: bytearray) -> JSONRPCMessage | None:
+        """None for what is no message: many a server prints its greetings where its messages belong."""
+        if not line.strip():
+            return None
+        try:
+            return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            if not self._is_chatty:
+                self._is_chatty = True
+                log.warning(
+                    "MCP server %s writes lines that are no messages, such as %s", self._label, shortened(repr(line), 100)
+                )
+            return None
+
+    async def _end(self) -> str:
+        with anyio.move_on_after(GRACE_SECONDS):
+            await self._process.wait()
+        status = self._process.returncode
+        how = "it closed its output" if status is None else f"it exited with status {status}"
+        words = shortened(self._last_words.decode(errors="replace"))
+        return f"{how}; its last words: {words}" if words else f"{how} without a word"
+
+
+async def _started(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:
+    """The running server, which is ended with the stack, and then what held it."""
+    program = _program(spec)
+    try:
+        argv = await _enter(stack, _wrap(wrap)(program)) if spec.sandboxed else unwrapped(program)
+    except SandboxError as error:
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot start in the sandbox: {error.message}; {spec.advice}") from error
+    theirs, ours = os.pipe()
+    end = stack.enter_context(os.fdopen(ours, "wb"))
+    try:
+        process = await anyio.open_process(
+            [*argv, str(theirs)] if HAS_KEEPER else program.argv,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment(spec.env),
+            cwd=spec.cwd,
+            start_new_session=True,
+            pass_fds=(theirs,),
+        )
+    except (OSError, ValueError) as error:
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: {error}") from error
+    finally:
+        os.close(theirs)
+    stack.push_async_callback(_stop, process, end)
+    return process
+
+
+async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequence[str]]) -> Sequence[str]:
+    """Left even if whoever leaves has been cancelled: what was made must be removed."""
+    argv = await held.__aenter__()
+
+    async def leave() -> None:
+        with anyio.CancelScope(shield=True):
+            await held.__aexit__(None, None, None)
+
+    stack.push_async_callback(leave)
+    return argv
+
+
+def _wrap(wrap: Wrap | None) -> Wrap:
+    if wrap is None:
+        raise SandboxError("this engine has none; give it a `Workshop(wraps=True)`, and its `wrap` to `McpTools`")
+    return wrap
+
+
+def _program(spec: ServerSpec) -> Program:
+    """What is to be started, found where its own `PATH` or ours says. Raises `ToolUnavailable`."""
+    given = os.path.join(spec.cwd or os.getcwd(), spec.command) if os.sep in spec.command else spec.command
+    found = shutil.which(given, path=environment(spec.env).get("PATH"))
+    if found is None:
+        raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: is `{spec.command}` installed?")
+    return Program(
+        argv=(os.path.abspath(found), *spec.args),
+        env=spec.env,
+        cwd=None if spec.cwd is None else os.path.abspath(spec.cwd),
+        network=spec.network,
+        folders=spec.folders,
+        reads=spec.reads,
+    )
+
+
+async def _stop(process: Process, end: IO[bytes]) -> None:
+    """Ends the process and all it has started: asked by the end of its input, then told, then forced."""
+    with anyio.CancelScope(shield=True):
+        assert process.stdin is not None
+        with suppress(*_GONE), anyio.move_on_after(GRACE_SECONDS):
+            await process.stdin.aclose()
+        for step in ("asked", "told", "forced"):
+            if step == "told":
+                _signal_group(process, signal.SIGTERM)
+            elif step == "forced":
+                end.close()
+            with anyio.move_on_after(GRACE_SECONDS):
+                await process.wait()
+                break
+        # A program with a namespace has nobody who listens for that end.
+        _signal_group(process, signal.SIGKILL)
+        with anyio.move_on_after(GRACE_SECONDS):
+            await process.aclose()
+
+
+def _signal_group(process: Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

@@ -1,0 +1,106 @@
+"""What a run did with tools, read off its log: every call that the model made, what came of it and how long that took."""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.decide import INTERRUPTED
+from mainspring.core.events import CallJudged, ItemDone, Recorded, ToolEnded, ToolStarted
+from mainspring.core.items import FunctionCall, Json, parsed_arguments, text_of
+from mainspring.core.run import Run
+from mainspring_tasks.clean_text import clean, cleaned
+from mainspring_tasks.decision_types import ToolResult
+
+ErrorCode = Literal[
+    "VALIDATION_ERROR", "INTENT_ERROR", "TOOL_NOT_FOUND", "TOOL_EXECUTION_ERROR", "DATABASE_ERROR", "TIMEOUT_ERROR",
+    "UNKNOWN_ERROR",
+]  # fmt: skip
+
+_BY_POLICY: Final[dict[str, ErrorCode]] = {
+    "known_tool": "TOOL_NOT_FOUND",
+    "allowed_tools": "TOOL_NOT_FOUND",
+    "hand_off": "TOOL_NOT_FOUND",
+    "valid_arguments": "VALIDATION_ERROR",
+    "named_task": "INTENT_ERROR",
+    "one_deletion": "INTENT_ERROR",
+    "nothing_more": "INTENT_ERROR",
+    "small_talk": "INTENT_ERROR",
+    "own_words": "INTENT_ERROR",
+}
+_BY_CODE: Final[dict[str, ErrorCode]] = {
+    "VALIDATION_ERROR": "VALIDATION_ERROR",
+    "NOT_FOUND": "TOOL_EXECUTION_ERROR",
+    "ACCESS_DENIED": "TOOL_EXECUTION_ERROR",
+    "DATABASE_ERROR": "DATABASE_ERROR",
+}
+
+
+class Act(Struct, frozen=True):
+    """A call and what came of it. `was_performed` is false for one that was refused before any tool ran.
+
+    `code` classes a failure; `result.error_code` is the tool's own word for it, where it had one.
+    """
+
+    name: str
+    arguments: Json
+    result: ToolResult
+    was_performed: bool
+    at: float
+    code: ErrorCode | None = None
+    policy: str = ""
+
+
+def acts_of(run: Run, log: Sequence[Recorded]) -> tuple[Act, ...]:
+    """Every call of the run that has been answered, in the order of their answers."""
+    made = [record.event.item for record in log if isinstance(record.event, ItemDone)]
+    inherited = [entry.item for entry in run.transcript[: run.inherited]]
+    calls = {item.call_id: item for item in (*inherited, *made) if isinstance(item, FunctionCall)}
+    started: dict[str, float] = {}
+    acts: list[Act] = []
+    for record in log:
+        match record.event:
+            case CallJudged(call_id, "deny") as verdict:
+                acts.append(_refused(calls[call_id], verdict, record.at))
+            case ToolStarted(call_id):
+                started[call_id] = record.at
+            case ToolEnded(call_id) as end if call_id in started:
+                acts.append(_performed(calls[call_id], end, started[call_id]))
+            case _:
+                pass
+    return tuple(acts)
+
+
+def _refused(call: FunctionCall, verdict: CallJudged, at: float) -> Act:
+    code = _BY_POLICY.get(verdict.policy, "UNKNOWN_ERROR")
+    result = ToolResult(False, None, clean(verdict.reason), code)
+    return Act(clean(call.name), _arguments(call), result, was_performed=False, at=at, code=code, policy=verdict.policy)
+
+
+def _performed(call: FunctionCall, end: ToolEnded, at: float) -> Act:
+    text, milliseconds = clean(text_of(end.output)), end.seconds * 1000
+    try:
+        reply = msgspec.json.decode(text, type=_Reply)
+        result = ToolResult(reply.success, cleaned(reply.data), reply.error, reply.error_code, milliseconds)
+    except (msgspec.DecodeError, ValueError):
+        late = "took longer than" in text or "did not answer within" in text
+        code: ErrorCode = "UNKNOWN_ERROR" if text == INTERRUPTED else "TIMEOUT_ERROR" if late else "TOOL_EXECUTION_ERROR"
+        result = ToolResult(False, None, text, code, milliseconds)
+        return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=code)
+    failure = None if result.success else _BY_CODE.get(result.error_code or "", "UNKNOWN_ERROR")
+    return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=failure)
+
+
+class _Reply(Struct, frozen=True):
+    success: bool
+    data: object = None
+    error: str | None = None
+    error_code: str | None = None
+
+
+def _arguments(call: FunctionCall) -> Json:
+    try:
+        return {clean(name): cleaned(value) for name, value in parsed_arguments(call.arguments).items()}
+    except ValueError:
+        return {"arguments": clean(call.arguments)}

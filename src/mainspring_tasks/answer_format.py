@@ -1,0 +1,125 @@
+"""The answer that a decision run ends with: a small JSON object, by which the model says what it understood and what it says.
+
+Models that can be held to a schema are; the others are asked in words. One that answers in plain text all the same has given a
+reply and nothing else: the decision is to respond, never to ask or to refuse, and the intent is read off the calls it made.
+"""
+
+import json
+import re
+from itertools import islice
+from typing import Final, Literal, get_args
+
+from msgspec import Struct
+
+from mainspring.core.items import Json
+from mainspring_tasks.clean_text import clean
+from mainspring_tasks.decision_types import IntentType
+
+Kind = Literal["respond", "clarify", "refuse"]
+Why = Literal["none", "unclear", "several_tasks", "no_such_task", "missing_detail", "bad_input", "off_topic", "not_allowed"]
+
+_INTENTS: Final = [intent.value for intent in IntentType if not intent.value.startswith("CONFIRM_")]
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_WHYS: Final[tuple[Why, ...]] = get_args(Why)
+
+SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {
+        "intent": {"type": "string", "enum": _INTENTS},
+        "possible_intents": {"type": "array", "items": {"type": "string", "enum": _INTENTS}, "maxItems": 3},
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        "decision": {"type": "string", "enum": list(_KINDS)},
+        "why": {"type": "string", "enum": list(_WHYS)},
+        "reply": {"type": "string"},
+    },
+    "required": ["intent", "possible_intents", "confidence", "decision", "why", "reply"],
+    "additionalProperties": False,
+}
+FORMAT: Final[Json] = {"format": {"type": "json_schema", "name": "decision", "strict": True, "schema": SCHEMA}}
+
+_REPLY: Final = re.compile(r'"reply"\s*:\s*"')
+_FENCE: Final = re.compile(r"```\w*\s*(.*?)\s*(?:```)?", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[^u])|[^\"\\]")
+_BACKSLASH: Final = re.compile(r"\\(?:([\"\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_FIELDS: Final = frozenset({"intent", "decision", "reply"})
+_MOST_TRIES: Final = 20
+
+
+class Answer(Struct, frozen=True):
+    """What the model ended with. `intent` is None if it said it in plain text."""
+
+    reply: str
+    intent: IntentType | None = None
+    possible_intents: tuple[IntentType, ...] = ()
+    confidence: float | None = None
+    decision: Kind = "respond"
+    why: Why = "none"
+
+
+def read(text: str) -> Answer:
+    """The answer that a text is, or has in it. One without is a plain reply; JSON itself is nobody's reply."""
+    text = clean(text)
+    if (found := _object(text) or _object(_mended(text))) is not None:
+        return _answer(found)
+    bare = _bare(text)
+    if bare.startswith("{") or _REPLY.search(bare) is not None:
+        return Answer((spoken(bare) or "").strip())
+    return Answer(text.strip())
+
+
+def spoken(text: str) -> str | None:
+    """The reply as far as it was written, of an answer that may not be whole. None if nothing of it was."""
+    bare = _bare(text)
+    if (found := _REPLY.search(bare)) is None:
+        return None if not bare or bare.startswith(("{", "`")) else clean(text)
+    pieces = []
+    place = found.end()
+    while (piece := _ESCAPE.match(bare, place)) is not None:
+        pieces.append(piece[0])
+        place = piece.end()
+    # Half of a surrogate pair waits for the other.
+    written = re.sub(r"\\u[dD][89abAB][0-9a-fA-F]{2}$", "", "".join(pieces))
+    return clean(str(json.loads(f'"{_mended(written)}"', strict=False)))
+
+
+def _object(text: str) -> Json | None:
+    """The first JSON object of the text that has a field of ours."""
+    decoder = json.JSONDecoder(strict=False)
+    for brace in islice(re.finditer(r"\{", text), _MOST_TRIES):
+        try:
+            found, _ = decoder.raw_decode(text, brace.start())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and _FIELDS & found.keys():
+            return found
+    return None
+
+
+def _answer(found: Json) -> Answer:
+    """What the fields say, each by itself: one that is not in the form says nothing."""
+    sure, possible = found.get("confidence"), found.get("possible_intents")
+    kind, why, reply = found.get("decision"), found.get("why"), found.get("reply")
+    intents = [_intent(each) for each in possible] if isinstance(possible, list) else []
+    return Answer(
+        clean(reply).strip() if isinstance(reply, str) else "",
+        _intent(found.get("intent")),
+        tuple([intent for intent in intents if intent is not None]),
+        float(sure) if isinstance(sure, int | float) and not isinstance(sure, bool) else None,
+        next((known for known in _KINDS if known == kind), "respond"),
+        next((known for known in _WHYS if known == why), "none"),
+    )
+
+
+def _intent(value: object) -> IntentType | None:
+    return IntentType(value) if isinstance(value, str) and value in IntentType._value2member_map_ else None
+
+
+def _mended(text: str) -> str:
+    """The text without the backslashes that JSON does not know."""
+    return _BACKSLASH.sub(lambda found: found[0] if found[1] is not None else found[2], text)
+
+
+def _bare(text: str) -> str:
+    stripped = text.strip()
+    fenced = _FENCE.fullmatch(stripped)
+    return fenced[1] if fenced is not None else stripped

@@ -1,0 +1,149 @@
+"""`mainspring chat`: one's tasks in plain language, in the terminal."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from msgspec import Struct
+
+from mainspring.cli.follow import launch
+from mainspring.cli.plain import clean, say
+from mainspring.core.errors import CallerError
+from mainspring.core.items import encode
+from mainspring.features.runs.run_command import Setup
+from mainspring_tasks.conversations import Chats, Sent
+from mainspring_tasks.decision_settings import DecisionSettings, opened
+from mainspring_tasks.server.identity import named
+
+QUIT = ("/quit", "/exit")
+HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or Ctrl-D ends."
+
+
+class Talk(Struct, frozen=True):
+    """Who talks, and where: going on with a conversation or beginning one, with one message or as many as come."""
+
+    user: str
+    conversation: str | None = None
+    message: str | None = None
+
+
+def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, as_json: bool) -> int:
+    """Talks until there is nothing more to say. The exit code is 1 if the last message got no answer for an outage."""
+    named(talk.user)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    engine = setup.engine(folder / "chat.db")
+
+    async def live() -> int:
+        agent = opened(
+            settings,
+            engine.provider,
+            engine.store,
+            folder,
+            model=engine.model,
+            policies=engine.policies,
+            admission=engine.admission,
+        )
+        async with engine, agent as found:
+            return await _talk(talk, found.chats, as_json)
+
+    return launch(live())
+
+
+async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    conversation, code = talk.conversation, 0
+    if is_terminal and talk.message is None:
+        await _greet(chats, talk)
+    while (message := talk.message if talk.message is not None else await _line("> " if is_terminal else "")) is not None:
+        if message.strip() in QUIT:
+            break
+        if message.strip():
+            sent = await _said(message, conversation, talk, chats, as_json)
+            conversation = conversation if sent is None else sent.conversation_id
+            code = 1 if sent is not None and sent.made.decided.cause is not None else 0
+        if talk.message is not None:
+            break
+    if conversation is not None and is_terminal:
+        say(f"go on with: mainspring chat --conversation {conversation}")
+    return code
+
+
+async def _greet(chats: Chats, talk: Talk) -> None:
+    print(HINT)
+    for spoken in await chats.messages(talk.user, talk.conversation) if talk.conversation is not None else ():
+        print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
+
+
+async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
+    """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
+    screen = Screen()
+    try:
+        sent = await chats.send(talk.user, message, conversation, heard=None if as_json else screen)
+    except CallerError as error:
+        if talk.message is not None or error.param != "content":
+            raise
+        say(error.message)
+        return None
+    if sent.made.decided.cause is not None:
+        say(sent.made.decided.cause)
+    if as_json:
+        print(encode({"conversation_id": sent.conversation_id, "decision": sent.made.decision}).decode(), flush=True)
+        return sent
+    screen.ends(sent.message.content)
+    return sent
+
+
+class Screen:
+    """Shows a reply as it is written, where somebody looks on; a pipe gets it whole."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def progress(self, told: str) -> None:
+        if sys.stderr.isatty():
+            print(told, file=sys.stderr, flush=True)
+
+    def says(self, text: str) -> None:
+        if sys.stdout.isatty():
+            print(clean(text), end="", flush=True)
+            self._shown += clean(text)
+
+    def ends(self, reply: str) -> None:
+        """The rest of the reply. One that turned out otherwise than it began is shown again, whole."""
+        whole = clean(reply)
+        if not whole.startswith(self._shown):
+            print()
+            self._shown = ""
+        print(whole[len(self._shown) :], flush=True)
+
+
+async def _line(prompt: str) -> str | None:
+    """The next line that is typed, None at the end. A thread of its own waits for it, which nobody waits for at the end."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str | None] = loop.create_future()
+
+    def tell(text: str | None) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        text = _read(prompt)
+        with suppress(RuntimeError):  # the loop may be gone by now
+            loop.call_soon_threadsafe(tell, text)
+
+    Thread(target=read, daemon=True).start()
+    return await line
+
+
+def _read(prompt: str) -> str | None:
+    if not prompt:
+        return text.rstrip("\n") if (text := sys.stdin.readline()) else None
+    with suppress(ImportError):
+        import readline  # noqa: F401 (gives `input` its keys)
+    try:
+        return input(prompt)
+    except EOFError:
+        print()
+        return None

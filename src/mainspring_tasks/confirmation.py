@@ -1,0 +1,110 @@
+"""Yes, no, or something else: what a person answers when they are asked to confirm, and what a conversation keeps until then.
+
+The question itself is the approval that the paused run has left in the store, as everywhere in Mainspring. A thread is the
+document that finds it again: one for each person and conversation, with what that person has before their eyes.
+"""
+
+import re
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from mainspring.core.items import ApprovalResponse, decode, encode
+from mainspring.engine.approvals import given_by
+from mainspring.features.approvals.pending import continuing_id
+from mainspring.ports import Document, Store
+from mainspring_tasks.decision_types import PendingAction
+from mainspring_tasks.task_references import Seen
+
+Reply = Literal["yes", "no"]
+
+THREAD: Final = "decision_thread"
+YES: Final = frozenset(
+    {"yes", "y", "yeah", "yep", "yup", "confirm", "do it", "go ahead", "sure", "ok", "okay", "of course", "i am sure", "i'm sure"}
+)
+NO: Final = frozenset(
+    {
+        "no", "n", "nope", "cancel", "don't", "dont", "never mind", "nevermind", "stop", "keep it", "keep", "not now",
+        "not yet", "leave it", "do not", "forget it",
+    }
+)  # fmt: skip
+# What people add to a yes or a no without meaning anything else.
+_POLITE: Final = frozenset({"please", "thanks", "thank you", "delete it", "remove it", "it", "that"})
+# What they say of the task, once they have said yes or no.
+_ABOUT: Final = frozenset({"and", "delete", "remove", "the", "this", "my", "one", "task", "item", "for good"})
+_LONGEST: Final = 3
+_QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
+
+
+def confirmed(message: str, task: str = "") -> Reply | None:
+    """What the message answers to the question whether to delete the task; None if it asks, or says anything else besides."""
+    if _QUESTION.search(message):
+        return None
+    words, about = _words(message), _ABOUT.union(_words(task))
+    found: set[Reply] = set()
+    while words:
+        for length in range(min(_LONGEST, len(words)), 0, -1):
+            phrase = " ".join(words[:length])
+            if phrase in YES or phrase in NO or phrase in _POLITE or (found and phrase in about):
+                found |= {"yes"} if phrase in YES else {"no"} if phrase in NO else set()
+                words = words[length:]
+                break
+        else:
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.casefold().replace("\u2019", "'"))
+
+
+class Waiting(Struct, frozen=True):
+    """A deletion that waits for a yes: what the person is told of it, the approval that stands for it and the run that asks."""
+
+    action: PendingAction
+    approval: str
+    run: str
+
+
+class Thread(Struct, frozen=True):
+    """What a conversation of one person keeps between two messages. `is_asked` says that they were asked to clarify something."""
+
+    waiting: Waiting | None = None
+    seen: Seen = Seen()
+    is_asked: bool = False
+
+
+def is_same(given: PendingAction, waiting: Waiting) -> bool:
+    """Whether what a client brought back is what is on record. Of a client's word alone nothing is deleted."""
+    known = waiting.action
+    return (given.action_type, given.task_id) == (known.action_type, known.task_id)
+
+
+class Threads:
+    """The threads of a store, each the one of a tenant's user and a conversation."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self, tenant: str, user: str, conversation: str) -> Thread:
+        found = await self._store.get(THREAD, _key(user, conversation), tenant=tenant)
+        return Thread() if found is None else decode(found.body, Thread)
+
+    async def save(self, tenant: str, user: str, conversation: str, thread: Thread) -> None:
+        await self._store.put([Document(THREAD, _key(user, conversation), encode(thread), tenant)])
+
+    async def refuse(self, waiting: Waiting, tenant: str, user: str, now: float) -> None:
+        """Answers the approval with no, unless it has an answer. The run that asked is over with that; no model is told."""
+        said = ApprovalResponse(waiting.approval, approve=False)
+        answer = given_by(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")
+        await self._store.put([answer], if_absent=True)
+
+
+def is_expired(action: PendingAction, now: float) -> bool:
+    return datetime.fromtimestamp(now, UTC) >= action.expires_at
+
+
+def _key(user: str, conversation: str) -> str:
+    return sha256(f"{len(user)}:{user}{conversation}".encode()).hexdigest()

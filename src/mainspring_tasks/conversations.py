@@ -1,0 +1,150 @@
+"""Conversations that are kept for a person: what was said is remembered, and what waits for a yes is found again.
+
+A chat is a conversation like any other in the store, with messages in it that people read: not what the model and its tools said
+to each other. It belongs to the person alone: no other door leads to it. The id of a message holds the time it was said.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.conversation_items import CONVERSATION, ITEM
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import Item, assistant, decode, encode, user
+from mainspring.core.items import Message as MessageItem
+from mainspring.core.spec import Caller
+from mainspring.ports import Document, Store
+from mainspring_tasks.decision_engine import LLMAgentEngine, Made, owner
+from mainspring_tasks.decision_types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
+from mainspring_tasks.speech import Heard
+
+LONGEST_CONTENT: Final = 32_000
+LONGEST_TITLE: Final = 60
+MOST_MESSAGES: Final = 100
+_ID: Final = re.compile(r"conv_[A-Za-z0-9_-]{1,120}")
+_TIMED: Final = re.compile(r"msg_([0-9a-f]{12})[0-9a-f]{12}")
+
+
+class Spoken(Struct, frozen=True):
+    """A message as it is kept. `created_at` is null for one that was added by hand."""
+
+    id: str
+    role: str
+    content: str
+    created_at: datetime | None
+
+
+class Sent(Struct, frozen=True):
+    """What came of a message: the conversation it belongs to, the reply, and the last messages of both."""
+
+    conversation_id: str
+    message: Spoken
+    messages: tuple[Spoken, ...]
+    made: Made
+
+
+class _Conversation(Struct, frozen=True):
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: str = "conversation"
+
+
+class Chats:
+    """The chats of a store, with an agent that answers in them. `history` is how much of one the agent is told."""
+
+    def __init__(
+        self,
+        agent: LLMAgentEngine,
+        store: Store,
+        *,
+        history: int = MAX_HISTORY_MESSAGES,
+        clock: Callable[[], float] = time.time,
+        new_id: NewId = random_id,
+    ) -> None:
+        self._agent, self._store, self._history = agent, store, history
+        self._clock, self._new_id = clock, new_id
+
+    async def send(
+        self,
+        person: str,
+        content: str,
+        conversation_id: str | None = None,
+        *,
+        tenant: str = "",
+        caller: Caller | None = None,
+        heard: Heard | None = None,
+    ) -> Sent:
+        """Says something in a conversation, or in a new one. The agent is told the first 4000 characters of it.
+
+        Raises `InvalidRequest` for content or an id that cannot be, `NotFound` for a conversation that is not this person's.
+        """
+        if not content.strip() or len(content) > LONGEST_CONTENT:
+            message = f"content must have 1 to {LONGEST_CONTENT} characters, and not only blanks; it has {len(content)}"
+            raise InvalidRequest(message, param="content")
+        own = owner(tenant, person)
+        if conversation_id is None:
+            conversation_id = await self._begun(content, own)
+        else:
+            await self._check(conversation_id, own)
+        async with self._agent.turn(person, conversation_id, tenant=tenant, caller=caller) as turn:
+            earlier = await self.messages(person, conversation_id, tenant=tenant)
+            waiting = await self._agent.waiting(person, conversation_id, tenant=tenant)
+            context = DecisionContext(
+                person,
+                content.strip()[:MAX_MESSAGE_LENGTH],
+                conversation_id,
+                tuple([_message(spoken) for spoken in earlier[-self._history :]]) if self._history else (),
+                None if waiting is None else waiting.action,
+            )
+            said = user(content, id=self._message_id())
+            made = await turn.decide(context, heard=heard)
+            reply = assistant(made.decision.response_text or "", id=self._message_id())
+            await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
+        told = tuple([_spoken(item) for item in (said, reply)])
+        return Sent(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], made)
+
+    async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[Spoken, ...]:
+        """The last messages of a person's conversation, oldest first."""
+        own = owner(tenant, person)
+        found = await self._store.documents(ITEM, tenant=own, parent=conversation_id, limit=MOST_MESSAGES, newest_first=True)
+        items = [decode(document.body, Item) for document in reversed(found)]
+        return tuple([_spoken(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
+
+    async def _begun(self, content: str, own: str) -> str:
+        title = " ".join(content.split())[:LONGEST_TITLE]
+        made = _Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
+        await self._store.put([Document(CONVERSATION, made.id, encode(made), own)])
+        return made.id
+
+    async def _check(self, id: str, own: str) -> None:
+        if not _ID.fullmatch(id):
+            raise InvalidRequest("conversation_id must be an id such as `conv_abc`", param="conversation_id")
+        if await self._store.get(CONVERSATION, id, tenant=own) is None:
+            raise NotFound(f"Conversation with id '{id}' not found.", param="conversation_id")
+
+    def _message_id(self) -> str:
+        return f"msg_{int(self._clock() * 1000):012x}{token_hex(6)}"
+
+
+def _document(item: MessageItem, tenant: str, conversation: str) -> Document:
+    return Document(ITEM, item.id, encode(item), tenant, conversation)
+
+
+def _spoken(item: MessageItem) -> Spoken:
+    found = _TIMED.fullmatch(item.id)
+    at = None if found is None else datetime.fromtimestamp(int(found[1], 16) / 1000, UTC)
+    return Spoken(item.id, item.role, item.text, at)
+
+
+def _message(spoken: Spoken) -> Message:
+    return Message("assistant" if spoken.role == "assistant" else "user", spoken.content, spoken.created_at or _LONG_AGO)
+
+
+_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)

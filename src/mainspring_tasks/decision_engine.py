@@ -1,0 +1,483 @@
+"""`LLMAgentEngine`: a context in, a decision out, by way of a run of the one loop.
+
+Theory of operation. A message is answered by a run with the `decision` preset, the five task tools and the rules of `rules`; the
+decision is `projection.decision_of` that run. A deletion pauses its run at an approval. The thread of the conversation finds it
+when the next message comes: a yes continues the run, which deletes, a no or anything else refuses the approval. No model is
+asked what a yes is.
+
+Every decision is in the log before anything is done about it, with the id of the run that will do it, and again when it is made.
+If the log cannot be written, nothing is done. What one person says in one conversation is decided in order.
+
+A process may end before its decisions do. The next agent on the same store and log ends their runs, without doing anything more,
+and writes down what they did. No other engine takes them up: they belong to a tenant that is no key's, made of the caller's and
+the person, and so does all that they leave in the store.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from logging import getLogger
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+from anyio import CancelScope, Lock
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.events import Recorded
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import ApprovalResponse, assistant, user
+from mainspring.core.run import Run
+from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
+from mainspring.engine.approvals import EXPIRED, SPENT
+from mainspring.engine.engine import OWNED, Engine, Handle
+from mainspring.features.approvals.pending import continuing_id
+from mainspring.features.governance.caller_scopes import CallerScopes
+from mainspring.features.governance.run_limits import WithinLimits
+from mainspring.features.governance.tool_policies import AllowedTools, HandOff, KnownTool, ValidArguments
+from mainspring.ports import CallPolicy, Provider, Sink, Store
+from mainspring.tools.schema import Validators
+from mainspring_tasks import words
+from mainspring_tasks.acts import Act
+from mainspring_tasks.answer_format import FORMAT
+from mainspring_tasks.confirmation import Thread, Threads, Waiting, confirmed, is_expired, is_same
+from mainspring_tasks.constitution import constitution as constitution_in
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_rules import ASKED, RULES, SEEN
+from mainspring_tasks.decision_types import (
+    ALLOWED_TOOLS,
+    MAX_HISTORY_MESSAGES,
+    MAX_MESSAGE_LENGTH,
+    MAX_TOOL_ITERATIONS,
+    PENDING_LIFETIME,
+    AgentDecision,
+    DecisionContext,
+    DecisionType,
+    IntentType,
+    UserIntent,
+)
+from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
+from mainspring_tasks.governing import Governing, NotAdmitted
+from mainspring_tasks.impatient import Impatient
+from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.projection import Decided, decision_of, salvaged
+from mainspring_tasks.speech import Heard, Speech
+from mainspring_tasks.task_references import Seen
+from mainspring_tasks.task_tools import TOOLS, Said, TaskServer, TaskTools
+
+logger = getLogger(__name__)
+
+DECISION: Final = "decision_id"
+SECONDS: Final = 30.0
+# A decision without a run may be about to begin one elsewhere. After that long, it is not.
+SETTLE_SECONDS: Final = 60.0
+# A list of tasks that is cut in the middle could not be read; `tasks` sees to it that it is not too long.
+OUTPUT_CHARS: Final = 200_000
+
+T = TypeVar("T")
+
+
+class Made(Struct, frozen=True):
+    """A decision as it is on record: under its id, and as the projection of this run, if it took one."""
+
+    id: str
+    decided: Decided
+    run_id: str = ""
+
+    @property
+    def decision(self) -> AgentDecision:
+        return self.decided.decision
+
+
+class _Order(Struct, frozen=True):
+    """A context with what surrounds it. `run_id` is for the run that it takes, unless it continues another."""
+
+    id: str
+    run_id: str
+    context: DecisionContext
+    tenant: str
+    heard: Heard | None = None
+    caller: Caller | None = None
+
+    @property
+    def owner(self) -> str:
+        return owner(self.tenant, self.context.user_id)
+
+
+class _Done(Struct, frozen=True):
+    decided: Decided
+    run_id: str = ""
+
+
+class LLMAgentEngine:
+    """Decides about messages. Use as `async with`, around a store that is open; provider, store, tasks and logs are its makers'.
+
+    `constitution` is the text of the instructions, by default our own. `history` is how many messages the model sees of what was
+    said before, `model_seconds` how long a turn of it may take, `confirm_seconds` how long a deletion waits for its yes.
+    `governing` is what the operator wants of every run.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        tasks: TaskServer,
+        store: Store,
+        logs: DecisionLogs,
+        *,
+        model: str = "",
+        constitution: str | None = None,
+        max_iterations: int = MAX_TOOL_ITERATIONS,
+        history: int = MAX_HISTORY_MESSAGES,
+        model_seconds: float = SECONDS,
+        confirm_seconds: float = PENDING_LIFETIME.total_seconds(),
+        context_tokens: int | None = None,
+        sinks: Sequence[Sink] = (),
+        governing: Governing | None = None,
+        audit: bool = False,
+        clock: Callable[[], float] = time.time,
+        new_id: NewId = random_id,
+    ) -> None:
+        self._tools = TaskTools(tasks)
+        validate = Validators().errors
+        self._governing = governing or Governing()
+        base = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validate), CallerScopes())
+        policies: tuple[CallPolicy, ...] = (*base, *self._governing.gate, *RULES, HandOff((self._tools,)))
+        told = (*sinks, *self._governing.sinks)
+        self._engine = Engine(
+            Impatient(provider),
+            store,
+            executors=(self._tools,),
+            policies=policies,
+            sinks=told,
+            audit=audit,
+            owns=True,
+            clock=clock,
+        )
+        self._threads, self._store = Threads(store), store
+        self._logs = logs
+        self._model = model or provider.name
+        self._constitution = constitution if constitution is not None else constitution_in()
+        self._iterations, self._history, self._confirm_seconds = max_iterations, history, confirm_seconds
+        self._model_seconds, self._context_tokens = model_seconds, context_tokens
+        self._clock, self._new_id = clock, new_id
+        self._turns = _Turns()
+
+    async def __aenter__(self) -> Self:
+        await self._engine.__aenter__()
+        await _attempted(self._settle(), "of an earlier process")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._engine.__aexit__(kind, error, trace)
+
+    async def process_message(self, context: DecisionContext, *, tenant: str = "") -> AgentDecision:
+        """The decision about a message. Never raises: what goes wrong is a decision to say so."""
+        return (await self.decide(context, tenant=tenant)).decision
+
+    async def decide(
+        self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, heard: Heard | None = None
+    ) -> Made:
+        """Like `process_message`, with what the decision was made from. Once begun, it is made even if nobody waits any more."""
+        async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
+            return await turn.decide(context, heard=heard)
+
+    @asynccontextmanager
+    async def turn(
+        self, user_id: str, conversation_id: str, *, tenant: str = "", caller: Caller | None = None
+    ) -> AsyncIterator["Turn"]:
+        """A person's turn in a conversation: until it is left, nothing else is decided there. `caller` is who speaks for them."""
+        async with self._turns.of((tenant, user_id, conversation_id)):
+            yield Turn(self._made, self._new_id, tenant, caller)
+
+    async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> Waiting | None:
+        """The deletion that waits for a yes in a conversation, if one does; it may have expired."""
+        return (await self._threads.load(owner(tenant, user_id), user_id, conversation_id)).waiting
+
+    async def _settle(self) -> None:
+        """Ends what processes have left behind that are gone, and writes down what came of it."""
+        for run_id in await self._store.unfinished():
+            if not await self._engine.is_driven(run_id):
+                await self._engine.cancel(run_id)
+        for row in await self._logs.open_decisions():
+            is_young = self._clock() - row.created_at.timestamp() < SETTLE_SECONDS
+            if (done := await self._left(row.run_id)) is not None or not is_young:
+                done = done or _Done(_broken())
+                await self._logs.finish(_finished(row, done, None), _invocations(row.decision_id, done.decided.acts))
+
+    async def _left(self, run_id: str) -> _Done | None:
+        """What a run has come to that nobody drives any more; None if it never began, or is driven elsewhere."""
+        try:
+            await self._store.events(run_id)
+        except NotFound:
+            return None
+        if not (run := (await self._engine.attach(run_id)).run).has_ended:
+            if await self._engine.is_driven(run_id):
+                return None
+            run = await self._engine.cancel(run_id)
+        return _Done(_read(run, await self._store.events(run_id)), run_id)
+
+    async def _made(self, order: _Order) -> Made:
+        began = self._clock()
+        row = _row(order, began)
+        done = await _attempted(self._begun(order, row), order.id)
+        if done is None:
+            # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.
+            done = await _attempted(self._salvaged(order), order.id)
+        if done is None:
+            return Made(order.id, _broken())
+        entry = _finished(row, done, (self._clock() - began) * 1000)
+        await _attempted(self._logs.finish(entry, _invocations(order.id, done.decided.acts)), order.id)
+        return Made(order.id, done.decided, done.run_id)
+
+    async def _begun(self, order: _Order, row: DecisionLog) -> _Done:
+        await self._logs.write_decision_log(row)
+        return await self._decided(order)
+
+    async def _salvaged(self, order: _Order) -> _Done:
+        row = (await self._logs.get_decision_trace(order.id)).decision
+        return await self._left(row.run_id) or _Done(_broken())
+
+    async def _decided(self, order: _Order) -> _Done:
+        context = order.context
+        place = (order.owner, context.user_id, context.conversation_id)
+        thread = await self._threads.load(*place)
+        done = await self._settled(order, thread) or await self._run(self._spec(order, thread), order)
+        if (after := _after(thread, done)) != thread:
+            await self._threads.save(*place, after)
+        return done
+
+    async def _settled(self, order: _Order, thread: Thread) -> _Done | None:
+        """What a yes or a no to the deletion on record comes to; None if it is something else, which ends the waiting."""
+        given, waiting = order.context.pending_confirmation, thread.waiting
+        said = confirmed(order.context.message, "" if waiting is None else waiting.action.task_description)
+        is_meant = given is not None and waiting is not None and is_same(given, waiting)
+        if waiting is not None and not (is_meant and said == "yes"):
+            await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
+        if given is None or said is None:
+            return None
+        intent = UserIntent(IntentType.CONFIRM_YES if said == "yes" else IntentType.CONFIRM_NO)
+        if waiting is None or not is_meant:
+            return _Done(_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
+        if is_expired(waiting.action, self._clock()):
+            return _Done(_cancelled(_about(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
+        if said == "no":
+            return _Done(_cancelled(_about(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
+        return await self._performed(order, waiting, intent)
+
+    async def _performed(self, order: _Order, waiting: Waiting, intent: UserIntent) -> _Done:
+        """Continues the run that asked: the deletion is made, if the task is still the one that was asked about."""
+        paused = (await self._engine.attach(waiting.run)).run.spec
+        spec = replace(
+            paused,
+            id=continuing_id(paused.id),
+            parent=paused.id,
+            input=(ApprovalResponse(waiting.approval, approve=True),),
+            caller=order.caller or paused.caller,
+            limits=replace(paused.limits, max_turns=1),
+            metadata={**paused.metadata, DECISION: order.id},
+        )
+        await self._logs.assign(order.id, spec.id)
+        try:
+            return await self._run(spec, order, agreed=waiting.action.task_description)
+        except InvalidRequest as error:
+            if error.code not in (EXPIRED, SPENT):
+                raise
+            text = _about(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
+            return _Done(_cancelled(text, Outcome.MISSING_CONTEXT, intent))
+
+    async def _run(self, spec: RunSpec, order: _Order, agreed: str | None = None) -> _Done:
+        self._tools.bind(spec.id, Said(order.context.message, _seen(spec), agreed))
+        try:
+            handle = await self._started(spec)
+            records = []
+            # What comes of a yes is ours to say.
+            speech = Speech(order.heard) if order.heard is not None and agreed is None else None
+            async for record in handle.events():
+                records.append(record)
+                if speech is not None:
+                    speech.add(record.event, handle.run)
+            return _Done(_read(handle.run, records), spec.id)
+        except NotAdmitted as error:
+            return _Done(_refused(str(error)))
+        finally:
+            self._tools.unbind(spec.id)
+
+    async def _started(self, spec: RunSpec) -> Handle:
+        """The run, under the operator's budget. Raises `NotAdmitted` if that does not cover it."""
+        paused = None if spec.parent is None else (await self._engine.attach(spec.parent)).run
+        try:
+            return await self._engine.start(await self._governing.admitted(spec, paused))
+        except BaseException:
+            with CancelScope(shield=True):
+                await self._governing.withdraw(spec)
+            raise
+
+    def _spec(self, order: _Order, thread: Thread) -> RunSpec:
+        context = order.context
+        earlier = context.message_history[max(len(context.message_history) - self._history, 0) :]
+        said = [(user if message.role == "user" else assistant)(message.content, id=self._new_id("msg")) for message in earlier]
+        metadata = {DECISION: order.id, SEEN: msgspec.json.encode(thread.seen).decode()}
+        return spec_for(
+            "decision",
+            id=order.run_id,
+            model=self._model,
+            input=(*said, user(context.message, id=self._new_id("msg"))),
+            instructions=self._constitution,
+            tools=TOOLS,
+            tool_choice=ToolChoice(allowed=tuple(sorted(ALLOWED_TOOLS))),
+            text=FORMAT,
+            parallel_tool_calls=False,
+            max_turns=self._iterations,
+            turn_seconds=self._model_seconds,
+            # Only what took too long: `Impatient` sees to the rest.
+            retry_model_errors=True,
+            max_retries=1,
+            approval_seconds=self._confirm_seconds,
+            tool_output_chars=OUTPUT_CHARS,
+            context_tokens=self._context_tokens,
+            metadata=metadata | ({ASKED: "yes"} if thread.is_asked else {}),
+            # Whoever reads the run by the Responses API is not told the instructions.
+            echo={"instructions": None},
+            tenant=order.owner,
+            caller=order.caller or Caller(context.user_id),
+            scope=context.user_id,
+        )
+
+
+class Turn:
+    """Decides one message after the other, in a conversation that is nobody else's turn."""
+
+    def __init__(
+        self, made: Callable[[_Order], Awaitable[Made]], new_id: NewId, tenant: str, caller: Caller | None = None
+    ) -> None:
+        self._made, self._new_id, self._tenant, self._caller = made, new_id, tenant, caller
+
+    async def decide(self, context: DecisionContext, *, heard: Heard | None = None) -> Made:
+        order = _Order(self._new_id("dec"), self._new_id("resp"), context, self._tenant, heard, self._caller)
+        with CancelScope(shield=True):
+            return await self._made(order)
+        raise AssertionError("a shielded scope is not cancelled")
+
+
+class _Turns:
+    """One at a time for each key. A lock goes when nobody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[tuple[str, ...], Lock] = {}
+        self._users: dict[tuple[str, ...], int] = {}
+
+    @asynccontextmanager
+    async def of(self, key: tuple[str, ...]) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(key, Lock())
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]
+
+
+def owner(tenant: str, user_id: str) -> str:
+    """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
+    return f"{tenant}{OWNED}{user_id}"
+
+
+def _read(run: Run, log: Sequence[Recorded]) -> Decided:
+    """The decision that a run is. One that cannot be read for a defect of ours, or of a rule's, keeps what was done."""
+    try:
+        return decision_of(run, log)
+    except Exception:
+        logger.exception("run %s makes no decision", run.spec.id)
+        return salvaged(run, log)
+
+
+async def _attempted(work: Awaitable[T], decision_id: str) -> T | None:
+    """What the work comes to, None if it fails: a decision is made, whatever a store or a defect of ours has to say to it."""
+    try:
+        return await work
+    except Exception:
+        logger.exception("decision %s failed", decision_id)
+        return None
+
+
+def _row(order: _Order, at: float) -> DecisionLog:
+    context = order.context
+    return DecisionLog(
+        decision_id=order.id,
+        conversation_id=context.conversation_id,
+        user_id=context.user_id,
+        message=context.message[:MAX_MESSAGE_LENGTH],
+        run_id=order.run_id,
+        created_at=datetime.fromtimestamp(at, UTC),
+        tenant=order.tenant,
+    )
+
+
+def _finished(row: DecisionLog, done: _Done, milliseconds: float | None) -> DecisionLog:
+    decided = done.decided
+    intent = decided.intent
+    return replace(
+        row,
+        run_id=done.run_id,
+        intent_type=None if intent is None else intent.intent_type.value,
+        confidence=None if intent is None else intent.confidence,
+        extracted_params=None if intent is None else intent.extracted_params,
+        decision_type=decided.decision.decision_type.value,
+        outcome_category=decided.outcome.value,
+        response_text=decided.decision.response_text,
+        duration_ms=milliseconds,
+    )
+
+
+def _invocations(decision_id: str, acts: tuple[Act, ...]) -> list[ToolInvocationLog]:
+    return [
+        ToolInvocationLog(
+            decision_id=decision_id,
+            tool_name=act.name,
+            parameters=act.arguments,
+            sequence=number,
+            invoked_at=datetime.fromtimestamp(act.at, UTC),
+            success=act.code is None,
+            result=act.result.data,
+            error_code=act.code,
+            error_message=act.result.error,
+            duration_ms=act.result.duration_ms,
+        )
+        for number, act in enumerate(acts, 1)
+    ]
+
+
+def _after(thread: Thread, done: _Done) -> Thread:
+    """The thread as a decision leaves it."""
+    decided, waiting = done.decided, None
+    if decided.approval is not None and decided.decision.pending_action is not None:
+        waiting = Waiting(decided.decision.pending_action, decided.approval, done.run_id)
+    shown = thread.seen.shown if decided.shown is None else decided.shown
+    seen = Seen(shown, decided.recent or thread.seen.recent)
+    return Thread(waiting, seen, decided.decision.decision_type is DecisionType.ASK_CLARIFICATION)
+
+
+def _cancelled(text: str, outcome: Outcome, intent: UserIntent) -> Decided:
+    return Decided(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
+
+
+def _refused(cause: str) -> Decided:
+    decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NO_BUDGET)
+    return Decided(decision, Outcome.RATE_LIMITED, cause=cause)
+
+
+def _broken() -> Decided:
+    return Decided(AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION)
+
+
+def _about(text: str, waiting: Waiting) -> str:
+    return text.format(task=waiting.action.task_description)
+
+
+def _seen(spec: RunSpec) -> Seen:
+    return msgspec.json.decode(spec.metadata[SEEN], type=Seen)

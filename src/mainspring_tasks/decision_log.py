@@ -1,0 +1,460 @@
+"""The decision log: what was decided and why, in an SQLite file of its own that can be kept, queried and thrown away by itself.
+
+Theory of operation. A decision is written when it begins, without an outcome; its calls and its outcome follow in one step when
+it ends, so a call never stands there without its decision. One thread owns the connection. Rows older than the retention go when
+others come; baselines stay.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring_tasks.acts import ErrorCode
+from mainspring_tasks.entries import (
+    MIN_SAMPLE,
+    BaselineSnapshot,
+    Comparison,
+    DecisionLog,
+    Shares,
+    ToolInvocationLog,
+    Trace,
+    compared,
+)
+from mainspring_tasks.outcomes import Outcome
+
+T = TypeVar("T")
+Form = Literal["json", "jsonl"]
+
+RETENTION_SECONDS: Final = 30 * 86_400.0
+SWEEP_SECONDS: Final = 3600.0
+MOST_ROWS: Final = 1000
+LOCK_SECONDS: Final = 5.0
+_OUTCOMES: Final = ", ".join([f"'{outcome}'" for outcome in Outcome])
+_CODES: Final = ", ".join([f"'{code}'" for code in ErrorCode.__args__])  # type: ignore[attr-defined]
+_TABLES: Final = (
+    f"""
+    CREATE TABLE IF NOT EXISTS decision_logs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        decision_id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        run_id TEXT NOT NULL,
+        conversation_id TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        message TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        intent_type TEXT,
+        confidence REAL,
+        extracted_params TEXT,
+        decision_type TEXT,
+        outcome_category TEXT CHECK (outcome_category IN ({_OUTCOMES})),
+        response_text TEXT,
+        duration_ms REAL
+    )
+    """,
+    "CREATE INDEX IF NOT EXISTS decisions_by_conversation ON decision_logs (conversation_id, created_at)",
+    "CREATE INDEX IF NOT EXISTS decisions_by_user ON decision_logs (user_id, created_at)",
+    "CREATE INDEX IF NOT EXISTS decisions_by_time ON decision_logs (created_at)",
+    "CREATE INDEX IF NOT EXISTS decisions_by_outcome ON decision_logs (outcome_category, created_at)",
+    f"""
+    CREATE TABLE IF NOT EXISTS tool_invocation_logs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        decision_id TEXT NOT NULL REFERENCES decision_logs (decision_id) ON DELETE CASCADE,
+        tool_name TEXT NOT NULL,
+        parameters TEXT NOT NULL,
+        result TEXT,
+        success INTEGER NOT NULL,
+        error_code TEXT CHECK (error_code IN ({_CODES})),
+        error_message TEXT,
+        duration_ms REAL NOT NULL,
+        invoked_at REAL NOT NULL,
+        sequence INTEGER NOT NULL CHECK (sequence >= 1),
+        UNIQUE (decision_id, sequence)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS baselines (
+        name TEXT PRIMARY KEY,
+        body BLOB NOT NULL
+    )
+    """,
+)
+_DECISION: Final = (
+    "id, decision_id, tenant, run_id, conversation_id, user_id, message, created_at, intent_type, confidence, extracted_params, "
+    "decision_type, outcome_category, response_text, duration_ms"
+)
+_TOOL: Final = (
+    "id, decision_id, tool_name, parameters, result, success, error_code, error_message, duration_ms, invoked_at, sequence"
+)
+
+
+class Query(Struct, frozen=True):
+    """Which decisions: those that fit every field that says something. An outcome is named whole, or by its first half."""
+
+    conversation_id: str | None = None
+    user_id: str | None = None
+    tenant: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    decision_type: str | None = None
+    outcome: str | None = None
+
+
+EVERY_DECISION: Final = Query()
+
+
+class DecisionLogs:
+    """The log in a file, which is made and opened when it is first used. All methods raise `StoreError` if it cannot be."""
+
+    def __init__(
+        self, path: Path, *, retention_seconds: float | None = RETENTION_SECONDS, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.path = path
+        self._retention = retention_seconds
+        self._clock = clock
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._swept_at = -SWEEP_SECONDS
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, self._release)
+            thread.shutdown()
+
+    async def write_decision_log(self, entry: DecisionLog) -> None:
+        """Adds a decision, usually one that is about to be made. Raises `InvalidRequest` if its id is taken."""
+        await self._ask(lambda connection: self._write(connection, entry))
+
+    async def finish(self, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
+        """Writes what came of a decision that was begun: its calls, then its outcome, all or nothing. Raises `NotFound`."""
+        await self._ask(lambda connection: _finish(connection, entry, tools))
+
+    async def assign(self, decision_id: str, run_id: str) -> None:
+        """Writes down which run an open decision takes, before it begins. Raises `NotFound`."""
+        await self._ask(lambda connection: _assign(connection, decision_id, run_id))
+
+    async def open_decisions(self) -> Sequence[DecisionLog]:
+        """Those without an outcome, oldest first, at most 1000."""
+        statement = f"SELECT {_DECISION} FROM decision_logs WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
+        return await self._ask(lambda connection: [_decision(row) for row in connection.execute(statement)])
+
+    async def write_tool_invocation_log(self, entry: ToolInvocationLog) -> None:
+        """Adds a call to a decision. Raises `NotFound` if there is no such decision, `InvalidRequest` if its place is taken."""
+        await self._ask(lambda connection: _write_tool(connection, entry))
+
+    async def get_decision_trace(self, decision_id: str) -> Trace:
+        """A decision with its calls. Raises `NotFound`."""
+        return await self._ask(lambda connection: _trace(connection, decision_id))
+
+    async def query_decisions(self, query: Query = EVERY_DECISION, *, limit: int = 100, offset: int = 0) -> Sequence[DecisionLog]:
+        """Those that fit, newest first, at most 1000 at a time. Raises `InvalidRequest` for bounds that cannot be."""
+        if not 1 <= limit <= MOST_ROWS or offset < 0:
+            raise InvalidRequest(
+                f"limit must be 1 to {MOST_ROWS}, and offset not negative, not {limit} and {offset}", param="limit"
+            )
+        where, values = _where(query)
+        statement = f"SELECT {_DECISION} FROM decision_logs {where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
+        return await self._ask(
+            lambda connection: [_decision(row) for row in connection.execute(statement, (*values, limit, offset))]
+        )
+
+    async def get_metrics_summary(self, query: Query = EVERY_DECISION) -> Shares:
+        """What the decisions that fit were like."""
+        return await self._ask(lambda connection: _shares(connection, query))
+
+    async def export_logs(self, form: Form = "jsonl", query: Query = EVERY_DECISION) -> AsyncIterator[str]:
+        """All decisions that fit, with their calls, oldest first: one JSON array, or a line each. Comes in pieces."""
+        is_first, after = True, 0
+        if form == "json":
+            yield "["
+        while traces := await self._ask(partial(_traces, query=query, after=after)):
+            after = traces[-1].decision.id
+            for trace in traces:
+                text = msgspec.json.encode(trace).decode()
+                yield f"{text}\n" if form == "jsonl" else text if is_first else f",{text}"
+                is_first = False
+        if form == "json":
+            yield "]\n"
+
+    async def create_baseline(self, name: str, query: Query = EVERY_DECISION, *, description: str = "") -> BaselineSnapshot:
+        """Keeps what the decisions that fit were like, under a new name. Raises `InvalidRequest` for too few of them."""
+        return await self._ask(lambda connection: _baseline(connection, name, query, description))
+
+    async def baselines(self) -> Sequence[BaselineSnapshot]:
+        statement = "SELECT body FROM baselines ORDER BY name"
+        return await self._ask(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
+
+    async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> Comparison:
+        """How the decisions that fit differ from those of the baseline; without `since`, those that came after it.
+
+        Raises `NotFound`, and `InvalidRequest` for too few.
+        """
+        return await self._ask(lambda connection: _comparison(connection, name, query))
+
+    async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="decisions")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._performed, work)
+
+    def _performed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            if self._connection is None:
+                self._connection = _connected(self.path)
+            with self._connection:
+                return work(self._connection)
+        except (sqlite3.Error, OSError) as error:
+            self._release()
+            raise StoreError(f"the decision log {self.path} cannot be used ({error}); check the file and its folder") from error
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _write(self, connection: sqlite3.Connection, entry: DecisionLog) -> None:
+        self._sweep(connection)
+        marks = ", ".join("?" * len(_decision_values(entry)))
+        columns = _DECISION.removeprefix("id, ")
+        try:
+            connection.execute(f"INSERT INTO decision_logs ({columns}) VALUES ({marks})", _decision_values(entry))
+        except sqlite3.IntegrityError as error:
+            raise InvalidRequest(f"decision `{entry.decision_id}` cannot be written: {error}", param="decision_id") from None
+
+    def _sweep(self, connection: sqlite3.Connection) -> None:
+        now = self._clock()
+        if self._retention is not None and now - self._swept_at >= SWEEP_SECONDS:
+            connection.execute("DELETE FROM decision_logs WHERE created_at < ?", (now - self._retention,))
+            self._swept_at = now
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=LOCK_SECONDS)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.commit()
+    path.chmod(0o600)
+    return connection
+
+
+def _assign(connection: sqlite3.Connection, decision_id: str, run_id: str) -> None:
+    statement = "UPDATE decision_logs SET run_id = ? WHERE decision_id = ? AND outcome_category IS NULL"
+    if connection.execute(statement, (run_id, decision_id)).rowcount == 0:
+        raise NotFound(f"there is no open decision `{decision_id}` in the log")
+
+
+def _finish(connection: sqlite3.Connection, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
+    for tool in tools:
+        _write_tool(connection, tool)
+    changed = connection.execute(
+        "UPDATE decision_logs SET run_id = ?, intent_type = ?, confidence = ?, extracted_params = ?, decision_type = ?, "
+        "outcome_category = ?, response_text = ?, duration_ms = ? WHERE decision_id = ? AND outcome_category IS NULL",
+        (
+            entry.run_id,
+            entry.intent_type,
+            entry.confidence,
+            _json(entry.extracted_params),
+            entry.decision_type,
+            entry.outcome_category,
+            entry.response_text,
+            entry.duration_ms,
+            entry.decision_id,
+        ),
+    )
+    if changed.rowcount == 0:
+        raise NotFound(f"there is no open decision `{entry.decision_id}` in the log")
+
+
+def _write_tool(connection: sqlite3.Connection, entry: ToolInvocationLog) -> None:
+    values = (
+        entry.decision_id,
+        entry.tool_name,
+        _json(entry.parameters),
+        _json(entry.result),
+        entry.success,
+        entry.error_code,
+        entry.error_message,
+        entry.duration_ms,
+        entry.invoked_at.timestamp(),
+        entry.sequence,
+    )
+    columns, marks = _TOOL.removeprefix("id, "), ", ".join("?" * len(values))
+    try:
+        connection.execute(f"INSERT INTO tool_invocation_logs ({columns}) VALUES ({marks})", values)
+    except sqlite3.IntegrityError as error:
+        if "FOREIGN KEY" in str(error):
+            raise NotFound(f"there is no decision `{entry.decision_id}` in the log for this call") from None
+        told = f"call {entry.sequence} of decision `{entry.decision_id}` cannot be written: {error}"
+        raise InvalidRequest(told, param="sequence") from None
+
+
+def _trace(connection: sqlite3.Connection, decision_id: str) -> Trace:
+    row = connection.execute(f"SELECT {_DECISION} FROM decision_logs WHERE decision_id = ?", (decision_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"there is no decision `{decision_id}` in the log; it may be older than the log keeps them")
+    return Trace(_decision(row), _tools(connection, decision_id))
+
+
+def _traces(connection: sqlite3.Connection, query: Query, after: int) -> list[Trace]:
+    where, values = _where(query, "id > ?")
+    statement = f"SELECT {_DECISION} FROM decision_logs {where} ORDER BY id LIMIT {MOST_ROWS}"
+    decisions = [_decision(row) for row in connection.execute(statement, (*values, after))]
+    return [Trace(decision, _tools(connection, decision.decision_id)) for decision in decisions]
+
+
+def _tools(connection: sqlite3.Connection, decision_id: str) -> tuple[ToolInvocationLog, ...]:
+    statement = f"SELECT {_TOOL} FROM tool_invocation_logs WHERE decision_id = ? ORDER BY sequence"
+    return tuple([_tool(row) for row in connection.execute(statement, (decision_id,))])
+
+
+def _shares(connection: sqlite3.Connection, query: Query) -> Shares:
+    where, values = _where(query, "outcome_category IS NOT NULL")
+    chosen = f"FROM decision_logs {where}"
+    size, average = connection.execute(f"SELECT count(*), avg(duration_ms) {chosen}", values).fetchone()
+    tools = f"FROM tool_invocation_logs WHERE decision_id IN (SELECT decision_id {chosen})"
+    calls, good = connection.execute(f"SELECT count(*), total(success) {tools}", values).fetchone()
+
+    def shares(column: str, source: str) -> dict[str, float]:
+        found = connection.execute(
+            f"SELECT {column}, count(*) {source} AND {column} IS NOT NULL GROUP BY {column} ORDER BY {column}", values
+        ).fetchall()
+        total = sum([count for _, count in found])
+        return {str(name): count / total for name, count in found}
+
+    outcomes = shares("outcome_category", chosen)
+    return Shares(
+        sample_size=size,
+        intents=shares("intent_type", chosen),
+        # What was refused before any tool ran, or was no tool at all, is no use of a tool.
+        tools=shares("tool_name", f"{tools} AND (error_code IS NULL OR error_code NOT IN ('TOOL_NOT_FOUND', 'INTENT_ERROR'))"),
+        outcomes=outcomes,
+        error_rate=sum([share for name, share in outcomes.items() if name.startswith("ERROR:")]),
+        tool_success_rate=good / calls if calls else None,
+        average_ms=average,
+    )
+
+
+def _baseline(connection: sqlite3.Connection, name: str, query: Query, description: str) -> BaselineSnapshot:
+    shares = _enough(connection, query)
+    where, values = _where(query, "outcome_category IS NOT NULL")
+    first, last = connection.execute(f"SELECT min(created_at), max(created_at) FROM decision_logs {where}", values).fetchone()
+    try:
+        made = BaselineSnapshot(
+            name,
+            description,
+            _time(first),
+            _time(last),
+            shares.intents,
+            shares.tools,
+            shares.error_rate,
+            shares.sample_size,
+        )
+        connection.execute("INSERT INTO baselines VALUES (?, ?)", (name, msgspec.json.encode(made)))
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="name") from None
+    except sqlite3.IntegrityError:
+        raise InvalidRequest(f"there is a baseline `{name}` already; choose another name", param="name") from None
+    return made
+
+
+def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comparison:
+    row = connection.execute("SELECT body FROM baselines WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        known = [found[0] for found in connection.execute("SELECT name FROM baselines ORDER BY name")]
+        raise NotFound(f"there is no baseline `{name}`; known: {', '.join(known) or 'none'}", param="name")
+    baseline = _snapshot(row[0])
+    if query.since is None:
+        # What the baseline was made of would hide what has changed since.
+        query = replace(query, since=baseline.sample_end + timedelta(microseconds=1))
+    return compared(baseline, _enough(connection, query))
+
+
+def _enough(connection: sqlite3.Connection, query: Query) -> Shares:
+    shares = _shares(connection, query)
+    if shares.sample_size < MIN_SAMPLE:
+        raise InvalidRequest(f"{shares.sample_size} decisions are too few to go by; {MIN_SAMPLE} are needed", param="sample")
+    return shares
+
+
+def _where(query: Query, *conditions: str) -> tuple[str, tuple[object, ...]]:
+    """The condition and its values. What is given besides comes last, and so do its values."""
+    found: list[tuple[str, object]] = []
+    for column in ("conversation_id", "user_id", "tenant", "decision_type"):
+        if (value := getattr(query, column)) is not None:
+            found.append((f"{column} = ?", value))
+    if query.since is not None:
+        found.append(("created_at >= ?", query.since.timestamp()))
+    if query.until is not None:
+        found.append(("created_at < ?", query.until.timestamp()))
+    if query.outcome is not None:
+        is_whole = query.outcome in [outcome.value for outcome in Outcome]
+        prefix = query.outcome.rstrip(":*")
+        if not is_whole and not any(outcome.startswith(f"{prefix}:") for outcome in Outcome):
+            known = ", ".join(Outcome)
+            raise InvalidRequest(f"no outcome is `{query.outcome:.80}`, or begins with it; known: {known}", param="outcome")
+        found.append(("outcome_category = ?", query.outcome) if is_whole else ("outcome_category GLOB ?", f"{prefix}:*"))
+    clauses = [clause for clause, _ in found] + list(conditions)
+    return f"WHERE {' AND '.join(clauses)}" if clauses else "", tuple([value for _, value in found])
+
+
+def _decision_values(entry: DecisionLog) -> tuple[object, ...]:
+    return (
+        entry.decision_id,
+        entry.tenant,
+        entry.run_id,
+        entry.conversation_id,
+        entry.user_id,
+        entry.message,
+        entry.created_at.timestamp(),
+        entry.intent_type,
+        entry.confidence,
+        _json(entry.extracted_params),
+        entry.decision_type,
+        entry.outcome_category,
+        entry.response_text,
+        entry.duration_ms,
+    )
+
+
+def _decision(row: tuple[object, ...]) -> DecisionLog:
+    fields = dict(zip(_DECISION.split(", "), row, strict=True))
+    fields["extracted_params"] = _value(fields["extracted_params"])
+    return msgspec.convert({**fields, "created_at": _time(fields["created_at"])}, DecisionLog)
+
+
+def _tool(row: tuple[object, ...]) -> ToolInvocationLog:
+    fields = dict(zip(_TOOL.split(", "), row, strict=True))
+    fields |= {name: _value(fields[name]) for name in ("parameters", "result")}
+    fields |= {"success": bool(fields["success"]), "invoked_at": _time(fields["invoked_at"])}
+    return msgspec.convert(fields, ToolInvocationLog)
+
+
+def _snapshot(body: bytes) -> BaselineSnapshot:
+    return msgspec.json.decode(body, type=BaselineSnapshot)
+
+
+def _time(seconds: object) -> datetime:
+    assert isinstance(seconds, float | int)
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _value(text: object) -> object:
+    return msgspec.json.decode(text) if isinstance(text, str) else None

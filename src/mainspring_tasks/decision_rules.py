@@ -1,0 +1,161 @@
+"""What a decision run may do with tasks, beyond what every call must pass. Each rule is a `CallPolicy`.
+
+The rules read the run alone: the person's words are its last input, what they have before their eyes is in its metadata, and the
+tasks that they have are in the lists of its transcript. So a verdict can be checked against the log at any time.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, parsed_arguments, text_of
+from mainspring.core.run import Call, Run
+from mainspring.ports import Allow, Ask, CallPolicy, Deny, Verdict
+from mainspring_tasks import words
+from mainspring_tasks.task_references import Listed, Seen, flaw, is_said, is_small_talk
+from mainspring_tasks.task_tools import listed
+
+REFERS: Final = frozenset({"update_task", "complete_task", "delete_task"})
+CHANGES: Final = REFERS | {"add_task"}
+WRITES: Final = frozenset({"add_task", "update_task"})
+SEEN: Final = "decision_seen"
+# What a run knows besides its words: whether the person was asked a question before, which this may answer.
+ASKED: Final = "decision_asked"
+_POINTS: Final = re.compile(r"\b(?:it|that|this|them|these|those|same|again|yes|yeah|yep|ok|okay|sure)\b", re.IGNORECASE)
+
+
+class NothingMore:
+    """After a confirmed deletion nothing else is done: the person has agreed to that alone."""
+
+    name = "nothing_more"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if not run.approvals or run.approval(call.item) is not None:
+            return Allow()
+        return Deny("Only what the user has confirmed is done now. Tell them the result; they can ask for more.")
+
+
+class NamedTask:
+    """A task is changed only if it is in a list of this run, and the person's own words name it and no other."""
+
+    name = "named_task"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if call.item.name not in REFERS or run.approval(call.item) is not None:
+            return Allow()
+        tasks = tasks_of(run)
+        wanted = str(parsed_arguments(call.item.arguments).get("task_id"))
+        if all(task.id != wanted for task in tasks):
+            return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
+        problem = flaw(wanted, message_of(run), tasks, seen_by(run))
+        if problem is None:
+            return Allow()
+        if not problem.tasks:
+            return Deny(f"{NO_MATCH}. Do not guess: ask them which task they mean.")
+        several = ", ".join([f'"{task.description}"' for task in problem.tasks])
+        return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
+
+
+class SmallTalk:
+    """A greeting or a thank you is no reason to touch the list, unless it answers a question."""
+
+    name = "small_talk"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if run.approvals or ASKED in run.spec.metadata or not is_small_talk(message_of(run)):
+            return Allow()
+        return Deny("The user only greets or thanks you. Answer them without any tool.")
+
+
+class OwnWords:
+    """What is written on the list is the person's to say: a new text has a word of theirs."""
+
+    name = "own_words"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        text = parsed_arguments(call.item.arguments).get("description")
+        if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _said(run)):
+            return Allow()
+        return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
+
+
+class OneDeletion:
+    """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
+
+    name = "one_deletion"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if call.item.name not in CHANGES or run.approval(call.item) is not None:
+            return Allow()
+        if any(other.verdict == "ask" for other in run.calls):
+            return Deny("A deletion waits for the user's answer. Nothing else can be changed until then.")
+        if call.item.name == "delete_task" and any(other.name in CHANGES for other in run.allowed):
+            return Deny("Something was changed already. Tell the user so, and to ask for the deletion in a message of its own.")
+        return Allow()
+
+
+class ConfirmedDeletion:
+    """Nothing is deleted before the person has said yes."""
+
+    name = "confirmed_deletion"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        return Ask(words.CONFIRM.format(task=subject(call.item, run))) if call.item.name == "delete_task" else Allow()
+
+
+SEVERAL: Final = "The user's words fit several tasks"
+NO_MATCH: Final = "The user's words name no task of theirs"
+RULES: Final[tuple[CallPolicy, ...]] = (NothingMore(), SmallTalk(), OwnWords(), NamedTask(), OneDeletion(), ConfirmedDeletion())
+
+
+def message_of(run: Run) -> str:
+    """What the person said last."""
+    said = [item.text for item in run.spec.input if isinstance(item, Message) and item.role == "user"]
+    return said[-1] if said else ""
+
+
+def _said(run: Run) -> str:
+    """What the person may mean: their words, and what was said before if these answer a question or point at something."""
+    said = [item.text for item in run.spec.input if isinstance(item, Message)]
+    is_alone = ASKED not in run.spec.metadata and _POINTS.search(message_of(run)) is None
+    return "\n".join(said[-1:] if is_alone else said[-3:])
+
+
+def seen_by(run: Run) -> Seen:
+    return msgspec.json.decode(run.spec.metadata.get(SEEN, "{}"), type=Seen)
+
+
+def tasks_of(run: Run) -> tuple[Listed, ...]:
+    """The tasks in the lists that this run, or the one it continues, was given; the latest word on each, numbered by the last."""
+    tasks: dict[str, Listed] = {}
+    for output in _lists(run):
+        tasks = {id: replace(task, number=0) for id, task in tasks.items()} | {task.id: task for task in listed(output)}
+    return tuple(tasks.values())
+
+
+def last_list(run: Run) -> tuple[Listed, ...]:
+    *_, latest = ["", *_lists(run)]
+    return listed(latest)
+
+
+def subject(call: FunctionCall, run: Run) -> str:
+    """The description of the task that a call is about, as far as it is known."""
+    task_id = parsed_arguments(call.arguments).get("task_id")
+    return next((task.description for task in tasks_of(run) if task.id == task_id), "this task")
+
+
+def _lists(run: Run) -> Iterator[str]:
+    names = {entry.item.call_id: entry.item.name for entry in run.transcript if isinstance(entry.item, FunctionCall)}
+    for entry in run.transcript:
+        item = entry.item
+        if isinstance(item, FunctionCallOutput) and names.get(item.call_id) == "list_tasks" and item.is_error is not True:
+            yield text_of(item.output)

@@ -1,0 +1,139 @@
+"""The table `[decisions]` of the settings, and the agent that it describes, which is imported and opened when it is used."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.ports import CallPolicy, Provider, Sink, Store
+from mainspring_tasks.constitution import constitution
+
+if TYPE_CHECKING:
+    from mainspring.features.budgets.plan import Admission
+    from mainspring_tasks.conversations import Chats
+    from mainspring_tasks.decision_engine import LLMAgentEngine
+    from mainspring_tasks.task_tools import TaskServer
+
+DAY = 86_400.0
+LABEL = "mainspring-tasks"
+"""What runs of the agent know the task server by."""
+
+
+class DecisionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `[decisions]` may hold. Files are beside the database unless they are named."""
+
+    model: str | None = None
+    """The model that decides; by default the server's."""
+    constitution: str | None = None
+    """A Markdown file with the instructions for the model; by default our own."""
+    tasks: str | None = None
+    """Where the tasks are: a file, a postgresql:// URL, or the http(s):// URL of a task server (`mainspring tasks serve`)."""
+    tasks_secret_file: str | None = None
+    """The secret that a task server at a URL shares with us, by which we speak for each user."""
+    log: str | None = None
+    """The file of the decision log."""
+    retention_days: float = 30.0
+    """How long the log keeps a decision. Baselines stay."""
+    history: int = 20
+    """How many messages of a conversation the model sees."""
+    max_iterations: int = 5
+    """How many turns the model has for a decision."""
+    model_seconds: float = 30.0
+    """How long the model may take for a turn."""
+    confirm_seconds: float = 300.0
+    """How long a deletion waits for its yes."""
+
+    def __post_init__(self) -> None:
+        for name in ("retention_days", "max_iterations", "model_seconds", "confirm_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name):g}")
+        if self.history < 0:
+            raise ValueError(f"history must not be negative, but is {self.history}")
+        if self.is_remote and self.tasks_secret_file is None:
+            raise ValueError("tasks at a URL need tasks_secret_file, with the secret that the task server has")
+
+    @property
+    def is_remote(self) -> bool:
+        return (self.tasks or "").startswith(("http://", "https://"))
+
+
+def decisions_of(table: Mapping[str, object]) -> DecisionSettings:
+    """The settings in the table. Raises `InvalidRequest`, naming what it may hold, or the constitution that cannot be read."""
+    try:
+        settings = msgspec.convert(table, DecisionSettings)
+    except msgspec.ValidationError as error:
+        known = ", ".join(DecisionSettings.__struct_fields__)
+        told = f"decisions: {str(error).replace('`$.', '`')}; it may hold {known}"
+        raise InvalidRequest(f"the settings are not right: {told}") from None
+    if settings.constitution is not None:
+        constitution(Path(settings.constitution))
+    return settings
+
+
+class Opened(Struct, frozen=True):
+    """An agent at work, and its chats."""
+
+    agent: "LLMAgentEngine"
+    chats: "Chats"
+
+
+@asynccontextmanager
+async def opened(
+    settings: DecisionSettings,
+    provider: Provider,
+    store: Store,
+    folder: Path,
+    *,
+    model: str = "",
+    context_tokens: int | None = None,
+    sinks: Sequence[Sink] = (),
+    policies: Sequence[CallPolicy] = (),
+    admission: "Admission | None" = None,
+    audit: bool = False,
+) -> AsyncIterator[Opened]:
+    """The agent that the settings describe, on an open store; `folder` is where files are that have no other place.
+    `policies` and `admission` are the operator's."""
+    from mainspring_tasks.conversations import Chats
+    from mainspring_tasks.decision_engine import LLMAgentEngine
+    from mainspring_tasks.decision_log import DecisionLogs
+    from mainspring_tasks.governing import Governing
+    from mainspring_tasks.task_tools import LocalTasks
+
+    async with AsyncExitStack() as stack:
+        logs = DecisionLogs(Path(settings.log or folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
+        stack.push_async_callback(logs.close)
+        tasks = _tasks(settings, folder)
+        stack.push_async_callback(tasks.close)
+        if isinstance(tasks, LocalTasks):
+            await tasks.open()
+        agent = LLMAgentEngine(
+            provider,
+            tasks,
+            store,
+            logs,
+            model=settings.model or model,
+            constitution=constitution(None if settings.constitution is None else Path(settings.constitution)),
+            max_iterations=settings.max_iterations,
+            history=settings.history,
+            model_seconds=settings.model_seconds,
+            confirm_seconds=settings.confirm_seconds,
+            context_tokens=context_tokens,
+            sinks=sinks,
+            governing=Governing(policies, admission),
+            audit=audit,
+        )
+        await stack.enter_async_context(agent)
+        yield Opened(agent, Chats(agent, store, history=settings.history))
+
+
+def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":
+    from mainspring_tasks.server.identity import secret_in
+    from mainspring_tasks.task_tools import LocalTasks, RemoteTasks
+
+    if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
+        return RemoteTasks(settings.tasks, secret_in(Path(settings.tasks_secret_file)))
+    return LocalTasks(settings.tasks or str(folder / "tasks.db"))

@@ -1,0 +1,396 @@
+"""The decision that a run is: a pure function of the run and its log. The same run is the same decision, whenever it is read."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.decide import INTERRUPTED
+from mainspring.core.events import Reason, Recorded
+from mainspring.core.history import approval_id
+from mainspring.core.items import Json, parsed_arguments
+from mainspring.core.reasons import decision as told
+from mainspring.core.run import Run
+from mainspring_tasks import words
+from mainspring_tasks.acts import Act, acts_of
+from mainspring_tasks.answer_format import Answer, Why, read, spoken
+from mainspring_tasks.decision_rules import ASKED, CHANGES, SEVERAL, last_list, message_of, seen_by, subject, tasks_of
+from mainspring_tasks.decision_types import (
+    ALLOWED_TOOLS,
+    PENDING_LIFETIME,
+    AgentDecision,
+    DecisionType,
+    IntentType,
+    PendingAction,
+    ToolCall,
+    UserIntent,
+)
+from mainspring_tasks.outcomes import Outcome, assigned
+from mainspring_tasks.task_references import named
+
+_INTENTS: Final = {
+    "add_task": IntentType.CREATE_TASK,
+    "list_tasks": IntentType.LIST_TASKS,
+    "update_task": IntentType.UPDATE_TASK,
+    "complete_task": IntentType.COMPLETE_TASK,
+    "delete_task": IntentType.DELETE_TASK,
+}
+_AMBIGUITIES: Final[dict[Why, Outcome]] = {
+    "several_tasks": Outcome.MULTIPLE_MATCHES,
+    "no_such_task": Outcome.MISSING_CONTEXT,
+    "missing_detail": Outcome.MISSING_CONTEXT,
+}
+_CHANGING: Final = frozenset({_INTENTS[name] for name in CHANGES})
+TALK: Final = frozenset({IntentType.GENERAL_CHAT, IntentType.LIST_TASKS, IntentType.AMBIGUOUS})
+# What a model says that has done something: "I've added it", "Deleted!".
+CLAIM: Final = re.compile(
+    r"(?:\bI(?:['\u2019]ve| have)?(?: just| now)? |^\W*)(?:added|deleted|removed|completed|marked|changed|renamed|updated)\b",
+    re.IGNORECASE,
+)
+_TOO_LONG: Final = frozenset({Reason.MAX_TURNS, Reason.MAX_TOOL_CALLS, Reason.REPEATED_CALL, Reason.BUDGET, Reason.DEADLINE})
+_UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE)
+# A line of the instructions that long, word for word, is no coincidence.
+_TELLING_CHARS: Final = 50
+_LONGEST_TOLD: Final = 80
+
+
+class Decided(Struct, frozen=True):
+    """A decision, what it was understood from, and how it came out.
+
+    `approval` is the id of the question to the person, if they are asked to confirm. `shown` are the tasks that they are shown or
+    asked about, in order, None if that does not change; `recent` is the task that was spoken of. `cause` is what an operator
+    should know of it: why the model or the list did not answer.
+    """
+
+    decision: AgentDecision
+    outcome: Outcome
+    intent: UserIntent | None = None
+    acts: tuple[Act, ...] = ()
+    approval: str | None = None
+    shown: tuple[str, ...] | None = None
+    recent: str | None = None
+    cause: str | None = None
+
+
+def decision_of(run: Run, log: Sequence[Recorded]) -> Decided:
+    """What an ended run of the decision preset decided. Raises `ValueError` if it did what no decision may do."""
+    acts = acts_of(run, log)
+    _check(run, acts)
+    if run.reason is Reason.APPROVAL_NEEDED:
+        return _to_confirm(run, acts)
+    if run.approvals:
+        return _confirmed(run, acts)
+    answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
+    decision = _decision(run, acts, answer)
+    meaning = _meaning(answer, acts, run)
+    found = _outcomes(run, acts, answer)
+    if not meaning.is_sound:
+        found.add(Outcome.INTENT_CLASSIFICATION)
+    shown = _shown(decision.decision_type, run, acts)
+    return Decided(decision, assigned(found), meaning.intent, acts, None, shown, _recent(acts), _cause(run, acts))
+
+
+def salvaged(run: Run, log: Sequence[Recorded]) -> Decided:
+    """What can be said of a run that makes no decision: what it did is not lost."""
+    acts = acts_of(run, log)
+    calls = [call for act in acts if act.was_performed and (call := _tool_call(run, act)) is not None]
+    text = f"{_account(run, acts)} {words.BROKEN}".strip()
+    kind = DecisionType.INVOKE_TOOL if calls else DecisionType.RESPOND_ONLY
+    return Decided(AgentDecision(kind, tuple(calls), response_text=text), Outcome.RESPONSE_GENERATION, None, acts)
+
+
+def _tool_call(run: Run, act: Act) -> ToolCall | None:
+    try:
+        return _tool_calls(run, [act])[0]
+    except ValueError:
+        return None
+
+
+def _cause(run: Run, acts: Sequence[Act]) -> str | None:
+    if run.error is not None:
+        return run.error.message
+    down = ("DATABASE_ERROR", "TIMEOUT_ERROR", "TOOL_EXECUTION_ERROR")
+    return next((act.result.error for act in acts if act.was_performed and act.code in down), None)
+
+
+def _check(run: Run, acts: Sequence[Act]) -> None:
+    """What the gate has seen to is looked at once more, now that it is done."""
+    for act in acts:
+        if act.was_performed and act.name not in ALLOWED_TOOLS:
+            raise ValueError(f"run {run.spec.id} called `{act.name}`, which is none of the task tools")
+        if act.was_performed and act.name == "delete_task" and not any(said.approve for said in run.approvals):
+            raise ValueError(f"run {run.spec.id} deleted a task without having asked")
+
+
+def _decision(run: Run, acts: Sequence[Act], answer: Answer | None) -> AgentDecision:
+    performed = [act for act in acts if act.was_performed]
+    has_changed = any(act.name in CHANGES for act in performed)
+    text = _reply(run, acts, answer)
+    if answer is not None and answer.decision == "clarify" and not has_changed:
+        return AgentDecision(DecisionType.ASK_CLARIFICATION, response_text=text, clarification_question=text)
+    if performed and (has_changed or answer is None or answer.decision == "respond"):
+        return AgentDecision(DecisionType.INVOKE_TOOL, _tool_calls(run, performed), response_text=text)
+    return AgentDecision(DecisionType.RESPOND_ONLY, response_text=text)
+
+
+def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
+    call = next(call.item for call in run.calls if call.verdict == "ask")
+    task_id, task = str(parsed_arguments(call.arguments)["task_id"]), subject(call, run)
+    seconds = run.spec.limits.approval_seconds
+    asked_at = datetime.fromtimestamp(run.clock, UTC)
+    until = asked_at + (PENDING_LIFETIME if seconds is None else timedelta(seconds=seconds))
+    pending = PendingAction(task_id, task, asked_at, until)
+    decision = AgentDecision(
+        DecisionType.REQUEST_CONFIRMATION, response_text=words.CONFIRM.format(task=task), pending_action=pending
+    )
+    intent = UserIntent(IntentType.DELETE_TASK, None, {"task_reference": task})
+    return Decided(decision, Outcome(told(run).outcome), intent, acts, approval_id(call), None, task_id)
+
+
+def _confirmed(run: Run, acts: tuple[Act, ...]) -> Decided:
+    """The deletion that was agreed to. What came of it is ours to say, whatever the model says."""
+    act = next((act for act in acts if act.name == "delete_task" and act.was_performed), None)
+    task = _described(act, run)
+    if act is None or not act.result.success:
+        why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
+        text = words.NOT_DELETED.format(task=task, why=presentable(why, run))
+    else:
+        text = words.DELETED.format(task=task)
+    calls = () if act is None else _tool_calls(run, [act])
+    decision = AgentDecision(DecisionType.EXECUTE_PENDING, calls, response_text=text)
+    found = {Outcome.TOOL_INVOCATION} if act is None else _failed(run, [act])
+    intent = UserIntent(IntentType.CONFIRM_YES)
+    return Decided(decision, assigned(found or {Outcome.TASK_COMPLETED}), intent, acts, cause=_cause(run, acts))
+
+
+def _answer(run: Run) -> Answer:
+    """The model's last words. One that recites its instructions has refused instead."""
+    answer = read(run.text)
+    lines = [line.strip(" -*#") for line in (run.spec.instructions or "").splitlines()]
+    if any(len(line) >= _TELLING_CHARS and line in answer.reply for line in lines):
+        return Answer(words.OFF_TOPIC, IntentType.GENERAL_CHAT, confidence=answer.confidence, decision="refuse", why="off_topic")
+    return answer
+
+
+def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
+    """What the person reads: the model's words, unless they do not go with what was done; then ours."""
+    if answer is not None and not _disagrees(run, acts, answer) and (text := presentable(answer.reply, run)):
+        return text
+    if told := _account(run, acts):
+        return told if answer is not None else f"{told} {words.INTERRUPTED}"
+    match run.reason:
+        case Reason.OUTPUT_TRUNCATED:
+            said = presentable(spoken(run.text) or "", run).rstrip()
+            return said + words.CUT_OFF if said else words.CUT_SHORT
+        case Reason.RATE_LIMITED:
+            return words.busy(run.error.retry_after if run.error is not None else None)
+        case Reason.REFUSAL | Reason.CONTENT_FILTER:
+            return words.OFF_TOPIC
+        case Reason.ERRORS_IN_ROW:
+            return words.CONFUSED
+        case Reason.FINAL_ANSWER:
+            return words.NOTHING_DONE if answer is not None and answer.reply.strip() else words.SILENT
+        case reason if reason in _TOO_LONG:
+            return words.TOO_LONG
+        case _:
+            return words.UNAVAILABLE
+
+
+def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
+    """Whether the model's words may say something else than was done: a failure told as a success, a change that was none."""
+    done, failed = _done(acts), _lacking(run, acts)
+    match answer.decision:
+        case "clarify":
+            return False
+        case "refuse":
+            return bool(done)
+        case "respond":
+            is_talk = answer.intent in TALK and not CLAIM.search(answer.reply)
+            missed = [act for act in failed if act.was_performed or not is_talk]
+            return bool(missed) or (not done and _claims(answer))
+
+
+def _claims(answer: Answer) -> bool:
+    """Whether the model says that it changed something. One that says why it did not has not said so."""
+    means = answer.intent in _CHANGING and answer.why == "none"
+    return means or CLAIM.search(answer.reply) is not None
+
+
+def _account(run: Run, acts: Sequence[Act]) -> str:
+    """What was really done, and what was not."""
+    done = [(act.name, _described(act, run)) for act in _done(acts)]
+    failed = [(act.name, _wanted(act, run), _why(act, run)) for act in _lacking(run, acts)]
+    return words.account(done, failed)
+
+
+def _done(acts: Sequence[Act]) -> list[Act]:
+    return [act for act in acts if act.name in CHANGES and act.result.success]
+
+
+def _lacking(run: Run, acts: Sequence[Act]) -> list[Act]:
+    """The calls of our tools that failed and were not made good: the same tool has not worked for the same task afterwards."""
+    known = {task.id for task in tasks_of(run)}
+
+    def is_made_good(act: Act, later: Sequence[Act]) -> bool:
+        task = act.arguments.get("task_id")
+        return any(
+            other.name == act.name and other.result.success and (task not in known or other.arguments.get("task_id") == task)
+            for other in later
+        )
+
+    failed = [(place, act) for place, act in enumerate(acts) if act.code is not None and act.name in ALLOWED_TOOLS]
+    return [act for place, act in failed if not is_made_good(act, acts[place + 1 :])]
+
+
+def _why(act: Act, run: Run) -> str:
+    if not act.was_performed:
+        return words.refused(act.policy)
+    if act.result.error == INTERRUPTED:
+        return words.UNCERTAIN
+    return presentable(act.result.error or "", run) or "your list did not answer"
+
+
+def _wanted(act: Act, run: Run) -> str:
+    """The task that a failed call was about, in few words."""
+    text = str(act.arguments.get("description", "")) if act.name == "add_task" else _was(act, run)
+    return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
+
+
+def _outcomes(run: Run, acts: Sequence[Act], answer: Answer | None) -> set[Outcome]:
+    """Everything that can be said of how it came out."""
+    found = _failed(run, acts)
+    if answer is None:
+        return found | {Outcome(told(run).outcome)}
+    if not answer.reply.strip():
+        found.add(Outcome.RESPONSE_GENERATION)
+    done, worked = _done(acts), any(act.result.success for act in acts)
+    match answer.decision:
+        case "refuse":
+            if not done:
+                found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
+        case "clarify":
+            found.add(_ambiguity(acts, answer))
+        case "respond":
+            if answer.why == "bad_input":
+                found.add(Outcome.USER_INPUT)
+            elif not done and not found and _claims(answer):
+                found.add(Outcome.RESPONSE_GENERATION)
+            if ASKED in run.spec.metadata and worked:
+                found.add(Outcome.CLARIFICATION_ANSWERED)
+    if worked:
+        found.add(Outcome.TASK_COMPLETED)
+    return found
+
+
+def _failed(run: Run, acts: Sequence[Act]) -> set[Outcome]:
+    """What failed and was not made good."""
+    strange = [act for act in acts if act.name not in ALLOWED_TOOLS and not any(other.result.success for other in acts)]
+    return {_failure(run, act) for act in (*_lacking(run, acts), *strange)}
+
+
+def _failure(run: Run, act: Act) -> Outcome:
+    if act.result.error_code == "ACCESS_DENIED":
+        return Outcome.MISSING_PERMISSION
+    if act.code == "INTENT_ERROR":
+        return Outcome.INTENT_CLASSIFICATION
+    # A text that cannot be used is the person's own if they said so, else the model's mistake.
+    text = str(act.arguments.get("description", ""))
+    is_theirs = act.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in message_of(run).casefold()
+    return Outcome.USER_INPUT if is_theirs else Outcome.TOOL_INVOCATION
+
+
+def _ambiguity(acts: Sequence[Act], answer: Answer) -> Outcome:
+    """Why the person is asked. Where our own rules had the model ask, they know."""
+    for act in reversed(acts):
+        if act.policy == "named_task":
+            is_several = (act.result.error or "").startswith(SEVERAL)
+            return Outcome.MULTIPLE_MATCHES if is_several else Outcome.MISSING_CONTEXT
+    return _AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT)
+
+
+class _Meaning(Struct, frozen=True):
+    intent: UserIntent | None
+    is_sound: bool = True
+
+
+def _meaning(answer: Answer | None, acts: Sequence[Act], run: Run) -> _Meaning:
+    """What the person wanted: as the model says, where that goes with what it did, else as its calls say."""
+    performed = [act for act in acts if act.was_performed]
+    changes = [act for act in performed if act.name in CHANGES]
+    acted = list(dict.fromkeys([_INTENTS[act.name] for act in changes or performed]))
+    by_calls = acted[0] if len(acted) == 1 else IntentType.MULTI_INTENT if acted else None
+    if answer is None or answer.intent is None:
+        return _Meaning(None if by_calls is None else UserIntent(by_calls, None, _params(by_calls, changes, run)))
+    said = answer.intent
+    is_sound = said is IntentType.MULTI_INTENT or (
+        said not in (IntentType.CONFIRM_YES, IntentType.CONFIRM_NO)
+        and not (said is IntentType.GENERAL_CHAT and performed)
+        and not (changes and said is not by_calls)
+    )
+    try:
+        possible = {"possible_intents": list(answer.possible_intents)} if said is IntentType.AMBIGUOUS else None
+        params = possible or _params(said, changes, run)
+        return _Meaning(UserIntent(said, answer.confidence, params), is_sound)
+    except ValueError:
+        return _Meaning(None if by_calls is None else UserIntent(by_calls), is_sound=False)
+
+
+def _params(intent: IntentType, changes: Sequence[Act], run: Run) -> Json | None:
+    act = next((act for act in changes if _INTENTS[act.name] is intent), None)
+    match intent, act:
+        case IntentType.CREATE_TASK, Act(arguments=given):
+            return {"description": given["description"]}
+        case IntentType.UPDATE_TASK, Act(arguments=given):
+            return {"task_reference": _was(act, run), "new_description": given["description"]}
+        case IntentType.COMPLETE_TASK, Act():
+            return {"task_reference": _was(act, run)}
+        case _:
+            return None
+
+
+def _tool_calls(run: Run, performed: Sequence[Act]) -> tuple[ToolCall, ...]:
+    """The calls as they were made, with the user they were made for."""
+    return tuple(
+        [ToolCall(act.name, {"user_id": run.spec.scope, **act.arguments}, number) for number, act in enumerate(performed, 1)]
+    )
+
+
+def _shown(kind: DecisionType, run: Run, acts: Sequence[Act]) -> tuple[str, ...] | None:
+    """The tasks that the person reads of: a list that they asked for, or those they are to choose from."""
+    performed = {act.name for act in acts if act.was_performed}
+    if kind is DecisionType.ASK_CLARIFICATION:
+        choices = [match.tasks for match in named(message_of(run), tasks_of(run), seen_by(run)) if len(match.tasks) > 1]
+        return tuple([task.id for task in choices[0]]) if choices else None
+    if kind is DecisionType.INVOKE_TOOL and performed == {"list_tasks"}:
+        return tuple([task.id for task in last_list(run)])
+    return None
+
+
+def _recent(acts: Sequence[Act]) -> str | None:
+    """The task that was changed last."""
+    for act in reversed(acts):
+        if act.was_performed and act.result.success and act.name in CHANGES:
+            data = act.result.data
+            return str(data["id"]) if isinstance(data, dict) else str(act.arguments.get("task_id"))
+    return None
+
+
+def _described(act: Act | None, run: Run) -> str:
+    """The task that an act left behind, in its own words."""
+    if act is not None and isinstance(act.result.data, dict):
+        return str(act.result.data.get("description"))
+    return _was(act, run)
+
+
+def _was(act: Act | None, run: Run) -> str:
+    """The task that an act was about, as it was called before."""
+    wanted = None if act is None else act.arguments.get("task_id")
+    return next((task.description for task in tasks_of(run) if task.id == wanted), "this task")
+
+
+def presentable(text: str, run: Run) -> str:
+    """The text without ids, which mean nothing to a person: a task is called by its description."""
+    names = {task.id: f'"{task.description}"' for task in tasks_of(run)}
+    return _UUID.sub(lambda found: names.get(found[0].lower(), "(id)"), text).strip()

@@ -1,0 +1,201 @@
+"""`/v1/chat` and `/v1/decisions`: a person's tasks in plain language, with the conversation kept here or brought along.
+
+Whose tasks they are is the API key's to say: a tenant has one list, and where there is only the default tenant, each key has one.
+The agent is opened by the first request, and lives as long as the server: a task of the server's, `own`, enters and leaves it.
+"""
+
+import re
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from anyio import Event, sleep_forever
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest, MainspringError
+from mainspring.core.items import Json
+from mainspring.core.spec import Caller as SpecCaller
+from mainspring.engine.approvals import APPROVE
+from mainspring.features.responses.request import read
+from mainspring.features.responses.routes import body_of
+from mainspring.http.auth import EXECUTE, Caller, caller_of
+from mainspring.http.faults import Fault, json_response
+from mainspring.http.replies import Replies
+from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
+
+if TYPE_CHECKING:
+    from mainspring_tasks.decision_types import DecisionContext
+
+log = getLogger(__name__)
+
+LOCAL = "local"
+DECISION_ID = "x-decision-id"
+
+
+class Say(Struct):
+    """The body of `POST /v1/chat`. Without a `conversation_id`, it begins a conversation."""
+
+    content: Annotated[str, Meta(min_length=1, max_length=32_000)]
+    conversation_id: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class Said(Struct, frozen=True):
+    """A message of the conversation. `created_at` is null for one that was added by hand."""
+
+    id: str
+    role: str
+    content: str
+    created_at: str | None
+
+
+class Reply(Struct, frozen=True):
+    """The reply, the last messages of the conversation with it, and the decision behind it."""
+
+    conversation_id: str
+    message: Said
+    messages: tuple[Said, ...]
+    decision: Json
+
+
+class Decide(Struct):
+    """The body of `POST /v1/decisions`: a DecisionContext. `user_id` is known by the API key, and may be left out."""
+
+    message: str
+    conversation_id: Annotated[str, Meta(max_length=256)]
+    user_id: str | None = None
+    message_history: tuple[Json, ...] = ()
+    pending_confirmation: Json | None = None
+
+
+class Decision(Struct, frozen=True):
+    """An AgentDecision."""
+
+    decision_type: str
+    tool_calls: tuple[Json, ...]
+    response_text: str | None
+    clarification_question: str | None
+    pending_action: Json | None
+
+
+class ChatRoutes:
+    """Both endpoints. `own` must run as long as they are served."""
+
+    def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
+        self._engine, self._settings = engine, settings
+        self._replies = Replies(engine.store)
+        self._wanted, self._ready = Event(), Event()
+        self._opened: Opened | None = None
+        self._failure = "the server is stopping"
+
+    async def own(self) -> None:
+        """Opens the agent once it is wanted, or tries to again, and closes it when this is cancelled."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._live()
+            except (MainspringError, OSError) as error:
+                log.error("the task agent cannot be opened: %s", error)
+                self._failure = str(error)
+            self._opened, ready = None, self._ready
+            self._wanted, self._ready = Event(), Event()
+            ready.set()
+
+    async def _live(self) -> None:
+        engine = self._engine
+        folder = Path(getattr(engine.store, "path", "mainspring.db")).parent
+        async with opened(
+            self._settings,
+            engine.provider,
+            engine.store,
+            folder,
+            model=engine.model,
+            context_tokens=engine.context_tokens,
+            sinks=engine.sinks,
+            policies=engine.policies,
+            admission=engine.admission,
+            audit=engine.is_audited,
+        ) as self._opened:
+            self._ready.set()
+            await sleep_forever()
+
+    async def chat(self, request: Request) -> HttpResponse:
+        """Says something about one's tasks, in a conversation that is kept here."""
+        raw = await body_of(request)
+        body, caller = read(raw, Say), caller_of(request)
+        person = person_of(caller)
+
+        async def sent() -> HttpResponse:
+            chats = (await self._agent()).chats
+            by = speaker_of(caller)
+            sent = await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by)
+            reply = {
+                "conversation_id": sent.conversation_id,
+                "message": sent.message,
+                "messages": sent.messages,
+                "decision": sent.made.decision,
+            }
+            return json_response(reply, headers={DECISION_ID: sent.made.id})
+
+        return await self._replies.once(request, person, raw, sent)
+
+    async def decide(self, request: Request) -> HttpResponse:
+        """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
+        raw = await body_of(request)
+        context = _context(raw, caller := caller_of(request))
+
+        async def made() -> HttpResponse:
+            made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=speaker_of(caller))
+            return json_response(made.decision, headers={DECISION_ID: made.id})
+
+        return await self._replies.once(request, context.user_id, raw, made)
+
+    async def _agent(self) -> Opened:
+        ready = self._ready
+        self._wanted.set()
+        await ready.wait()
+        if self._opened is None:
+            raise Fault(503, "decisions_unavailable", f"tasks cannot be talked about right now: {self._failure}")
+        return self._opened
+
+
+def person_of(caller: Caller) -> str:
+    """Whose tasks a caller's are: the tenant's, the key's, or those of whoever is at this machine. No two have one name."""
+    if not caller.tenant:
+        return caller.subject or LOCAL
+    is_taken = caller.tenant == LOCAL or caller.tenant.startswith(("key:", "tenant:"))
+    return f"tenant:{caller.tenant}" if is_taken else caller.tenant
+
+
+def speaker_of(caller: Caller) -> SpecCaller:
+    """On whose behalf the agent acts. The scope `decisions` is for the five task tools, and for the yes that a deletion needs."""
+    from mainspring_tasks.decision_types import ALLOWED_TOOLS
+
+    scopes = None if caller.tools is None else (APPROVE, *[f"{EXECUTE}:{name}" for name in sorted(ALLOWED_TOOLS)])
+    return SpecCaller(caller.subject or person_of(caller), scopes)
+
+
+def _context(body: bytes, caller: Caller) -> "DecisionContext":
+    """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
+    from mainspring_tasks.decision_types import DecisionContext
+
+    given = read(body, Decide)
+    person = person_of(caller)
+    if given.user_id not in (None, person):
+        raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")
+    return _converted(given, person, DecisionContext)
+
+
+def _converted(given: Decide, person: str, kind: "type[DecisionContext]") -> "DecisionContext":
+    import msgspec
+
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(given), "user_id": person}, kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        # A rule of the context itself names its field in its sentence.
+        ours = re.match(r"DecisionContext\.(\w+)", message)
+        field = ours[1] if ours is not None else place.strip("`.").partition("[")[0]
+        raise InvalidRequest(message, param=field or "body", code="invalid_value") from None

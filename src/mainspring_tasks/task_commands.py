@@ -1,0 +1,112 @@
+"""`mainspring tasks`: a task list as an MCP server."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mainspring_tasks.server.identity import Identity
+    from mainspring_tasks.server.serve_tasks import Address
+
+app = typer.Typer(name="tasks", help="Everybody's own task list, as an MCP server.")
+
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="What signs and checks tokens; `serve` makes it if missing.", envvar="MAINSPRING_TASKS_SECRET_FILE"
+    ),
+]
+
+
+@app.command()
+def serve(
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Listen there. Default: standard input and output.", show_default=False),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="What keeps the tasks: a file, or postgresql://... Default: tasks.db in your data folder.",
+            envvar="MAINSPRING_TASKS_DATABASE",
+            show_default=False,
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose tasks they are.", envvar="MAINSPRING_TASKS_USER")
+    ] = None,
+    secret_file: SecretFile = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A name that clients may call this server by. Repeatable.")
+    ] = None,
+) -> int:
+    """Serves the tools add_task, list_tasks, update_task, complete_task and delete_task.
+
+    Examples:
+
+        mainspring mcp add tasks -- mainspring tasks serve --user alice
+        mainspring tasks serve --http 127.0.0.1:8100 --secret-file tasks.key
+        mainspring tasks token alice --secret-file tasks.key
+    """
+    import asyncio
+    import logging
+
+    from mainspring_tasks.server.serve_tasks import address, serve_http, serve_stdio
+    from mainspring_tasks.server.task_store import store_of
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    at = None if http is None else address(http, allow_host or ())
+    identity = _identity(user, secret_file, at)
+    store = store_of(database or str(data_folder() / "tasks.db"))
+    return asyncio.run(serve_stdio(store, identity) if at is None else serve_http(store, identity, at))
+
+
+@app.command()
+def token(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose tasks it opens.")],
+    secret_file: SecretFile = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long it is good, as in 30d, 12h, 45m, 2w. Default: for ever.")
+    ] = None,
+) -> int:
+    """Prints a token for a user of a server that has the same secret."""
+    import time
+
+    from mainspring.core.errors import InvalidRequest
+    from mainspring.features.keys.commands import duration
+    from mainspring_tasks.server.identity import secret_in, token
+
+    if secret_file is None:
+        raise InvalidRequest("say which secret signs the token: --secret-file FILE, the same as for `mainspring tasks serve`")
+    expires_at = 0 if expires is None else int(time.time() + duration(expires))
+    print(token(secret_in(secret_file), user, expires_at=expires_at))
+    return 0
+
+
+def _identity(user: str | None, secret_file: Path | None, at: "Address | None") -> "Identity":
+    """Who the user is, by the options. Where that is not clear, the server does not start."""
+    from mainspring.core.errors import InvalidRequest
+    from mainspring_tasks.server.identity import fixed, secret_in, signed
+
+    if user is not None and secret_file is not None:
+        raise InvalidRequest("either everybody is --user NAME, or tokens signed by --secret-file FILE say who it is: give one")
+    if secret_file is not None:
+        if at is None:
+            raise InvalidRequest("tokens are for servers on the network: give --http HOST:PORT as well, or --user NAME instead")
+        return signed(secret_in(secret_file, make=True))
+    if user is None:
+        other = "" if at is None else ", or let tokens say so with --secret-file FILE"
+        raise InvalidRequest(f"say whose tasks they are with --user NAME or MAINSPRING_TASKS_USER{other}", param="user")
+    if at is not None and not at.is_local:
+        told = f"{at.host} can be reached by others, who would all be `{user}`"
+        raise InvalidRequest(f"{told}: give --secret-file FILE instead of --user, or listen at 127.0.0.1", param="http")
+    return fixed(user)
+
+
+def data_folder() -> Path:
+    """Where a person's own files are, unless they say so."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "mainspring"
