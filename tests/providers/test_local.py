@@ -35,8 +35,8 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import Provider
-from mainspring.providers.local.provider import Local, is_available
 from mainspring.providers.local import provider as module
+from mainspring.providers.local.provider import Local, is_available
 from mainspring.providers.local.weights import cache_folder, fetched, source_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
