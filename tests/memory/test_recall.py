@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.memory.world import NOW, a_memory, seen
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.tokens import tokens_of_text
 from mainspring.features.memory import observation_rows as rows
-from mainspring.features.memory.memory import PRUNE_EVERY, Memory, NoMemory
+from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.observation import Observation
 
 CALL = {"tool": "weather", "arguments": '{"city":"Paris"}'}
@@ -206,11 +207,42 @@ async def test_what_is_too_old_or_too_much_is_forgotten(tmp_path: Path) -> None:
     raw.close()
 
 
-async def test_retention_goes_on_while_the_memory_is_open() -> None:
-    async with a_memory(keep_observations=50) as memory:
-        await kept(memory, *[seen(f"fact {n}") for n in range(PRUNE_EVERY)])
-        await memory.capture.flush()
-        assert len(await memory.search("", tenant="", top_k=100)) == 50
+def count(path: Path, tenant: str) -> int:
+    with closing(sqlite3.connect(path)) as raw:
+        found: int = raw.execute("SELECT count(*) FROM observations WHERE tenant = ?", (tenant,)).fetchone()[0]
+        return found
+
+
+async def test_the_bound_of_a_tenant_holds_after_every_record_and_every_flush(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    async with a_memory(path, keep_observations=5) as memory, a_memory(path, keep_observations=5) as other:
+        for number in range(12):
+            await (memory, other)[number % 2].record(seen(f"fact {number}", id=f"r{number}"))
+            assert count(path, "") == min(number + 1, 5)
+        for size in (1, 2, 3, 30):
+            for number in range(size):
+                await memory.capture._keep(seen(f"fact {number} of {size}", id=f"k{size}.{number}"))
+            await memory.capture.flush()
+            assert count(path, "") == 5
+        newest = [each.citation for each in await memory.search("", tenant="", top_k=100)]
+        assert newest == [f"k30.{number}" for number in range(29, 24, -1)]
+
+
+async def test_a_file_of_the_first_version_is_bound_too(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    async with a_memory(path) as memory:
+        await kept(memory, *[seen(f"fact {number}", id=f"{number}") for number in range(8)])
+    with closing(sqlite3.connect(path)) as raw, raw:
+        for statement in (
+            "DROP TRIGGER observation_counted",
+            "DROP TRIGGER observation_discounted",
+            "DROP TABLE observation_counts",
+            "UPDATE memory SET version = 1",
+        ):
+            raw.execute(statement)
+    async with a_memory(path, keep_observations=5) as memory:
+        await memory.record(seen("fact 8", id="8"))
+        assert [each.citation for each in await memory.search("", tenant="")] == ["8", "7", "6", "5", "4"]
 
 
 async def test_forgetting_takes_one_session_or_one_tenant_and_nothing_comes_back() -> None:
@@ -256,7 +288,7 @@ async def test_what_somebody_records_is_kept_or_refused(tmp_path: Path) -> None:
 async def test_a_tenant_that_says_much_does_not_displace_another() -> None:
     async with a_memory(keep_observations=50) as memory:
         await kept(memory, *[seen(f"mine {n}", tenant="a") for n in range(40)])
-        await kept(memory, *[seen(f"theirs {n}", tenant="b") for n in range(PRUNE_EVERY)])
+        await kept(memory, *[seen(f"theirs {n}", tenant="b") for n in range(120)])
         await memory.capture.flush()
         assert len(await memory.search("", tenant="a", top_k=100)) == 40
         assert len(await memory.search("", tenant="b", top_k=100)) == 50

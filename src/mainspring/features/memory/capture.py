@@ -24,7 +24,7 @@ from mainspring.core.items import FunctionCall, Json, Message, Refusal, flaw, te
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact
-from mainspring.features.memory.observation_rows import Whose
+from mainspring.features.memory.observation_rows import Added, Whose
 from mainspring.features.memory.observation_store import Shelf
 
 log = getLogger(__name__)
@@ -39,19 +39,19 @@ MOST_PRIVATE: Final = 1_000
 class ObservationCapture:
     """A `Sink` that remembers what runs say and do. Works between `start` and `stop`.
 
-    `written` is awaited after each batch, with the number of observations in it that are new. Private observations are in
+    `written` is awaited after each batch, with what it added and displaced. Private observations are in
     `buffered`, the newest of them, and nowhere else.
     """
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(self, shelf: Shelf, redact: Redact, written: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, shelf: Shelf, redact: Redact, written: Callable[[Added], Awaitable[None]]) -> None:
         self._shelf = shelf
         self._cleaner = Cleaner(redact)
         self._written = written
         self._pending: list[Observation] = []
         self._unwritten: list[Observation] = []
-        self._recorded = 0
+        self._recorded: list[Added] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted, self._hurry = asyncio.Event(), asyncio.Event()
         self._is_writing = False
@@ -75,11 +75,11 @@ class ObservationCapture:
             return seen.id
         kept = await to_thread.run_sync(partial(_cleaned, self._cleaner, [seen]))
         added = await self._shelf.add(kept)
-        if not added and not await self._shelf.load([seen.id], Whose(seen.tenant)):
+        if not added.count and not await self._shelf.load([seen.id], Whose(seen.tenant)):
             told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
             raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
         # Whoever waits for what is new is told with the next batch, lest they be told of each.
-        self._recorded += added
+        self._recorded.append(added)
         self._wanted.set()
         return seen.id
 
@@ -154,10 +154,12 @@ class ObservationCapture:
         """What cannot be written is logged, and tried again with what follows it; of too much, the oldest is lost."""
         batch = [*self._unwritten, *await to_thread.run_sync(partial(_cleaned, self._cleaner, seen))]
         try:
-            count = await self._shelf.add(batch) if batch else 0
+            if batch:
+                self._recorded.append(await self._shelf.add(batch))
             self._unwritten = []
-            recorded, self._recorded = self._recorded, 0
-            await self._written(count + recorded)
+            recorded, self._recorded = self._recorded, []
+            gone = [id for added in recorded for id in added.gone]
+            await self._written(Added(sum([added.count for added in recorded]), tuple(gone)))
         except StoreError as error:
             self._unwritten = batch[-MOST_PENDING:]
             lost = len(batch) - len(self._unwritten)

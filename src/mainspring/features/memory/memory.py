@@ -13,7 +13,7 @@ from mainspring.core.spec import RunSpec
 from mainspring.features.memory.capture import ObservationCapture, Retell, session_of
 from mainspring.features.memory.embedding import PAUSE, Embedder, Embedding
 from mainspring.features.memory.observation import Observation, Redact, plain
-from mainspring.features.memory.observation_rows import Whose
+from mainspring.features.memory.observation_rows import Added, Whose
 from mainspring.features.memory.observation_store import Clock, Shelf
 from mainspring.features.memory.recall import TOP_K, Level, Meaning, ProgressiveRecall, Recalled
 from mainspring.features.memory.vectors import Vectors, check_installed
@@ -54,10 +54,10 @@ class Memory:
             raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
         if embedder is not None:
             check_installed()
-        self._shelf = Shelf(path, clock)
+        self._shelf = Shelf(path, keep_observations, clock)
         self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
         self._embedder, self._embedding_pause = embedder, embedding_pause
-        self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
+        self._keep_seconds = keep_days * DAY
         self._embedding: Embedding | None = None
         self._embeds: asyncio.Task[None] | None = None
         self._has_vectors = self._has_remains = False
@@ -204,17 +204,19 @@ class Memory:
         if self._embedding is not None:
             await self._embedding.catch_up()
 
-    async def _written(self, count: int) -> None:
+    async def _written(self, added: Added) -> None:
         if self._embedding is not None:
             self._embedding.wake()
-        self._since_pruned += count
+        if self._has_vectors:
+            await self._vectors.remove(added.gone)
+        self._since_pruned += added.count
         if self._since_pruned >= PRUNE_EVERY or self._clock() - self._pruned_at >= PRUNE_SECONDS:
             await self._prune()
 
     async def _prune(self) -> None:
         self._since_pruned, self._pruned_at = 0, self._clock()
         await self._shelf.enter(self._token)
-        while gone := await self._shelf.prune(self._keep_seconds, self._keep_observations):
+        while gone := await self._shelf.prune(self._keep_seconds):
             if self._has_vectors:
                 await self._vectors.remove(gone)
         await self._purge()

@@ -8,7 +8,7 @@ more counts only where no rarer one fits, and then the newest matches are the be
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,7 @@ from mainspring.features.memory.observation import RUN, Observation
 
 # The mark of the store's files: memory and runs share one, whoever creates it.
 APPLICATION_ID: Final = 0x4D73_7072
-VERSION: Final = 1
+VERSION: Final = 2
 LOCK_SECONDS: Final = 10.0
 COMMON: Final = 1_000
 MOST_TERMS: Final = 24
@@ -83,6 +83,22 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
+# Version 2. Triggers keep the counts right whichever process writes, so no flush has to count the rows of its tenants.
+_COUNTS = (
+    "CREATE TABLE observation_counts (tenant TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO observation_counts SELECT tenant, count(*) FROM observations GROUP BY tenant",
+    """
+    CREATE TRIGGER observation_counted AFTER INSERT ON observations BEGIN
+        INSERT INTO observation_counts VALUES (new.tenant, 1) ON CONFLICT (tenant) DO UPDATE SET count = count + 1;
+    END
+    """,
+    """
+    CREATE TRIGGER observation_discounted AFTER DELETE ON observations BEGIN
+        UPDATE observation_counts SET count = count - 1 WHERE tenant = old.tenant;
+        DELETE FROM observation_counts WHERE tenant = old.tenant AND count = 0;
+    END
+    """,
+)
 
 
 class Whose(Struct, frozen=True):
@@ -127,8 +143,11 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     with transaction(connection):
         for statement in _SCHEMA:
             connection.execute(statement)
-        connection.execute("INSERT INTO memory SELECT ? WHERE NOT EXISTS (SELECT 1 FROM memory)", (VERSION,))
+        connection.execute("INSERT INTO memory SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM memory)")
         found = connection.execute("SELECT version FROM memory").fetchone()[0]
+        if found < VERSION:
+            for statement in (*_COUNTS, f"UPDATE memory SET version = {VERSION}"):
+                connection.execute(statement)
         if found > VERSION:
             raise StoreError(
                 f"the memory in {path} was written by a newer Mainspring (version {found}, this one knows {VERSION})"
@@ -165,10 +184,27 @@ def stay_alone(connection: sqlite3.Connection, token: str) -> None:
         connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
 
 
-def add(connection: sqlite3.Connection, seen: Iterable[Observation]) -> int:
-    """Keeps what is not there yet, and was not forgotten; returns how many that were."""
+class Added(Struct, frozen=True):
+    """How many observations were new, and the ids of the older ones that had to go for them."""
+
+    count: int
+    gone: tuple[str, ...] = ()
+
+
+def add(connection: sqlite3.Connection, seen: Sequence[Observation], most: int) -> Added:
+    """Keeps what is not there yet and was not forgotten, and of each tenant no more than the newest `most`."""
     with transaction(connection):
-        return connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
+        count = connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
+        gone = [id for tenant in {each.tenant for each in seen} for id in _remove_excess(connection, tenant, most)]
+        return Added(count, tuple(gone))
+
+
+def _remove_excess(connection: sqlite3.Connection, tenant: str, most: int, limit: int = -1) -> list[str]:
+    found = connection.execute("SELECT count - ? FROM observation_counts WHERE tenant = ?", (most, tenant)).fetchone()
+    if found is None or found[0] <= 0:
+        return []
+    excess = found[0] if limit < 0 else min(found[0], limit)
+    return _remove(connection, "tenant = ? ORDER BY number LIMIT ?", (tenant, excess))
 
 
 _ADD = """
@@ -331,17 +367,15 @@ def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]
     with transaction(connection):
         # What is as old as that would not be kept anyway.
         connection.execute("DELETE FROM observations_forgotten WHERE upto < ?", (before,))
-        if gone := _removed(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
+        if gone := _remove(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
             return gone
-        crowded = connection.execute(
-            "SELECT tenant, count(*) - :most FROM observations GROUP BY tenant HAVING count(*) > :most LIMIT 1", {"most": most}
-        )
-        for tenant, excess in crowded.fetchall():
-            return _removed(connection, "tenant = ? ORDER BY number LIMIT ?", (tenant, min(excess, AT_ONCE)))
+        crowded = connection.execute("SELECT tenant FROM observation_counts WHERE count > ? LIMIT 1", (most,)).fetchone()
+        if crowded is not None:
+            return _remove_excess(connection, crowded[0], most, AT_ONCE)
     return []
 
 
-def _removed(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
+def _remove(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
     chosen = f"SELECT number FROM observations WHERE {which}"
     rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", values)
     return [id for (id,) in rows.fetchall()]

@@ -14,7 +14,7 @@ from anyio import CapacityLimiter, to_thread
 from mainspring.core.errors import StoreError
 from mainspring.features.memory import observation_rows as rows
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.features.memory.observation_rows import Added, Hit, Whose
 
 log = getLogger(__name__)
 
@@ -30,11 +30,12 @@ async def in_thread(work: Callable[[], T], turns: CapacityLimiter) -> T:
 class Shelf:
     """Observations in a file, or in memory without one. Everything raises `StoreError` when the file cannot be used.
 
-    One piece of work at a time: SQLite is asked in threads, which take turns with the one connection.
+    No tenant ever has more than `most` of them. One thread at a time works with the one connection.
     """
 
-    def __init__(self, path: Path | None, clock: Clock = time.time) -> None:
+    def __init__(self, path: Path | None, most: int, clock: Clock = time.time) -> None:
         self.path = path
+        self._most = most
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._turns = CapacityLimiter(1)
@@ -66,9 +67,9 @@ class Shelf:
         """Forgets the others. Those that live come back by `enter`."""
         await self._ask(partial(rows.stay_alone, token=token))
 
-    async def add(self, seen: Sequence[Observation]) -> int:
-        """Durable when it returns. What is there already, or was forgotten, stays so; returns how much was new."""
-        return await self._ask(partial(rows.add, seen=seen))
+    async def add(self, seen: Sequence[Observation]) -> Added:
+        """Durable when it returns. What is there already, or was forgotten, stays so; the tenant's oldest make room."""
+        return await self._ask(partial(rows.add, seen=seen, most=self._most))
 
     async def fitting(self, query: str, whose: Whose, limit: int) -> list[Hit]:
         return await self._ask(partial(rows.fitting, query=query, whose=whose, limit=limit, now=self._clock()))
@@ -85,8 +86,8 @@ class Shelf:
     async def purge(self) -> None:
         await self._ask(rows.purge)
 
-    async def prune(self, seconds: float, most: int) -> list[str]:
-        return await self._ask(partial(rows.prune, before=self._clock() - seconds, most=most))
+    async def prune(self, seconds: float) -> list[str]:
+        return await self._ask(partial(rows.prune, before=self._clock() - seconds, most=self._most))
 
     async def to_embed(self, limit: int) -> list[Observation]:
         return await self._ask(partial(rows.to_embed, limit=limit))
