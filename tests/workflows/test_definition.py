@@ -7,7 +7,7 @@ import pytest
 from tests.workflows.world import defined, written
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound
-from mainspring.definitions.reader import MOST_NODES, Written
+from mainspring.definitions.reader import MOST_NODES, parse_yaml
 from mainspring.features.workflows.graph import after_in, levels
 from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, given_inputs, parse
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
@@ -47,7 +47,7 @@ def one(step: str) -> str:
 
 def test_every_mistake_of_form_is_told_with_its_line() -> None:
     assert problems(WRONG) == [
-        "flow.yaml:3: `type`: it cannot be `text`; known: `any`, `array`, `boolean`, `integer`, `number`, `object`, `string`",
+        "flow.yaml:3: `type`: it cannot be `text`; known: `string`, `number`, `integer`, `boolean`, `array`, `object`, `any`",
         "flow.yaml:4: `mode`: it cannot be `paralel`; did you mean `parallel`?",
         "flow.yaml:4: `parallel_limit`: Expected `int` <= 32",
         "flow.yaml:4: `timeout`: Expected `float` >= 60.0",
@@ -180,7 +180,7 @@ def test_aliases_that_multiply_are_stopped() -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)])
     with pytest.raises(InvalidRequest, match=f"stands for more than {MOST_NODES} values"):
-        Written(Path("bomb.yaml"), bomb)
+        parse_yaml(Path("bomb.yaml"), bomb)
 
 
 INPUTS = """\

@@ -23,7 +23,8 @@ from msgspec.structs import force_setattr
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Charter
-from mainspring.definitions.reader import Written, hint, read_text
+from mainspring.definitions.parsed_file import ParsedFile, hint, plain
+from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring.features.governance.domains import check_domain
 from mainspring.features.governance.patterns import Rules
 
@@ -168,12 +169,12 @@ def read_definition(file: Path) -> AgentDefinition:
 
 def parse_definition(text: str, file: Path) -> AgentDefinition:
     """The agent that this text defines. Raises as `read_definition` does; `file` is named in mistakes, and says YAML or JSON."""
-    written = Written(file, text)
-    definition = written.made(AgentDefinition)
-    _check_names(written)
+    parsed = parse_yaml(file, text)
+    definition = parsed.convert(AgentDefinition)
+    _check_names(parsed)
     if definition is not None:
-        _check(definition, written)
-    written.check()
+        _check(definition, parsed)
+    parsed.raise_problems()
     assert definition is not None
     return definition
 
@@ -212,72 +213,72 @@ def _domains(given: bool | str | tuple[str, ...] | None) -> tuple[str, ...] | No
     return (EVERYTHING,) if listed is not None and {"all", EVERYTHING} & set(listed) else listed
 
 
-def _check_names(written: Written) -> None:
+def _check_names(parsed: ParsedFile) -> None:
     """Finds names that are none, also where something else is wrong with the definition."""
-    given = written.value if isinstance(written.value, dict) else {}
+    given = value if isinstance(value := plain(parsed.root), dict) else {}
     for field, pattern, problem in (
         ("name", _NAME, "cannot name an agent; use 2 to 64 lower-case letters, digits and hyphens, a letter first"),
         ("version", _VERSION, "is no version; write three numbers, as in `1.0.0`"),
         ("agent_id", _AGENT_ID, "is no agent id; write one like `AGT-001`"),
     ):
         if isinstance(value := given.get(field), str) and not pattern.fullmatch(value):
-            written.fault((field,), f"`{value}` {problem}")
+            parsed.add_problem((field,), f"`{value}` {problem}")
 
 
-def _check(definition: AgentDefinition, written: Written) -> None:
+def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:
     """Finds what types alone do not tell."""
     for index, capability in enumerate(definition.spec_capabilities):
         if capability not in SPEC_CAPABILITIES:
             told = hint(capability, tuple(SPEC_CAPABILITIES))
-            written.fault(("spec_capabilities", index), f"there is no spec capability `{capability}`; {told}")
+            parsed.add_problem(("spec_capabilities", index), f"there is no spec capability `{capability}`; {told}")
     for group in ("inputs", "outputs"):
         for name, parameter in getattr(definition, group).items():
-            _check_parameter(group, name, parameter, written)
+            _check_parameter(group, name, parameter, parsed)
     for index, dependency in enumerate(definition.dependencies):
         if dependency.agent == definition.name:
-            written.fault(("dependencies", index), "an agent cannot call itself; take this dependency out")
+            parsed.add_problem(("dependencies", index), "an agent cannot call itself; take this dependency out")
         if dependency.agent in [each.agent for each in definition.dependencies[:index]]:
-            written.fault(("dependencies", index), f"`{dependency.agent}` is there twice; keep one of them")
+            parsed.add_problem(("dependencies", index), f"`{dependency.agent}` is there twice; keep one of them")
         if len(dependency.agent) > MOST_TOOL_NAME:
             told = f"`{dependency.agent}` has more than {MOST_TOOL_NAME} characters, so it cannot be called; rename it"
-            written.fault(("dependencies", index), told)
+            parsed.add_problem(("dependencies", index), told)
     for name in SLOT.findall(definition.prompts.user):
         if name not in definition.inputs:
             told = f"`{{{{ {name} }}}}` stands for no input; {hint(name, tuple(definition.inputs))}"
-            written.fault(("prompts", "user"), told)
+            parsed.add_problem(("prompts", "user"), told)
     for other in _BRACES.findall(SLOT.sub("", definition.prompts.user)):
         told = f"`{other[:80]}` is nothing that could be filled in; write `{{{{ name }}}}` with the name of an input"
-        written.fault(("prompts", "user"), told)
-    _check_governance(definition.governance, written)
+        parsed.add_problem(("prompts", "user"), told)
+    _check_governance(definition.governance, parsed)
 
 
-def _check_parameter(group: str, name: str, parameter: Parameter, written: Written) -> None:
+def _check_parameter(group: str, name: str, parameter: Parameter, parsed: ParsedFile) -> None:
     place = (group, name)
     if not _FIELD.fullmatch(name):
-        written.fault(place, f"`{name}` cannot name a field; use up to 64 letters, digits, `_` and `-`")
+        parsed.add_problem(place, f"`{name}` cannot name a field; use up to 64 letters, digits, `_` and `-`")
     for value in parameter.enum or ():
         if not fits(value, parameter.type):
-            written.fault((*place, "enum"), f"`{value}` in the enum of `{name}` is no {parameter.type}")
+            parsed.add_problem((*place, "enum"), f"`{value}` in the enum of `{name}` is no {parameter.type}")
     if parameter.enum == ():
-        written.fault((*place, "enum"), f"the enum of `{name}` allows nothing; name values, or leave it out")
+        parsed.add_problem((*place, "enum"), f"the enum of `{name}` allows nothing; name values, or leave it out")
     if parameter.default is UNSET:
         return
     if parameter.required:
-        written.fault((*place, "default"), f"`{name}` is required, so its default is never used; drop one of the two")
+        parsed.add_problem((*place, "default"), f"`{name}` is required, so its default is never used; drop one of the two")
     if not fits(parameter.default, parameter.type) or (parameter.enum and parameter.default not in parameter.enum):
-        written.fault((*place, "default"), f"the default of `{name}` is not a value that it may have")
+        parsed.add_problem((*place, "default"), f"the default of `{name}` is not a value that it may have")
 
 
-def _check_governance(governance: Governance, written: Written) -> None:
+def _check_governance(governance: Governance, parsed: ParsedFile) -> None:
     for path in _listed(governance.scope) or ():
         if any(sign.isspace() for sign in path) or path.startswith("~") or ".." in path.split("/"):
             told = f"`{path[:80]}` is no path; name files and folders, as in `src/**`, and put words into `description`"
-            written.fault(("governance", "scope"), told)
+            parsed.add_problem(("governance", "scope"), told)
     for domain in _domains(governance.network) or ():
         try:
             check_domain(domain if domain != EVERYTHING else "example.com")
         except InvalidRequest as error:
-            written.fault(("governance", "network"), f"{error.message}; or write `none` or `all`")
+            parsed.add_problem(("governance", "network"), f"{error.message}; or write `none` or `all`")
     for field, choices in (
         ("approval_required", dict.fromkeys(governance.approval_required, "ask")),
         ("tool_policies", governance.tool_policies),
@@ -285,7 +286,7 @@ def _check_governance(governance: Governance, written: Written) -> None:
         try:
             Rules.of(choices)  # type: ignore[arg-type]
         except InvalidRequest as error:
-            written.fault(("governance", field), error.message)
+            parsed.add_problem(("governance", field), error.message)
 
 
 def fits(value: object, kind: Kind) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.errors import InvalidInputs
 from mainspring.core.items import Json
-from mainspring.definitions.reader import hint
+from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import SLOT, AgentDefinition, Kind, Parameter, fits
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
 from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
-from mainspring.definitions.reader import hint
+from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import TOOL_PREFIX, AgentDefinition, charter
 from mainspring.features.agents.agent_inputs import schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt

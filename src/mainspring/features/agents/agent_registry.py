@@ -16,7 +16,8 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.definitions.reader import SUFFIXES, hint
+from mainspring.definitions.parsed_file import hint
+from mainspring.definitions.reader import SUFFIXES
 from mainspring.features.agents.agent_definition import AgentDefinition, read_definition
 
 log = getLogger(__name__)

@@ -16,7 +16,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
 from mainspring.core.spec import Conversation, RunSpec, ToolChoice, spec_for
-from mainspring.definitions.reader import hint
+from mainspring.definitions.parsed_file import hint
 from mainspring.http import client_tools as forms
 from mainspring.http.client_tools import understood
 from mainspring.http.hosted_calls import unmerged

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.definitions.reader import Place, Written, hint
+from mainspring.definitions.parsed_file import ParsedFile, Place, hint
 from mainspring.features.workflows.expressions import read_by, read_by_expression
 from mainspring.features.workflows.graph import EXPRESSIONS, cycle_in, needs, order_of, reads
 from mainspring.features.workflows.workflow_definition import (
@@ -27,32 +27,32 @@ from mainspring.tools.schema import compiled
 _VARIABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
-def check(workflow: Workflow, written: Written) -> None:
-    """Finds what is wrong with a definition that has the right form; `written` is told."""
-    _Check(workflow, written).run()
+def check(workflow: Workflow, parsed: ParsedFile) -> None:
+    """Finds what is wrong with a definition that has the right form; `parsed` is told."""
+    _Check(workflow, parsed).run()
 
 
 class _Check:
-    def __init__(self, workflow: Workflow, written: Written) -> None:
+    def __init__(self, workflow: Workflow, parsed: ParsedFile) -> None:
         self._workflow = workflow
-        self._written = written
+        self._parsed = parsed
         self._ids = [step.id for step in every_step(workflow.steps)]
 
     def run(self) -> None:
         if not self._workflow.steps:
-            self._written.fault(("steps",), "a workflow needs at least one step")
+            self._parsed.add_problem(("steps",), "a workflow needs at least one step")
         for name, parameter in self._workflow.inputs.items():
             if parameter.default is not None and (why := flaw(parameter, parameter.default)) is not None:
-                self._written.fault(("inputs", name, "default"), f"the default of `{name}` {why}")
+                self._parsed.add_problem(("inputs", name, "default"), f"the default of `{name}` {why}")
         for name, value in self._workflow.outputs.items():
             self._reading(("outputs", name), value, NAMES[:2])
         seen: set[str] = set()
         for step, place in _placed(self._workflow.steps, ("steps",)):
             if step.id in seen:
-                self._written.fault((*place, "id"), f"there is a step `{step.id}` already; give each its own id")
+                self._parsed.add_problem((*place, "id"), f"there is a step `{step.id}` already; give each its own id")
             seen.add(step.id)
             self._step(step, place)
-        if not self._written.problems:
+        if not self._parsed.problems:
             self._order(self._workflow.steps, ("steps",), self._workflow.execution.mode)
 
     def _step(self, step: Step, place: Place) -> None:
@@ -61,9 +61,9 @@ class _Check:
             self._reading((*place, key), value, names, is_bare=key in EXPRESSIONS)
         for needed in step.depends_on:
             if needed not in self._ids:
-                self._written.fault((*place, "depends_on"), f"there is no step `{needed}`; {hint(needed, self._ids)}")
+                self._parsed.add_problem((*place, "depends_on"), f"there is no step `{needed}`; {hint(needed, self._ids)}")
         if isinstance(step, Group) and step.retry.max_attempts > 1:
-            self._written.fault((*place, "retry"), "a group of steps is not tried again as a whole; let its steps retry")
+            self._parsed.add_problem((*place, "retry"), "a group of steps is not tried again as a whole; let its steps retry")
         self._kind(step, place)
 
     def _kind(self, step: Step, place: Place) -> None:
@@ -71,54 +71,54 @@ class _Check:
             case RunCommand():
                 if "{{" in step.command:
                     told = 'a command is not put together from values; pass them as `inputs` and write "$name" in the command'
-                    self._written.fault((*place, "command"), told)
+                    self._parsed.add_problem((*place, "command"), told)
                 for name in step.inputs:
                     if not _VARIABLE.fullmatch(name):
                         told = f"the input `{name}` becomes a variable of the shell; use small letters, digits and `_`"
-                        self._written.fault((*place, "inputs", name), told)
+                        self._parsed.add_problem((*place, "inputs", name), told)
             case Validate():
                 self._validate(step, place)
             case Wait() if (step.seconds is None) == (step.until is None):
-                self._written.fault(place, "`wait` takes either `seconds` or `until`")
+                self._parsed.add_problem(place, "`wait` takes either `seconds` or `until`")
             case Conditional() if not step.then and not step.otherwise:
-                self._written.fault(place, "`conditional` needs steps under `then` or `else`")
+                self._parsed.add_problem(place, "`conditional` needs steps under `then` or `else`")
             case HttpRequest(method="GET" | "HEAD", body=body) if body is not None:
-                self._written.fault((*place, "body"), f"a {step.method} request has no body; use POST, or leave it out")
+                self._parsed.add_problem((*place, "body"), f"a {step.method} request has no body; use POST, or leave it out")
             case _:
                 pass
 
     def _validate(self, step: Validate, place: Place) -> None:
         if step.schema is None and step.expression is None:
-            self._written.fault(place, "`validate` needs a `schema` or an `expression`")
+            self._parsed.add_problem(place, "`validate` needs a `schema` or an `expression`")
         if step.schema is not None:
             try:
                 compiled(step.schema)
             except ValueError as error:
-                self._written.fault((*place, "schema"), f"this is no JSON Schema: {error}")
+                self._parsed.add_problem((*place, "schema"), f"this is no JSON Schema: {error}")
 
     def _reading(self, place: Place, value: object, names: Sequence[str], *, is_bare: bool = False) -> None:
         try:
             reading = read_by_expression(str(value)) if is_bare else read_by(value)
         except InvalidRequest as error:
-            self._written.fault(place, error.message)
+            self._parsed.add_problem(place, error.message)
             return
         for name in sorted(reading.names - {*names, "range"}):
-            self._written.fault(place, f"`{name}` is not known here; {hint(name, names)}")
+            self._parsed.add_problem(place, f"`{name}` is not known here; {hint(name, names)}")
         for id in sorted(reading.steps - set(self._ids)):
             # `steps.my-step` is a subtraction.
             cut = next((each for each in self._ids if each.startswith(f"{id}-")), None)
             meant = hint(id, self._ids) if cut is None else f"for one with a hyphen write `steps['{cut}']`"
-            self._written.fault(place, f"there is no step `{id}`; {meant}")
+            self._parsed.add_problem(place, f"there is no step `{id}`; {meant}")
 
     def _order(self, steps: tuple[Step, ...], place: Place, mode: str, around: tuple[str, ...] = ()) -> None:
         """The order in which steps of one group can be carried out; `around` are those that they are inside of."""
         after = order_of(steps)
         for index, step in enumerate(steps):
             for id in sorted(needs(step).intersection(around)):
-                self._written.fault((*place, index), f"`{step.id}` is inside of `{id}` and cannot wait for it")
+                self._parsed.add_problem((*place, index), f"`{step.id}` is inside of `{id}` and cannot wait for it")
         if (cycle := cycle_in(after)) is not None:
             first = next(index for index, step in enumerate(steps) if step.id == cycle[0])
-            self._written.fault((*place, first), f"these steps wait for each other: {' -> '.join([*cycle, cycle[0]])}")
+            self._parsed.add_problem((*place, first), f"these steps wait for each other: {' -> '.join([*cycle, cycle[0]])}")
         elif mode != "dependency-aware":
             self._keeps_to(steps, place, mode)
         for index, step in enumerate(steps):
@@ -133,9 +133,9 @@ class _Check:
             for needed in sorted(after[step.id]):
                 if mode == "parallel":
                     told = f"`{step.id}` needs `{needed}`, but all steps here run at once; use the mode dependency-aware"
-                    self._written.fault((*place, index), told)
+                    self._parsed.add_problem((*place, index), told)
                 elif needed not in seen:
-                    self._written.fault((*place, index), f"`{step.id}` needs `{needed}`, which comes later; move it up")
+                    self._parsed.add_problem((*place, index), f"`{step.id}` needs `{needed}`, which comes later; move it up")
             seen.add(step.id)
 
 

@@ -26,7 +26,8 @@ from msgspec import Meta, Struct, field
 
 from mainspring.core.errors import InvalidInputs
 from mainspring.core.items import Json
-from mainspring.definitions.reader import Written, hint
+from mainspring.definitions.parsed_file import hint
+from mainspring.definitions.reader import parse_yaml
 
 MOST_NESTING: Final = 10
 LONGEST_WAIT: Final = 300.0
@@ -173,11 +174,11 @@ def parse(file: Path, text: str) -> Workflow:
     """The workflow that a text defines. Raises `InvalidRequest` with every mistake, each by file and line."""
     from mainspring.features.workflows.checks import check
 
-    written = Written(file, text)
-    made = written.made(Workflow)
+    parsed = parse_yaml(file, text)
+    made = parsed.convert(Workflow)
     if made is not None:
-        check(made, written)
-    written.check()
+        check(made, parsed)
+    parsed.raise_problems()
     assert made is not None  # what is wrong with it has been raised
     return made
 

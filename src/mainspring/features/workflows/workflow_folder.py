@@ -10,7 +10,8 @@ from logging import getLogger
 from pathlib import Path
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.definitions.reader import files_in, hint, read_text
+from mainspring.definitions.parsed_file import hint
+from mainspring.definitions.reader import files_in, read_text
 from mainspring.features.workflows.workflow_definition import MOST_NESTING, SubWorkflow, Workflow, every_step, parse
 
 log = getLogger(__name__)

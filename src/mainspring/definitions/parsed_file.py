@@ -1,0 +1,223 @@
+"""The values of a file with their lines, converted to structs: every mistake is told by file and line, all of them at once.
+
+    parsed = parse_yaml(file, text)
+    agent = parsed.convert(AgentDefinition)
+    if agent is not None and agent.name in taken:
+        parsed.add_problem(("name",), f"`{agent.name}` is taken; choose another")
+    parsed.raise_problems()
+
+Theory of operation. Whoever knows a format (YAML, JSON, TOML) makes a tree of `Node`s out of a text. A struct is converted field
+by field, so that one mistake does not hide the next.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+
+from mainspring.core.errors import InvalidRequest
+
+MOST_PROBLEMS: Final = 20
+
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead from the whole of a file to a value."""
+
+T = TypeVar("T")
+
+
+class Node(Struct, frozen=True):
+    """A value and the line of its key, or else its own. `value` is a scalar, a list of nodes, or a dict of nodes by key."""
+
+    value: object
+    line: int = 1
+
+
+class Problem(Struct, frozen=True, order=True):
+    line: int
+    message: str
+
+
+class ParsedFile:
+    """What a file holds, and all that is wrong with it."""
+
+    def __init__(self, file: Path, root: Node, problems: Iterable[Problem] = ()) -> None:
+        self.file = file
+        self.root = root
+        self.problems: list[Problem] = list(problems)
+
+    def find_line(self, place: Place) -> int:
+        """The line of the key or element that a place leads to, or as far as it leads."""
+        node = self.root
+        for step in place:
+            inner = _child(node, step)
+            if inner is None:
+                break
+            node = inner
+        return node.line
+
+    def add_problem(self, place: Place, message: str) -> None:
+        self.problems.append(Problem(self.find_line(place), message))
+
+    def convert(self, kind: type[T]) -> T | None:
+        """The value as this type. If something is wrong with it, adds every problem and returns None."""
+        count = len(self.problems)
+        value: T = self._convert(kind, self.root, ())
+        return value if len(self.problems) == count else None
+
+    def raise_problems(self) -> None:
+        """Raises `InvalidRequest` with every problem, in the order of their lines, up to twenty."""
+        if self.problems:
+            told = sorted(set(self.problems))[:MOST_PROBLEMS]
+            raise InvalidRequest("; ".join([f"{self.file}:{problem.line}: {problem.message}" for problem in told]))
+
+    def _convert(self, kind: Any, node: Node, place: Place) -> Any:
+        """The value as that type; None stands for one with problems."""
+        if kind is Any or kind is object:
+            return plain(node)
+        match node.value:
+            case dict() as inner:
+                if structs := [each for each in _alternatives(kind) if _is_struct(each)]:
+                    return self._convert_struct(structs, inner, place)
+                for each in _alternatives(kind):
+                    if get_origin(each) is dict and get_args(each)[0] is str:
+                        value, count = get_args(each)[1], len(self.problems)
+                        made = {name: self._convert(value, part, (*place, name)) for name, part in inner.items()}
+                        return self._convert_plain(kind, made, place) if len(self.problems) == count else None
+            case list() as inner:
+                for each in _alternatives(kind):
+                    if _is_sequence(each):
+                        value, count = get_args(each)[0], len(self.problems)
+                        parts = [self._convert(value, part, (*place, index)) for index, part in enumerate(inner)]
+                        return self._convert_plain(kind, parts, place) if len(self.problems) == count else None
+            case _:
+                pass
+        return self._convert_plain(kind, plain(node), place)
+
+    def _convert_struct(self, structs: Sequence[Any], inner: Mapping[str, Node], place: Place) -> Any:
+        tag = structs[0].__struct_config__.tag_field
+        said = inner[tag].value if tag in inner else None
+        kind = next((each for each in structs if tag is None or each.__struct_config__.tag == said), None)
+        if kind is None:
+            told = f"`{tag}` is missing" if said is None else f"unknown {tag} `{said}`"
+            tags = [str(each.__struct_config__.tag) for each in structs]
+            self.add_problem((*place, tag), f"{told}; {hint(str(said), tags)}")
+            return None
+        count, known = len(self.problems), _fields(kind)
+        for name in inner:
+            if name not in known and name != tag:
+                self.add_problem((*place, name), f"unknown key `{name}`; {hint(name, (*([tag] if tag else ()), *known))}")
+        values: dict[str, Any] = {}
+        for name, field in known.items():
+            if name in inner:
+                values[field.name] = self._convert(field.type, inner[name], (*place, name))
+            elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
+                self.add_problem(place, f"`{name}` is missing")
+        if len(self.problems) > count:
+            return None
+        try:
+            return kind(**values)
+        except (TypeError, ValueError) as error:  # a struct may check itself
+            self.add_problem(place, str(error))
+            return None
+
+    def _convert_plain(self, kind: Any, value: object, place: Place) -> Any:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            told = str(error).partition(" - at `")[0]
+            if isinstance(value, str) and (known := _choices(kind)):
+                told = f"it cannot be {_name(value)}; {hint(value, known)}"
+            elif not place:
+                told = f"{_name_shape(kind)} is needed here, not {_name(value)}"
+            names = [step for step in place if isinstance(step, str)]
+            self.add_problem(place, f"`{names[-1]}`: {told}" if names else told)
+            return None
+
+
+def plain(node: Node) -> Any:
+    """The node's value without lines: scalars, lists and dicts."""
+    match node.value:
+        case dict() as inner:
+            return {name: plain(part) for name, part in inner.items()}
+        case list() as inner:
+            return [plain(part) for part in inner]
+        case value:
+            return value
+
+
+def hint(name: str, known: Sequence[str]) -> str:
+    """What may have been meant by a name that is not known."""
+    close = get_close_matches(name, known, 1)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join([f'`{each}`' for each in known]) or 'none'}"
+
+
+def _child(node: Node, step: str | int) -> Node | None:
+    match node.value:
+        case dict() as inner:
+            return inner.get(step)
+        case list() as inner if isinstance(step, int) and step < len(inner):
+            found: Node = inner[step]
+            return found
+        case _:
+            return None
+
+
+@lru_cache(maxsize=256)
+def _fields(kind: Any) -> Mapping[str, FieldInfo]:
+    return {field.encode_name: field for field in fields(kind)}
+
+
+@lru_cache(maxsize=512)
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types that a value of this type may have, without what is said about them besides."""
+    if get_origin(kind) is Annotated:
+        return _alternatives(get_args(kind)[0])
+    return tuple([each for part in get_args(kind) for each in _alternatives(part)]) if _is_union(kind) else (kind,)
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _is_sequence(kind: Any) -> bool:
+    """Whether its elements all have one type."""
+    return get_origin(kind) is list or (get_origin(kind) is tuple and get_args(kind)[1:] == (...,))
+
+
+def _choices(kind: Any) -> list[str]:
+    """The texts that a value of this type may be."""
+    found: list[str] = []
+    for each in _alternatives(kind):
+        if get_origin(each) is Literal:
+            found += [str(value) for value in get_args(each)]
+        elif isinstance(each, type) and issubclass(each, Enum):
+            found += [str(value.value) for value in each]
+    return found
+
+
+def _name_shape(kind: Any) -> str:
+    shapes = ["a list" if _is_sequence(each) else "a mapping" for each in _alternatives(kind)]
+    return " or ".join(dict.fromkeys(shapes))
+
+
+def _name(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case list():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return f"`{str(value)[:80]}`"
