@@ -19,9 +19,8 @@ from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.spec import Caller as SpecCaller
 from mainspring.engine.approvals import APPROVE
-from mainspring.features.responses.request import read
-from mainspring.features.responses.routes import body_of
 from mainspring.http.auth import EXECUTE, Caller, caller_of
+from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.replies import Replies
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
@@ -123,8 +122,8 @@ class ChatRoutes:
 
     async def chat(self, request: Request) -> HttpResponse:
         """Says something about one's tasks, in a conversation that is kept here."""
-        raw = await body_of(request)
-        body, caller = read(raw, Say), caller_of(request)
+        raw = await read_json_body(request)
+        body, caller = parse_body(raw, Say), caller_of(request)
         person = person_of(caller)
 
         async def sent() -> HttpResponse:
@@ -143,7 +142,7 @@ class ChatRoutes:
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
-        raw = await body_of(request)
+        raw = await read_json_body(request)
         context = _context(raw, caller := caller_of(request))
 
         async def made() -> HttpResponse:
@@ -181,7 +180,7 @@ def _context(body: bytes, caller: Caller) -> "DecisionContext":
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
     from mainspring_tasks.decision_types import DecisionContext
 
-    given = read(body, Decide)
+    given = parse_body(body, Decide)
     person = person_of(caller)
     if given.user_id not in (None, person):
         raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")

@@ -34,10 +34,10 @@ from mainspring.features.memory.routes import Forgotten, Recollection
 from mainspring.features.responses.compact import Compaction
 from mainspring.features.responses.input_tokens import InputTokens
 from mainspring.features.responses.request import CreateResponse
-from mainspring.features.responses.routes import Deleted, Page
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.workflows.routes import ListOfWorkflows, RunWorkflow, WorkflowEvent
 from mainspring.features.workflows.view import ShownRun, ShownWorkflow
+from mainspring.http.queries import Deleted, Page
 from mainspring.tools.sandbox.sandbox_port import SandboxHealth
 from mainspring_tasks.routes import Decide, Decision, Reply, Say
 

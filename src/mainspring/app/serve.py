@@ -18,8 +18,8 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.features.governance.governance_settings import doubts
 from mainspring.features.models import backends
 from mainspring.features.models.backends import Answering
-from mainspring.features.responses.routes import MOST_BODY_BYTES
 from mainspring.http.auth import Keys, is_loopback
+from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say

@@ -20,10 +20,10 @@ from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered
 from mainspring.features.agents.agent_runtime import failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, told
 from mainspring.features.responses.order import runtime_of
-from mainspring.features.responses.request import Metadata, Name, read
-from mainspring.features.responses.routes import body_of, ended, raise_failure
 from mainspring.http.auth import caller_of, ordered_by
+from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.run_replies import raise_failure, wait_for_end
 from mainspring.http.streams import EventStream
 from mainspring.http.wire import without_addresses
 
@@ -103,9 +103,9 @@ class AgentRoutes:
 
     async def invoke(self, request: Request) -> HttpResponse:
         """Has an agent answer in one turn, without tools."""
-        body = read(await body_of(request), InvokeAgent)
+        body = parse_body(await read_json_body(request), InvokeAgent)
         handle = await self._start(request, body, None)
-        await ended(handle, request)
+        await wait_for_end(handle, request)
         run = handle.run
         if not has_answered(run):
             _raise_failure(run)
@@ -115,16 +115,16 @@ class AgentRoutes:
 
     async def invoke_iterative(self, request: Request) -> HttpResponse:
         """Has an agent work with tools until it is done."""
-        body = read(await body_of(request), InvokeAgentIteratively)
+        body = parse_body(await read_json_body(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
-        await ended(handle, request)
+        await wait_for_end(handle, request)
         _raise_failure(handle.run)
         result = tool_loop_result(handle.run)
         return json_response(InvokedAgentIteratively(agent=handle.run.spec.agent, **asdict(result)))
 
     async def stream_iterative(self, request: Request) -> HttpResponse:
         """The same, told as it happens; the last event is always `completed`."""
-        body = read(await body_of(request), InvokeAgentIteratively)
+        body = parse_body(await read_json_body(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         return EventStream(_frames(handle), {}, handle.request_cancel, end=b"")
 

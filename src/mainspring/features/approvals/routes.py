@@ -10,10 +10,11 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.engine.approvals import EXPIRED, SPENT, State
 from mainspring.features.approvals.pending import Answered, Approvals
-from mainspring.features.responses.request import Name, read
-from mainspring.features.responses.routes import Page, body_of, ended, one_of, page_of, raise_failure, told_to
 from mainspring.http.auth import caller_of
+from mainspring.http.bodies import Name, parse_body, read_json_body
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.queries import make_page, read_choice, read_cursor
+from mainspring.http.run_replies import choose_dialect, raise_failure, wait_for_end
 from mainspring.http.wire import Dialect, shown
 
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
@@ -38,16 +39,16 @@ class ApprovalRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """What waits for a person, or has waited, newest first."""
-        limit, newest_first, after = page_of(request)
+        cursor = read_cursor(request)
         found = await self._approvals.list(
             tenant=caller_of(request).tenant,
-            state=one_of(request, "state", _STATES),
-            limit=limit,
-            after=after,
-            newest_first=newest_first,
+            state=read_choice(request, "state", _STATES),
+            limit=cursor.limit,
+            after=cursor.after,
+            newest_first=cursor.newest_first,
         )
         ids = [approval.id for approval in found.approvals]
-        return json_response(Page(found.approvals, ids[0] if ids else None, ids[-1] if ids else None, found.has_more))
+        return json_response(make_page(found.approvals, ids, has_more=found.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """One call that waits for a person, or has waited."""
@@ -55,14 +56,14 @@ class ApprovalRoutes:
 
     async def answer(self, request: Request) -> HttpResponse:
         """Approves or refuses a call; the response that goes on, or the approval (202) while other calls of it wait."""
-        body = read(await body_of(request), AnswerApproval)
+        body = parse_body(await read_json_body(request), AnswerApproval)
         answered = await self._answered(request, body)
         if (handle := answered.handle) is None:
             return json_response(answered.approval, 202)
         if body.background is False:
-            await ended(handle, request)
+            await wait_for_end(handle, request)
             raise_failure(handle.run)
-        return json_response(shown(handle.response, told_to(request, self._dialect)))
+        return json_response(shown(handle.response, choose_dialect(request, self._dialect)))
 
     async def _answered(self, request: Request, body: AnswerApproval) -> Answered:
         caller = caller_of(request)

@@ -5,9 +5,9 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app.engine import Engine
 from mainspring.features.budgets.statement import statement
-from mainspring.features.responses.routes import Page
 from mainspring.http.auth import caller_of
 from mainspring.http.faults import json_response
+from mainspring.http.queries import make_page
 
 
 class BudgetRoutes:
@@ -19,8 +19,7 @@ class BudgetRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """The budgets of the tenant, oldest first."""
         told = [statement(account) for account in await self._ledger.accounts(tenant=caller_of(request).tenant)]
-        ids = [budget.id for budget in told]
-        return json_response(Page(told, ids[0] if ids else None, ids[-1] if ids else None, False))
+        return json_response(make_page(told, [budget.id for budget in told], has_more=False))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """One budget of the tenant."""

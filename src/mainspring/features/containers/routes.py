@@ -6,7 +6,7 @@ is kept of files but the files themselves: what code writes is there as well as 
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from email.message import Message
 from email.utils import collapse_rfc2231_value
 from hashlib import sha256
@@ -20,10 +20,10 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import Json
 from mainspring.features.governance.caller_scopes import EXECUTE
-from mainspring.features.responses.request import read
-from mainspring.features.responses.routes import Deleted, Page, body_of, bytes_of, page_of
 from mainspring.http.auth import caller_of
+from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.queries import Deleted, cut_page, read_cursor
 from mainspring.tools.builtin.builtins import JAILED
 from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
 from mainspring.tools.sandbox.sandbox_port import Entry
@@ -88,7 +88,7 @@ class ContainerRoutes:
 
     async def create(self, request: Request) -> HttpResponse:
         _check_scope(request)
-        body = read(await body_of(request) or b"{}", CreateContainer)
+        body = parse_body(await read_json_body(request) or b"{}", CreateContainer)
         for name in ("file_ids", "memory_limit", "network_policy", "skills"):
             if getattr(body, name):
                 raise InvalidRequest(
@@ -101,7 +101,7 @@ class ContainerRoutes:
     async def list(self, request: Request) -> HttpResponse:
         wanted = request.query_params.get("name")
         found = [about for about in self._containers.all(caller_of(request).tenant) if wanted in (None, about.name)]
-        return json_response(_page([_shown(about) for about in found], request))
+        return json_response(cut_page([_shown(about) for about in found], [about.id for about in found], read_cursor(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         return json_response(_shown(self._containers.about(*_key(request))))
@@ -116,19 +116,20 @@ class ContainerRoutes:
         _check_scope(request)
         tenant, id = _key(request)
         self._containers.about(tenant, id)
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
-            read(await body_of(request) or b"{}", CreateFile)
+        if media_type(request) != "multipart/form-data":
+            parse_body(await read_json_body(request) or b"{}", CreateFile)
             raise InvalidRequest(
                 "there are no files to refer to by `file_id`; send the content as a form with a `file`", param="file"
             )
-        sent = sent_file(request.headers["content-type"], await bytes_of(request))
+        sent = sent_file(request.headers["content-type"], await read_body(request))
         entry = await self._containers.put(tenant, id, sent.name, sent.data)
         return json_response(_file(id, entry, (entry.path,)))
 
     async def list_files(self, request: Request) -> HttpResponse:
         tenant, id = _key(request)
         listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
-        return json_response(_page([_file(id, entry, given) for entry in listing.entries], request))
+        files = [_file(id, entry, given) for entry in listing.entries]
+        return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
     async def retrieve_file(self, request: Request) -> HttpResponse:
         tenant, id = _key(request)
@@ -241,19 +242,4 @@ def _file(container: str, entry: Entry, given: Collection[str]) -> ContainerFile
         # A name need not be text; what is told must be.
         os.fsencode(entry.path).decode("utf-8", "replace"),
         "user" if entry.path in given else "assistant",
-    )
-
-
-def _page(data: Sequence[ContainerObject | ContainerFile], request: Request) -> Page:
-    limit, newest_first, after = page_of(request)
-    found: list[ContainerObject | ContainerFile] = [*data]
-    if newest_first:
-        found.reverse()
-    ids = [item.id for item in found]
-    if after is not None and after not in ids:
-        raise NotFound(f"No item with id '{after}'.", param="after")
-    start = 0 if after is None else ids.index(after) + 1
-    shown = ids[start : start + limit]
-    return Page(
-        found[start : start + limit], shown[0] if shown else None, shown[-1] if shown else None, start + limit < len(found)
     )

@@ -18,12 +18,12 @@ from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
 from mainspring.engine.journal import Clock
-from mainspring.features.responses.item_references import resolved
-from mainspring.features.responses.request import Metadata, identified, read
-from mainspring.features.responses.routes import Deleted, Page, body_of, page_of
 from mainspring.http.auth import caller_of
+from mainspring.http.bodies import Metadata, parse_body, read_json_body
 from mainspring.http.client_tools import spelled, understood
 from mainspring.http.faults import json_response
+from mainspring.http.queries import Deleted, Page, make_page, read_cursor
+from mainspring.http.sent_items import assign_id, resolve_references
 from mainspring.ports import Document
 
 MOST_ITEMS: Final = 20
@@ -63,7 +63,7 @@ class Conversations:
         self._clock = clock
 
     async def create(self, request: Request) -> HttpResponse:
-        body = read(await body_of(request) or b"{}", CreateConversation)
+        body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
         conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = caller_of(request).tenant
         items = await self._documents(body.items or (), tenant, conversation.id)
@@ -74,7 +74,7 @@ class Conversations:
         return json_response(await self._find(request))
 
     async def update(self, request: Request) -> HttpResponse:
-        body = read(await body_of(request) or b"{}", UpdateConversation)
+        body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
         await self._engine.store.put([_document(changed, caller_of(request).tenant)])
@@ -87,21 +87,21 @@ class Conversations:
         return json_response(Deleted(id, "conversation.deleted"))
 
     async def list_items(self, request: Request) -> HttpResponse:
-        limit, newest_first, after = page_of(request)
+        cursor = read_cursor(request)
         conversation, tenant = await self._find(request), caller_of(request).tenant
         number = None
-        if after is not None:
-            seen = await self._engine.store.get(ITEM, after, tenant=tenant, parent=conversation.id)
+        if cursor.after is not None:
+            seen = await self._engine.store.get(ITEM, cursor.after, tenant=tenant, parent=conversation.id)
             if seen is None:
-                raise NotFound(f"No item with id '{after}'.", param="after")
+                raise NotFound(f"No item with id '{cursor.after}'.", param="after")
             number = seen.number
         found = await self._engine.store.documents(
-            ITEM, tenant=tenant, parent=conversation.id, after=number, limit=limit + 1, newest_first=newest_first
+            ITEM, tenant=tenant, parent=conversation.id, after=number, limit=cursor.limit + 1, newest_first=cursor.newest_first
         )
-        return json_response(_page(found[:limit], has_more=len(found) > limit))
+        return json_response(_page(found[: cursor.limit], has_more=len(found) > cursor.limit))
 
     async def add_items(self, request: Request) -> HttpResponse:
-        body = read(await body_of(request) or b"{}", CreateItems)
+        body = parse_body(await read_json_body(request) or b"{}", CreateItems)
         conversation, tenant = await self._find(request), caller_of(request).tenant
         items = await self._documents(body.items, tenant, conversation.id)
         if not await self._engine.store.put(items, if_absent=True):
@@ -134,11 +134,11 @@ class Conversations:
 
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
         """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
-        items = await resolved(items, self._engine.store, tenant, param="items")
+        items = await resolve_references(items, self._engine.store, tenant, param="items")
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:
-            item = identified(understood(given), self._engine.new_id)
+            item = assign_id(understood(given), self._engine.new_id)
             id = item_id(item) or self._engine.new_id("item")
             if id in documents:
                 raise _already_there(id)
@@ -150,10 +150,10 @@ def _document(conversation: Conversation, tenant: str) -> Document:
     return Document(CONVERSATION, conversation.id, encode(conversation), tenant)
 
 
-def _page(documents: Sequence[Document], has_more: bool) -> Page:
+def _page(documents: Sequence[Document], *, has_more: bool) -> Page:
     ids = [document.id for document in documents]
     data = [spelled(decode(document.body, Item)) for document in documents]
-    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+    return make_page(data, ids, has_more=has_more)
 
 
 def _already_there(id: str) -> AlreadyInConversation:

@@ -10,9 +10,9 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
-from mainspring.features.responses.routes import one_of
 from mainspring.http.auth import caller_of
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.queries import read_choice
 
 
 class Recollection(Struct, frozen=True):
@@ -42,7 +42,7 @@ class MemoryRoutes:
         found = await memory.search(
             given.get("q", ""),
             tenant=caller_of(request).tenant,
-            level=one_of(request, "level", {level: level for level in LEVELS}) or "index",
+            level=read_choice(request, "level", {level: level for level in LEVELS}) or "index",
             top_k=_top_k(given.get("top_k")),
             agent=given.get("agent"),
             session=given.get("session"),

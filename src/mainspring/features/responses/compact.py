@@ -16,11 +16,12 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Message, user
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.features.responses.item_references import resolve
+from mainspring.features.responses.order import resolve_input
 from mainspring.features.responses.request import CreateResponse, order, parse
-from mainspring.features.responses.routes import body_of, ended, raise_failure
 from mainspring.http.auth import caller_of, ordered_by
+from mainspring.http.bodies import read_json_body
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.run_replies import raise_failure, wait_for_end
 
 
 class Compaction(Struct, frozen=True):
@@ -37,11 +38,11 @@ class Compact:
 
     async def create(self, request: Request) -> HttpResponse:
         engine = self._engine
-        body = parse(await body_of(request))
-        await resolve(body, engine.store, caller_of(request).tenant)
+        body = parse(await read_json_body(request))
+        await resolve_input(body, engine.store, caller_of(request).tenant)
         spec = _summary_order(body, engine)
         handle = await engine.start(ordered_by(request, spec))
-        await ended(handle, request)
+        await wait_for_end(handle, request)
         run = handle.run
         content = await engine.seal.close(Summary(_summary(run)))
         item = compaction_item(engine.new_id("cmp"), content)

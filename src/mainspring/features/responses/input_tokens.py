@@ -11,7 +11,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.tokens import estimate
 from mainspring.features.responses.order import ordered
 from mainspring.features.responses.request import parse
-from mainspring.features.responses.routes import body_of
+from mainspring.http.bodies import read_json_body
 from mainspring.http.faults import json_response
 from mainspring.ports import TokenCounter
 
@@ -27,7 +27,7 @@ class Tokens:
 
     async def count(self, request: Request) -> HttpResponse:
         engine = self._engine
-        body = parse(await body_of(request))
+        body = parse(await read_json_body(request))
         asked = await engine.preview(await ordered(engine, request, body))
         provider = engine.provider
         if isinstance(provider, TokenCounter):

@@ -8,10 +8,11 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import RunSpec
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
-from mainspring.features.responses.item_references import resolve
 from mainspring.features.responses.request import CreateResponse, order
 from mainspring.http.auth import INVOKE, caller_of, ordered_by
 from mainspring.http.faults import Fault
+from mainspring.http.sent_items import resolve_references
+from mainspring.ports import Store
 
 
 class Selection(Struct, frozen=True):
@@ -27,7 +28,7 @@ async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) 
 
     An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
     """
-    await resolve(body, engine.store, caller_of(client).tenant)
+    await resolve_input(body, engine.store, caller_of(client).tenant)
     choice = chosen(body)
     spec = order(
         body if choice is None or not _is_agent(body.model) else replace(body, model=None),
@@ -38,6 +39,12 @@ async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) 
     )
     spec = ordered_by(client, spec)
     return spec if choice is None else await _selected(engine, client, choice, spec)
+
+
+async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
+    """Puts the items themselves in the place of references to them. Raises `InvalidRequest` for one that names nothing."""
+    if isinstance(body.input, tuple):
+        body.input = await resolve_references(body.input, store, tenant, param="input")
 
 
 def chosen(body: CreateResponse) -> Selection | None:

@@ -6,20 +6,20 @@ cannot be honoured is refused with the name of the field at fault.
 
 import re
 from collections.abc import Container, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct
-from msgspec.structs import fields, replace
+from msgspec import Meta, Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
-from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, decode, user
+from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, user
 from mainspring.core.spec import Conversation, RunSpec, ToolChoice, spec_for
-from mainspring.definitions.parsed_file import hint
 from mainspring.http import client_tools as forms
+from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.client_tools import understood
 from mainspring.http.hosted_calls import unmerged
+from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import choice_mark
 from mainspring.tools.schema import compiled
 
@@ -27,12 +27,9 @@ MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
 MOST_TOOLS = 128
 MOST_NUMBER = 2**31 - 1
-SPARE_DEPTH = 200
 
-Name = Annotated[str, Meta(max_length=512)]
 Text = Annotated[str, Meta(max_length=MOST_INPUT_CHARS)]
 Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
-Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
@@ -73,7 +70,7 @@ class CreateResponse(Struct):
 
 def parse(body: bytes) -> CreateResponse:
     """The body, checked. Raises `InvalidRequest` naming the field at fault."""
-    request = read(body, CreateResponse)
+    request = parse_body(body, CreateResponse)
     if request.previous_response_id is not None and request.conversation is not None:
         message = "previous_response_id and conversation exclude each other; send one of them"
         raise InvalidRequest(message, param="previous_response_id")
@@ -83,60 +80,6 @@ def parse(body: bytes) -> CreateResponse:
         )
         raise InvalidRequest(message, param="store")
     return request
-
-
-Body = TypeVar("Body", bound=Struct)
-
-
-def read(body: bytes, kind: type[Body]) -> Body:
-    """The body, as far as its form goes. Raises `InvalidRequest` naming the field at fault."""
-    try:
-        request = decode(body, kind)
-        # All of it is written again later, inside of more: what only just fits is too deep.
-        msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
-        return request
-    except msgspec.ValidationError as error:
-        if (unknown := _UNKNOWN.fullmatch(str(error))) is not None:
-            known = tuple([field.encode_name for field in fields(kind)])
-            message = f"there is no `{unknown[1][:80]}` in this request; {hint(unknown[1][:80], known)}"
-            raise InvalidRequest(message, param=unknown[1][:80], code="unknown_parameter") from None
-        raise _misfit(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
-
-
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-
-
-def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
-    message, *paths = str(error).split(" - at `")
-    names = [path.rstrip("`").removeprefix("key` in `").removeprefix("$") for path in reversed(paths)]
-    field = "".join(names).removeprefix(".").partition("[...]")[0]
-    code = "missing_required_parameter" if "missing required field" in message else "invalid_type"
-    told = f"{field or 'the body'}: {message}"
-    for words, name, rule in _BOUNDS:
-        if message.startswith(words):
-            code, told = name, f"{_whose(error, field)} {rule.format(message.removeprefix(words))}"
-    return InvalidRequest(told, param=field or "body", code=code)
-
-
-def _whose(error: msgspec.ValidationError, field: str) -> str:
-    return f"a key in {field}" if " - at `key` in `" in str(error) else field
-
-
-# What msgspec says of a value out of bounds, what OpenAI calls it, and what to tell.
-_BOUNDS = (
-    ("Invalid enum value ", "invalid_value", "cannot be {}"),
-    ("Expected `str` of length <= ", "string_above_max_length", "must have at most {} characters"),
-    ("Expected `array` of length <= ", "array_above_max_length", "must have at most {} elements"),
-    ("Expected `object` of length <= ", "object_above_max_properties", "must have at most {} fields"),
-    ("Expected `int` >= ", "integer_below_min_value", "must be at least {}"),
-    ("Expected `int` <= ", "integer_above_max_value", "must be at most {}"),
-    ("Expected `float` >= ", "decimal_below_min_value", "must be at least {}"),
-    ("Expected `float` <= ", "decimal_above_max_value", "must be at most {}"),
-)
 
 
 def order(
@@ -189,16 +132,7 @@ def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, .
         return ()
     if isinstance(given, str):
         return (user(given, id=new_id("msg")),)
-    return tuple([identified(understood(part), new_id) for item in given for part in unmerged(item)])
-
-
-_PREFIXES = {"Message": "msg", "FunctionCall": "fc", "FunctionCallOutput": "fco", "Reasoning": "rs"}
-
-
-def identified(item: Item, new_id: NewId) -> Item:
-    """Clients may leave ids out; stored items have one."""
-    prefix = _PREFIXES.get(type(item).__name__)
-    return replace(item, id=new_id(prefix)) if prefix is not None and not getattr(item, "id", None) else item  # type: ignore[type-var]
+    return tuple([assign_id(understood(part), new_id) for item in given for part in unmerged(item)])
 
 
 def _tool(number: int, tool: Json) -> Tool:

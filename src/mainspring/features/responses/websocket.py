@@ -34,9 +34,9 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Handle
 from mainspring.features.responses.order import ordered
 from mainspring.features.responses.request import CreateResponse, parse
-from mainspring.features.responses.routes import told_to
 from mainspring.http.auth import check_again
 from mainspring.http.faults import Fault, told
+from mainspring.http.run_replies import choose_dialect
 from mainspring.http.streams import frames
 from mainspring.http.wire import Dialect, Wire, data_of
 
@@ -62,7 +62,7 @@ class Sockets:
         end: Fault | MainspringError | None = _limit_reached(self._lifetime)
         try:
             with anyio.move_on_after(self._lifetime):
-                dialect = replace(told_to(socket, self._dialect), error_event=False)
+                dialect = replace(choose_dialect(socket, self._dialect), error_event=False)
                 end = await _Connection(socket, self._engine, dialect).run()
             if end is not None:
                 await _tell(socket, end)

@@ -7,9 +7,9 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import NotFound
-from mainspring.features.responses.routes import Page, page_of
 from mainspring.http.auth import caller_of
 from mainspring.http.faults import json_response
+from mainspring.http.queries import make_page, read_cursor
 from mainspring.ports import Filter
 
 
@@ -21,15 +21,15 @@ class Traces:
 
     async def list(self, request: Request) -> HttpResponse:
         """Traces by the time their runs began, newest first; `after` is the id of a run."""
-        limit, newest_first, after = page_of(request)
+        cursor = read_cursor(request)
         only = Filter(tenant=caller_of(request).tenant)
-        page = await self._engine.store.list(limit=limit, after=after, newest_first=newest_first, only=only)
+        page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
         ids = [run.id for run in page.runs]
         traces = []
         for id in ids:
             with suppress(NotFound):  # it was deleted in the meantime
                 traces.append(await self._engine.trace(id))
-        return json_response(Page(traces, ids[0] if ids else None, ids[-1] if ids else None, page.has_more))
+        return json_response(make_page(traces, ids, has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """The trace of a run."""

@@ -11,14 +11,15 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
 from mainspring.core.spec import Caller
-from mainspring.features.responses.request import read
-from mainspring.features.responses.routes import IDEMPOTENCY_KEY, Page, body_of, number_of, page_of
 from mainspring.features.traces.spans import accepted
 from mainspring.features.workflows.view import ShownWorkflow, shown_event, shown_run, shown_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.http.auth import caller_of
+from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import check_key
+from mainspring.http.queries import make_page, read_cursor, read_number
+from mainspring.http.run_replies import IDEMPOTENCY_KEY
 from mainspring.http.streams import EventStream
 
 HEARTBEAT_SECONDS = 10.0
@@ -66,7 +67,7 @@ class WorkflowRoutes:
 
     async def start(self, request: Request) -> HttpResponse:
         """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
-        body, caller = read(await body_of(request), RunWorkflow), caller_of(request)
+        body, caller = parse_body(await read_json_body(request), RunWorkflow), caller_of(request)
         if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None:
             check_key(key)
         handle = await self._workflows.start(
@@ -84,14 +85,17 @@ class WorkflowRoutes:
 
     async def runs(self, request: Request) -> HttpResponse:
         """The runs of a workflow, newest first; also of one whose file is gone."""
-        limit, newest_first, after = page_of(request)
+        cursor = read_cursor(request)
         found = await self._workflows.list(
-            tenant=caller_of(request).tenant, workflow=_name(request), limit=limit, after=after, newest_first=newest_first
+            tenant=caller_of(request).tenant,
+            workflow=_name(request),
+            limit=cursor.limit,
+            after=cursor.after,
+            newest_first=cursor.newest_first,
         )
-        if not found.runs and after is None:
+        if not found.runs and cursor.after is None:
             self._workflows.folders.get(_name(request))
-        ids = [run.id for run in found.runs]
-        return json_response(Page(found.runs, ids[0] if ids else None, ids[-1] if ids else None, found.has_more))
+        return json_response(make_page(found.runs, [run.id for run in found.runs], has_more=found.has_more))
 
     async def retrieve_run(self, request: Request) -> HttpResponse:
         """A run of a workflow, as far as it has come."""
@@ -104,7 +108,7 @@ class WorkflowRoutes:
 
     async def events(self, request: Request) -> HttpResponse:
         """The events of a run, past and to come, as a stream."""
-        after = number_of(request, "starting_after")
+        after = read_number(request, "starting_after")
         handle = await self._found(request)
         return EventStream(_frames(handle, -1 if after is None else after), {}, lambda: None)
 

@@ -1,19 +1,26 @@
-"""Items that clients name instead of sending: `item_reference` stands for an item of a stored response."""
+"""Items as clients send them: some by reference, some without an id."""
+
+from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import Item, Unknown
-from mainspring.features.responses.request import CreateResponse
+from mainspring.core.ids import NewId
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown
 from mainspring.ports import Store
 
-
-async def resolve(request: CreateResponse, store: Store, tenant: str) -> None:
-    """Puts the items themselves in the place of references to them. Raises `InvalidRequest` for one that names nothing."""
-    if isinstance(request.input, tuple):
-        request.input = await resolved(request.input, store, tenant, param="input")
+_PREFIXES = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco", Reasoning: "rs"}
 
 
-async def resolved(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:
-    """The items, with those in the place of references that they name. Raises `InvalidRequest` for one that names nothing."""
+def assign_id(item: Item, new_id: NewId) -> Item:
+    """The item with an id. Clients may leave ids out; stored items have one."""
+    match item:
+        case Message(id=id) | FunctionCall(id=id) | FunctionCallOutput(id=id) | Reasoning(id=id) if not id:
+            return replace(item, id=new_id(_PREFIXES[type(item)]))
+        case _:
+            return item
+
+
+async def resolve_references(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:
+    """The items, with stored ones in the place of each `item_reference`. Raises `InvalidRequest` for one that names nothing."""
     wanted = {name for item in items for name in _names(item)}
     if not wanted:
         return items

@@ -1,0 +1,105 @@
+"""Request bodies: read up to a limit, decoded into structs, and refused with the name of the field at fault."""
+
+import re
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import fields
+from starlette.requests import ClientDisconnect, Request
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import decode
+from mainspring.definitions.parsed_file import hint
+from mainspring.http.faults import Fault
+
+MOST_BODY_BYTES: Final = 32 * 1024 * 1024
+SPARE_DEPTH: Final = 200
+
+Name = Annotated[str, Meta(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
+
+Body = TypeVar("Body", bound=Struct)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, whatever its type. Raises `Fault` 413 for one beyond the limit before all of it is read."""
+    if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
+        raise _too_large()
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MOST_BODY_BYTES:
+                raise _too_large()
+            pieces.append(piece)
+    except ClientDisconnect:  # nobody is left to read this, but it is no failure of ours
+        raise Fault(400, "incomplete_body", "the connection ended before the body did", param="body") from None
+    return b"".join(pieces)
+
+
+async def read_json_body(request: Request) -> bytes:
+    """The body of a request that says it is JSON. Raises `Fault` 415 for another content type, and as `read_body`."""
+    kind = media_type(request)
+    if kind != "application/json":
+        message = f"send the body as application/json, not as `{kind[:80] or 'nothing'}`"
+        raise Fault(415, "unsupported_media_type", message, param="content-type")
+    return await read_body(request)
+
+
+def media_type(request: Request) -> str:
+    """The content type without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def parse_body(body: bytes, kind: type[Body]) -> Body:
+    """The body as a struct. Raises `InvalidRequest` that names the field at fault."""
+    try:
+        request = decode(body, kind)
+        # All of it is written again later, inside of more: what only just fits is too deep.
+        msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
+        return request
+    except msgspec.ValidationError as error:
+        if (unknown := _UNKNOWN.fullmatch(str(error))) is not None:
+            known = tuple([field.encode_name for field in fields(kind)])
+            message = f"there is no `{unknown[1][:80]}` in this request; {hint(unknown[1][:80], known)}"
+            raise InvalidRequest(message, param=unknown[1][:80], code="unknown_parameter") from None
+        raise _misfit(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
+    message, *paths = str(error).split(" - at `")
+    names = [path.rstrip("`").removeprefix("key` in `").removeprefix("$") for path in reversed(paths)]
+    field = "".join(names).removeprefix(".").partition("[...]")[0]
+    code = "missing_required_parameter" if "missing required field" in message else "invalid_type"
+    told = f"{field or 'the body'}: {message}"
+    for words, name, rule in _BOUNDS:
+        if message.startswith(words):
+            owner = f"a key in {field}" if " - at `key` in `" in str(error) else field
+            code, told = name, f"{owner} {rule.format(message.removeprefix(words))}"
+    return InvalidRequest(told, param=field or "body", code=code)
+
+
+# What msgspec says of a value out of bounds, what OpenAI calls it, and what to tell.
+_BOUNDS = (
+    ("Invalid enum value ", "invalid_value", "cannot be {}"),
+    ("Expected `str` of length <= ", "string_above_max_length", "must have at most {} characters"),
+    ("Expected `array` of length <= ", "array_above_max_length", "must have at most {} elements"),
+    ("Expected `object` of length <= ", "object_above_max_properties", "must have at most {} fields"),
+    ("Expected `int` >= ", "integer_below_min_value", "must be at least {}"),
+    ("Expected `int` <= ", "integer_above_max_value", "must be at most {}"),
+    ("Expected `float` >= ", "decimal_below_min_value", "must be at least {}"),
+    ("Expected `float` <= ", "decimal_above_max_value", "must be at most {}"),
+)
+
+
+def _too_large() -> Fault:
+    return Fault(413, "request_too_large", f"the body has more than {MOST_BODY_BYTES} bytes; send less", param="body")

@@ -1,0 +1,81 @@
+"""Query parameters, and the pages that list endpoints answer with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from starlette.requests import Request
+
+from mainspring.core.errors import InvalidRequest, NotFound
+
+T = TypeVar("T")
+
+FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
+
+
+class Page(Struct, frozen=True):
+    data: Sequence[object]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
+class Deleted(Struct, frozen=True):
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
+class Cursor(Struct, frozen=True):
+    """Which part of a list is wanted: at most `limit` entries, those behind the id `after`."""
+
+    limit: int
+    newest_first: bool
+    after: str | None
+
+
+def read_cursor(request: Request) -> Cursor:
+    """`limit`, `order` and `after` of the query. Raises `InvalidRequest`."""
+    limit = read_number(request, "limit")
+    if limit is not None and not 1 <= limit <= 100:
+        raise _invalid("limit", "between 1 and 100", str(limit))
+    newest_first = read_choice(request, "order", {"desc": True, "asc": False})
+    return Cursor(20 if limit is None else limit, newest_first is not False, request.query_params.get("after"))
+
+
+def read_number(request: Request, name: str) -> int | None:
+    """A whole number of the query, None if it is not there. Raises `InvalidRequest` for anything else."""
+    text = request.query_params.get(name)
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise _invalid(name, "a whole number from 0 on", text)
+    return None if text is None else int(text)
+
+
+def read_choice(request: Request, name: str, meanings: Mapping[str, T]) -> T | None:
+    """What a word of the query means, None if it is not there. Raises `InvalidRequest` for an unknown word."""
+    text = request.query_params.get(name)
+    if text is not None and text.lower() not in meanings:
+        raise _invalid(name, "one of " + ", ".join([f"`{word}`" for word in meanings]), text)
+    return None if text is None else meanings[text.lower()]
+
+
+def make_page(data: Sequence[object], ids: Sequence[str], *, has_more: bool) -> Page:
+    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+
+
+def cut_page(data: Sequence[object], ids: Sequence[str], cursor: Cursor) -> Page:
+    """The wanted part of a list that is all at hand, oldest entry first. Raises `NotFound` for an unknown `after`."""
+    if cursor.newest_first:
+        data, ids = data[::-1], ids[::-1]
+    start = 0
+    if cursor.after is not None:
+        if cursor.after not in ids:
+            raise NotFound(f"No item with id '{cursor.after}'.", param="after")
+        start = ids.index(cursor.after) + 1
+    end = start + cursor.limit
+    return make_page(data[start:end], ids[start:end], has_more=end < len(data))
+
+
+def _invalid(name: str, wanted: str, text: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} must be {wanted}, not `{text[:40]}`", param=name, code="invalid_value")

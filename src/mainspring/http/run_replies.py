@@ -1,0 +1,66 @@
+"""Runs as answers to requests: waited for, told in the client's dialect, and their failures as HTTP errors."""
+
+from typing import Final
+
+from anyio import create_task_group
+from msgspec.structs import replace
+from starlette.requests import HTTPConnection, Request
+
+from mainspring.core.errors import MainspringError
+from mainspring.core.run import Run
+from mainspring.engine.engine import Handle
+from mainspring.http.faults import Fault
+from mainspring.http.wire import Dialect, without_addresses
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+
+_STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
+
+
+def choose_dialect(client: HTTPConnection, dialect: Dialect) -> Dialect:
+    """The server's dialect, as this client's headers change it."""
+    headers = client.headers
+    if "openresponses-version" in headers:
+        dialect = replace(dialect, reasoning="reasoning", server_calls="function_call")
+    if (status := headers.get("mainspring-status")) is not None:
+        dialect = replace(dialect, requires_action=status == "requires_action")
+    if (extensions := headers.get("mainspring-extensions")) is not None:
+        dialect = replace(dialect, extensions=extensions == "on")
+    if (announced := headers.get("mainspring-error-event")) is not None:
+        dialect = replace(dialect, error_event=announced != "off")
+    return dialect
+
+
+async def wait_for_end(handle: Handle, request: Request) -> None:
+    """Waits for the end of a run. A client that disconnects first cancels it, unless the run `outlives` its client."""
+    failure: MainspringError | None = None
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        handle.request_cancel()
+
+    async with create_task_group() as group:
+        if not outlives(request):
+            group.start_soon(leave)
+        try:
+            await handle.wait()
+        except MainspringError as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def outlives(request: Request) -> bool:
+    """Whether the run goes on after its client disconnects. One that sent an idempotency key may be back for it."""
+    return request.headers.get("mainspring-on-disconnect") == "continue" or IDEMPOTENCY_KEY in request.headers
+
+
+def raise_failure(run: Run) -> None:
+    """Raises `Fault` for a run that failed before it said anything, as SDKs expect it. The run can be read all the same."""
+    if run.status == "failed" and not run.output and run.error is not None:
+        code = run.error.code
+        status = _STATUSES.get(code, 502 if code.startswith("provider_") else 500)
+        param = None if status == 500 else "input" if status == 400 else "model"
+        raise Fault(status, code, without_addresses(run.error.message), param=param, retry_after=run.error.retry_after)
