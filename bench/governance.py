@@ -17,7 +17,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.events import Recorded, RunStarted
 from mainspring.core.history import History
 from mainspring.core.items import FunctionCall, ToolDefinition, ToolKind, encode, user
@@ -25,17 +24,19 @@ from mainspring.core.run import Call, Run, open_run
 from mainspring.core.spec import Caller, Price, spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
+from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.budgets.budget import LEVELS, Limits, Network
 from mainspring.features.budgets.budget_policy import Budgeted, narrowed
 from mainspring.features.governance.command_policy import CommandRules, Commands
 from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.level import AutonomyLevel
 from mainspring.features.governance.paths import Paths
-from mainspring.features.governance.patterns import Rules
-from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
 from mainspring.features.governance.shell_reader import Reader
+from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
-from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
+from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 
 LIMIT = 150.0
@@ -70,20 +71,20 @@ async def lookup(host: str, port: int) -> Sequence[str]:
     return ["93.184.216.34"]
 
 
-def every_policy(root: str) -> tuple[CallPolicy, ...]:
+def every_policy(root: str) -> PolicySlots:
     rules = {"*": "allow", "file_ops:delete": "deny", "secret_*": "deny", "shell": "allow", "file_*:chmod": "ask"}
     Path(root, "src", "deep").mkdir(parents=True)
-    asked = governance(
-        rules=Rules.of(rules),  # type: ignore[arg-type]
-        status=lambda name: "active",
-        skills=SkillScope(lambda run, name, operation: None),
-        rate=Rate(10**9, 10**9),
-        level=lambda run: "supervised",
-        commands=Commands(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),
-        paths=Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),
-        domains=Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),
-    )
-    return (*asked, Budgeted())
+    return {
+        "rules": (ToolRules(Rules.of(rules)),),  # type: ignore[arg-type]
+        "status": (ToolStatus(lambda name: "active"),),
+        "skill scope": (SkillScope(lambda run, name, operation: None),),
+        "rate": (Rate(10**9, 10**9),),
+        "level": (AutonomyLevel(lambda run: "supervised", commands_judged=True),),
+        "commands": (Commands(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
+        "paths": (Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),),
+        "domains": (Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
+        "budget": (Budgeted(),),
+    }
 
 
 def a_run() -> Run:
@@ -117,8 +118,8 @@ async def parser_cost(lines: int) -> tuple[float, float]:
 async def main(calls: int) -> None:
     run, guard, hands = a_run(), Guard(), [Hands()]
     with tempfile.TemporaryDirectory() as root:
-        bare = Gate(standard_policies(hands), guard)
-        governed = Gate(standard_policies(hands, every_policy(root)), guard)
+        bare = Gate(order_policies(fill_standard_slots(hands)), guard)
+        governed = Gate(order_policies(fill_standard_slots(hands), every_policy(root)), guard)
         print(f"{'CPU us per call':24} {'without':>8} {'with all':>9} {'added':>7}   limit {LIMIT:g}")
         for name, (tool, arguments) in CALLS.items():
             call = Call(FunctionCall("call_1", tool, encode(arguments).decode()), 0)

@@ -7,13 +7,14 @@ import pytest
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition
-from mainspring.features.governance.governance_settings import doubts, plan_of, policies_of
+from mainspring.engine.policy_order import order_policies
+from mainspring.features.governance.governance_settings import build_policies, doubts, plan_of
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import Workshop
 
 
 def named(table: dict[str, Any]) -> list[str]:
-    return [policy.name for policy in policies_of(table, AddressGuard())]
+    return [policy.name for policy in order_policies(build_policies(table, AddressGuard()))]
 
 
 def test_an_empty_table_asks_nothing() -> None:
@@ -47,7 +48,7 @@ def test_what_is_mentioned_is_asked_in_the_order_of_the_architecture(tmp_path: P
 )
 def test_a_mistake_is_told_with_what_could_be_there(table: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        policies_of(table, AddressGuard())
+        build_policies(table, AddressGuard())
 
 
 def test_either_half_of_a_rate_puts_it_in_force() -> None:

@@ -42,7 +42,7 @@ def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, 
             engine.store,
             folder,
             model=engine.model,
-            policies=engine.policies,
+            policies=engine.operator_policies,
             admission=engine.admission,
         )
         async with engine, agent as found:

@@ -34,12 +34,10 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.engine.approvals import EXPIRED, SPENT
 from mainspring.engine.engine import OWNED, Engine, Handle
+from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.approvals.pending import continuing_id
-from mainspring.features.governance.caller_scopes import CallerScopes
-from mainspring.features.governance.run_limits import WithinLimits
-from mainspring.features.governance.tool_policies import AllowedTools, HandOff, KnownTool, ValidArguments
-from mainspring.ports import CallPolicy, Provider, Sink, Store
-from mainspring.tools.schema import Validators
+from mainspring.features.governance.tool_policies import fill_standard_slots
+from mainspring.ports import Provider, Sink, Store
 from mainspring_tasks import words
 from mainspring_tasks.acts import Act
 from mainspring_tasks.answer_format import FORMAT
@@ -141,16 +139,15 @@ class LLMAgentEngine:
         new_id: NewId = random_id,
     ) -> None:
         self._tools = TaskTools(tasks)
-        validate = Validators().errors
         self._governing = governing or Governing()
-        base = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(validate), CallerScopes())
-        policies: tuple[CallPolicy, ...] = (*base, *self._governing.gate, *RULES, HandOff((self._tools,)))
+        # Which calls a person confirms is for `RULES` to say: the tools ask about all of them, for engines without these rules.
+        standard: PolicySlots = {**fill_standard_slots((self._tools,)), "approval": ()}
         told = (*sinks, *self._governing.sinks)
         self._engine = Engine(
             Impatient(provider),
             store,
             executors=(self._tools,),
-            policies=policies,
+            policies=order_policies(standard, *self._governing.policies, RULES),
             sinks=told,
             audit=audit,
             owns=True,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, parsed_arguments, text_of
 from mainspring.core.run import Call, Run
-from mainspring.ports import Allow, Ask, CallPolicy, Deny, Verdict
+from mainspring.engine.policy_order import PolicySlots
+from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring_tasks import words
 from mainspring_tasks.task_references import Listed, Seen, flaw, is_said, is_small_talk
 from mainspring_tasks.task_tools import listed
@@ -114,7 +115,10 @@ class ConfirmedDeletion:
 
 SEVERAL: Final = "The user's words fit several tasks"
 NO_MATCH: Final = "The user's words name no task of theirs"
-RULES: Final[tuple[CallPolicy, ...]] = (NothingMore(), SmallTalk(), OwnWords(), NamedTask(), OneDeletion(), ConfirmedDeletion())
+RULES: Final[PolicySlots] = {
+    "custom": (NothingMore(), SmallTalk(), OwnWords(), NamedTask(), OneDeletion()),
+    "approval": (ConfirmedDeletion(),),
+}
 
 
 def message_of(run: Run) -> str:

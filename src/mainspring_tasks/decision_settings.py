@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.ports import CallPolicy, Provider, Sink, Store
+from mainspring.engine.policy_order import PolicySlots
+from mainspring.ports import Provider, Sink, Store
 from mainspring_tasks.constitution import constitution
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ async def opened(
     model: str = "",
     context_tokens: int | None = None,
     sinks: Sequence[Sink] = (),
-    policies: Sequence[CallPolicy] = (),
+    policies: Sequence[PolicySlots] = (),
     admission: "Admission | None" = None,
     audit: bool = False,
 ) -> AsyncIterator[Opened]:

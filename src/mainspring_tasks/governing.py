@@ -12,6 +12,7 @@ from mainspring.core.events import Event, RunEnded
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import OWNED
+from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.plan import Admission, Before
 from mainspring.ports import Ask, CallPolicy, Deny, Sink, Verdict
 
@@ -21,12 +22,13 @@ class NotAdmitted(Exception):
 
 
 class Governing:
-    """What the operator wants of decision runs. `gate` judges their calls, `sinks` are to be told of them."""
+    """What the operator wants of decision runs. `policies` judge their calls, `sinks` are told of them."""
 
-    def __init__(self, policies: Sequence[CallPolicy] = (), admission: Admission | None = None) -> None:
+    def __init__(self, policies: Sequence[PolicySlots] = (), admission: Admission | None = None) -> None:
         self._admission = admission
-        budget = () if admission is None else (admission.policy,)
-        self.gate: tuple[CallPolicy, ...] = tuple([_Unasked(policy) for policy in (*policies, *budget)])
+        self.policies: tuple[PolicySlots, ...] = tuple(
+            [{slot: [_Unasked(policy) for policy in asked] for slot, asked in slots.items()} for slots in policies]
+        )
         self.sinks: tuple[Sink, ...] = () if admission is None else (_Settling(admission),)
 
     async def admitted(self, spec: RunSpec, paused: Run | None) -> RunSpec:

@@ -113,7 +113,7 @@ class ChatRoutes:
             model=engine.model,
             context_tokens=engine.context_tokens,
             sinks=engine.sinks,
-            policies=engine.policies,
+            policies=engine.operator_policies,
             admission=engine.admission,
             audit=engine.is_audited,
         ) as self._opened:

@@ -11,7 +11,7 @@ from tests.cli.command import Result, Shell
 from mainspring.app.engine import Engine
 from mainspring.core.items import ApprovalRequest, Json
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.governance_settings import policies_of
+from mainspring.features.governance.governance_settings import build_policies
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls
 from mainspring.tools.addresses import AddressGuard
@@ -198,7 +198,7 @@ RULED = '[governance]\nlevel = "supervised"\n'
 async def supervised(shell: Shell) -> str:
     """A run that a server with a supervised level left waiting; `add` declares no effect, so it may do anything."""
     script = Scripted(calls(call("add", a=1, b=2)))
-    policies = policies_of({"level": "supervised"}, AddressGuard())
+    policies = build_policies({"level": "supervised"}, AddressGuard())
     async with Engine(script, tools=[add], policies=policies, database=shell.folder / "runs.db") as engine:
         run = await engine.run("Add.")
     [asked] = [item.id for item in run.output if isinstance(item, ApprovalRequest)]

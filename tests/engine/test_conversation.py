@@ -9,13 +9,14 @@ import anyio
 import pytest
 from tests.engine.test_engine import ASK_USER, SEARCH, Hands
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.conversation_items import CONVERSATION, ITEM
 from mainspring.core.errors import AlreadyInConversation, Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError
 from mainspring.core.events import RunStarted
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, decode, user
 from mainspring.core.spec import Conversation, RunSpec, spec_for
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, Document, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, stall
 from mainspring.storage.memory_runs import MemoryStore
@@ -44,7 +45,7 @@ class Waiting(Hands):
 
 def engine_of(script: Scripted, store: Store, hands: Hands | None = None) -> Engine:
     executors = [hands if hands is not None else Hands()]
-    return Engine(script, store, executors=executors, policies=standard_policies(executors))
+    return Engine(script, store, executors=executors, policies=order_policies(fill_standard_slots(executors)))
 
 
 def order(id: str, *given: str | Item, **options: object) -> RunSpec:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
 from mainspring.core.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
 from mainspring.core.ids import counting
@@ -24,6 +23,8 @@ from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.journal import DELAY
+from mainspring.engine.policy_order import order_policies
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import Allow, Ask, CallContext, CallPolicy, Deny, Note, Snapshot, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, cut, fail, say, stall, turn
 from mainspring.storage.memory_runs import MemoryStore
@@ -62,7 +63,7 @@ def engine_of(
         script,
         store if store is not None else MemoryStore(),
         executors=executors,
-        policies=standard_policies(executors, policies),
+        policies=order_policies(fill_standard_slots(executors), {"custom": policies}),
     )
 
 
@@ -525,7 +526,9 @@ async def test_a_sink_that_fails_or_lags_never_holds_a_run_up(caplog: pytest.Log
         raise ConnectionError("nobody listens")
 
     executors = [Hands()]
-    engine = Engine(Scripted(say("abc")), MemoryStore(), policies=standard_policies(executors), sinks=[lags, fails])
+    engine = Engine(
+        Scripted(say("abc")), MemoryStore(), policies=order_policies(fill_standard_slots(executors)), sinks=[lags, fails]
+    )
     async with engine:
         run = await (await engine.start(order())).wait()
         assert len(told) < run.seq

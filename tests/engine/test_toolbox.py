@@ -8,7 +8,6 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.conversation_items import CONVERSATION
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
@@ -17,7 +16,9 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Conversation, RunSpec, spec_for
 from mainspring.engine import guard
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
 from mainspring.engine.redact import REDACTED, presentable, shortened, without_secrets
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -47,7 +48,7 @@ def order(**options: object) -> RunSpec:
 
 async def played(script: Scripted, doing: Doing, **options: object) -> tuple[Run, list[Event]]:
     hands = Hands(doing)
-    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+    async with Engine(script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
         handle = await engine.start(order(**options))
         with anyio.fail_after(10):
             log = [record.event async for record in handle.events()]
@@ -166,7 +167,9 @@ async def test_cancelling_a_run_stops_its_tools_and_says_their_outcome_is_unknow
         return ToolResult(call.id, "never")
 
     hands = Hands(dawdles)
-    async with Engine(Scripted(call("work")), MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+    async with Engine(
+        Scripted(call("work")), MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))
+    ) as engine:
         handle = await engine.start(order())
         await begun.wait()
         run = await handle.cancel()
@@ -205,7 +208,7 @@ async def test_the_tools_of_a_turn_run_at_once_and_their_outputs_stand_in_call_o
 
     script = Scripted(calls(call("work", n=1), call("work", n=2)), say("Ok."))
     hands = Hands(meet)
-    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands])) as engine:
+    async with Engine(script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
         handle = await engine.start(order())
         ended = []
         async for record in handle.events():
@@ -265,7 +268,7 @@ async def test_a_tool_is_told_whose_run_it_is_and_what_the_runs_of_a_conversatio
     hands, store = Hands(asks), MemoryStore()
     await store.put([Document(CONVERSATION, "conv_1", b"{}", tenant="acme")])
     script = Scripted(call("work"), say("One."), call("work"), say("Two."))
-    async with Engine(script, store, executors=[hands], policies=standard_policies([hands])) as engine:
+    async with Engine(script, store, executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
         await (await engine.start(order(tenant="acme", conversation=Conversation("conv_1")))).wait()
         await (await engine.start(replace(order(tenant="acme"), id="resp_2"))).wait()
     assert told == [("resp_1", "acme", "conv_1"), ("resp_2", "acme", "resp_2")]

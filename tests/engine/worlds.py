@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.errors import ContextOverflow, DelegateToClient, RateLimited, Unavailable
 from mainspring.core.events import Annotated, Event, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta
 from mainspring.core.ids import NewId, counting
@@ -15,6 +14,8 @@ from mainspring.core.items import Json, Message, Reasoning, ToolDefinition, Tool
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import PresetName, RunSpec, ToolChoice, spec_for
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import Allow, Ask, CallContext, Deny, Store, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Call as Made
 from mainspring.providers.scripted import Scripted, Turn, cut, empty, fail, malformed, refuse, say, turn
@@ -144,7 +145,7 @@ def engine_for(
     world: World, store: Store, *, new_id: NewId | None = None, hands: Hands | None = None, sinks: Sequence[Witness] = ()
 ) -> Engine:
     executors = [hands or Hands()]
-    policies = standard_policies(executors, [Opinions()])
+    policies = order_policies(fill_standard_slots(executors), {"custom": [Opinions()]})
     return Engine(world.model(new_id or counting()), store, executors=executors, policies=policies, sinks=sinks)
 
 

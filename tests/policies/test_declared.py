@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from tests.policies.world import READER, folder, lookup, order
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.command_policy import CommandRules, Commands
 from mainspring.features.governance.declared import EVERYTHING, effects_of, operation_of, parsed_arguments, texts_of
 from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.level import Level
+from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
-from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
@@ -52,16 +52,19 @@ async def test_built_in_tools_and_functions_are_judged_by_what_they_declare(
 ) -> None:
     root = folder(tmp_path)
     tools = Registry([FileOps(), WebFetch(), terminal], context=ToolContext(working_dir=root))
-    policies = governance(
-        status=tools.status,
-        level=lambda run: level,
-        commands=Commands(CommandRules(("ls",), ("rm",)), READER),
-        paths=Paths([root]),
-        domains=Domains(AddressGuard(lookup=lookup).check),
+    policies = order_policies(
+        fill_standard_slots([tools]),
+        {
+            "status": (ToolStatus(tools.status),),
+            "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
+            "commands": (Commands(CommandRules(("ls",), ("rm",)), READER),),
+            "paths": (Paths([root]),),
+            "domains": (Domains(AddressGuard(lookup=lookup).check),),
+        },
     )
     ran.clear()
     with Scripted(call(name, **arguments), say("Well.", expect=expect)) as script:
-        async with Engine(script, MemoryStore(), executors=[tools], policies=standard_policies([tools], policies)) as engine:
+        async with Engine(script, MemoryStore(), executors=[tools], policies=policies) as engine:
             run = await (await engine.start(order(1, tools=tools.definitions, caller=Caller()))).wait()
     assert run.text == "Well."
     assert ran == (["ls"] if expect == "ran it" else [])

@@ -8,11 +8,12 @@ import pytest
 from aiohttp import ClientSession, web
 from tests.policies.world import lookup, order, tried
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition, ToolKind
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -126,7 +127,9 @@ async def site(redirects: dict[str, str]) -> AsyncIterator[tuple[int, list[str]]
 async def fetched(url: str, policy: Domains, guard: AddressGuard, expect: str) -> None:
     hands = Fetching(policy, guard)
     with Scripted(call("web_fetch", url=url), say("Well.", expect=expect)) as script:
-        async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands], [policy])) as engine:
+        async with Engine(
+            script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]), {"custom": [policy]})
+        ) as engine:
             run = await (await engine.start(order(1))).wait()
     assert run.text == "Well."
 

@@ -17,7 +17,7 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
 from mainspring.features.budgets.plan import LEVEL
-from mainspring.features.governance.governance_settings import plan_of, policies_of
+from mainspring.features.governance.governance_settings import build_policies, plan_of
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, calls, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -34,7 +34,7 @@ class World(Struct):
     turns: list[list[tuple[str, Json]]]
 
     def engine(self, store: MemoryStore, script: Scripted) -> Engine:
-        policies = policies_of(self.governance, AddressGuard())
+        policies = build_policies(self.governance, AddressGuard())
         options: Json = {"policies": policies, "budget": plan_of(self.budget), "store": store}
         return Engine(script, tools=[look, files, shell], **options)
 

@@ -4,17 +4,20 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.policies.world import Hands, every_policy, folder, order, tried
+from tests.policies.world import Hands, every_policy, every_slot, folder, order, tried
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
-from mainspring.features.governance.policy_list import governance
-from mainspring.features.governance.rate import Rate
+from mainspring.engine.policy_order import PolicySlots, order_policies
+from mainspring.features.agents.charter import Chartered
+from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.addresses import AddressGuard
 
 
 @pytest.fixture
@@ -24,19 +27,21 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("C18")
 def test_questions_are_asked_in_this_order(root: Path) -> None:
-    governing = [
-        "tool_rules", "tool_status", "skill_scope", "rate", "autonomy_level", "commands", "paths", "domains",
+    budget: PolicySlots = {"budget": (Budgeted(),), "charter": (Chartered(),)}
+    assert [policy.name for policy in order_policies(budget, every_slot(root), fill_standard_slots([]))] == [
+        "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "skill_scope", "agent",
+        "tool_rules", "rate", "autonomy_level", "commands", "paths", "domains", "budget", "approval", "hand_off",
     ]  # fmt: skip
-    names = [policy.name for policy in standard_policies([], every_policy(root))]
-    start = names.index("tool_rules")
-    assert names[start : start + len(governing)] == governing
-    assert {"limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes"} <= set(names[:start])
-    assert names[-1] == "hand_off"
+
+
+def test_a_slot_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no policy slot `roles`"):
+        order_policies({"roles": ()})  # type: ignore[dict-item]
 
 
 def test_what_is_not_configured_is_not_asked() -> None:
-    assert governance() == ()
-    assert [policy.name for policy in governance(rate=Rate())] == ["rate"]
+    assert build_policies({}, AddressGuard()) == {}
+    assert list(build_policies({"per_minute": 60}, AddressGuard())) == ["rate"]
 
 
 @pytest.mark.requirement("C-T8", "D66")
@@ -44,7 +49,7 @@ async def test_denied_call_is_answered_with_its_rule_and_earlier_results_stay(ro
     hands = Hands()
     outside = call("file_ops", operation="read", path="/etc/passwd")
     with Scripted(call("notes"), outside, call("notes", again=True), say("All.", expect="rule `paths`")) as script:
-        policies = standard_policies([hands], every_policy(root))
+        policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root)})
         async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
             run = await (await engine.start(order(4))).wait()
     assert (run.status, run.text) == ("completed", "All.")
@@ -56,7 +61,7 @@ async def test_denied_call_is_answered_with_its_rule_and_earlier_results_stay(ro
 async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, approve: bool) -> None:
     hands = Hands()
     with Scripted(call("shell", command="make install"), say("Done.", expect="done" if approve else "refused")) as script:
-        policies = standard_policies([hands], every_policy(root))
+        policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root)})
         async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
             paused = await (await engine.start(order(1))).wait()
             assert (paused.status, paused.reason, hands.done) == ("requires_action", "approval_needed", [])
@@ -73,7 +78,7 @@ async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, app
 @pytest.mark.parametrize("background", [True, False])
 async def test_level_holds_whether_a_run_is_streamed_or_in_the_background(root: Path, background: bool) -> None:
     hands = Hands()
-    policies = standard_policies([hands], every_policy(root, "read-only"))
+    policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root, "read-only")})
     script = Scripted(call("file_ops", operation="write", path="notes.txt"), say("Well.", expect="level `read-only`"))
     async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
         handle = await engine.start(order(1, background=background))

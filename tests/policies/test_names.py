@@ -15,8 +15,8 @@ from mainspring.core.items import FunctionCallOutput, ServerTool, Tool, ToolDefi
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, Charter
 from mainspring.features.agents.charter import Chartered
-from mainspring.features.governance.caller_scopes import CallerScopes
 from mainspring.features.governance.patterns import Choice, Rules, ToolRules
+from mainspring.features.governance.tool_policies import CallerScopes
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.executor import McpTools

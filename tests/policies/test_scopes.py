@@ -10,7 +10,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.events import CallJudged
 from mainspring.core.items import ToolDefinition
 from mainspring.core.spec import Caller
-from mainspring.features.governance.tool_status import ToolStatus
+from mainspring.features.governance.tool_policies import ToolStatus
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.registry import Registry
 

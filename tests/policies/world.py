@@ -4,20 +4,20 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.events import CallJudged
 from mainspring.core.items import Json, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.governance.command_policy import CommandRules, Commands
 from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.level import Level
+from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
-from mainspring.features.governance.patterns import Rules
-from mainspring.features.governance.policy_list import governance
+from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
 from mainspring.features.governance.shell_reader import Reader
+from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.providers.script import Call
@@ -115,17 +115,21 @@ def folder(place: Path) -> Path:
     return root
 
 
+def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
+    return {
+        "domains": (Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
+        "rules": (ToolRules(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
+        "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
+        "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
+        "rate": (Rate(),),
+        "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
+        "commands": (Commands(PROGRAMS, READER),),
+        "paths": (Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),),
+    }
+
+
 def every_policy(root: Path, level: Level = "supervised") -> tuple[CallPolicy, ...]:
-    return governance(
-        rules=Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"}),
-        status=lambda name: name if name in ("blocked", "deprecated") else "active",
-        skills=SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),
-        rate=Rate(),
-        level=lambda run: level,
-        commands=Commands(PROGRAMS, READER),
-        paths=Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),
-        domains=Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),
-    )
+    return order_policies(every_slot(root, level))
 
 
 class Hands:
@@ -167,7 +171,9 @@ async def tried(policies: Sequence[CallPolicy], *made: tuple[str, str], **option
     """One run of the real engine in which the model makes these calls, one after the other, and then says something."""
     hands = Hands()
     script = Scripted(*[turn(calls=[Call(name, arguments)]) for name, arguments in made], say("Well."), chunk=0)
-    async with Engine(script, MemoryStore(), executors=[hands], policies=standard_policies([hands], policies)) as engine:
+    async with Engine(
+        script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]), {"custom": policies})
+    ) as engine:
         handle = await engine.start(order(len(made), **options))
         judged = [record.event async for record in handle.events() if isinstance(record.event, CallJudged)]
         return Outcome(handle.run, judged, hands.done)

@@ -15,21 +15,25 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
 from mainspring.engine.audit import entry_of
-from mainspring.features.governance.governance_settings import plan_of, policies_of
+from mainspring.features.governance.governance_settings import build_policies, plan_of
 from mainspring.providers.scripted import call
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.registry import Registry
 from mainspring_tasks import words
 
 MILK = (call("add_task", description="milk"), answer("Added.", "CREATE_TASK"))
 
 
 @asynccontextmanager
-async def door(folder: Path, governance: Json | None = None, budget: Json | None = None) -> AsyncIterator[Door]:
+async def door(
+    folder: Path, governance: Json | None = None, budget: Json | None = None, tools: Registry | None = None
+) -> AsyncIterator[Door]:
     actor = Actor()
     engine = Engine(
         actor,
+        tools=tools or Registry(),
         database=folder / "runs.db",
-        policies=policies_of(governance or {}, AddressGuard()),
+        policies=build_policies(governance or {}, AddressGuard()),
         budget=plan_of(budget or {}),
         audit=True,
     )
@@ -69,6 +73,21 @@ async def test_what_the_operator_forbids_or_wants_asked_is_not_done_and_the_pers
         body = {"message": "add milk", "conversation_id": "c1"}
         d.actor.then(*MILK)
         assert (await d.post("/decisions", body, key=key))["tool_calls"] == []
+        assert await tasks(d, key) == []
+
+
+@pytest.mark.parametrize("name", ["add_task", "mainspring-tasks__add_task"])
+async def test_a_tool_that_the_operator_has_blocked_is_not_used(tmp_path: Path, name: str) -> None:
+    defined = tmp_path / "tools"
+    defined.mkdir()
+    (defined / "tasks.yaml").write_text(f"name: {name}\ndescription: Adds a task.\nstatus: blocked\n")
+    registry = Registry()
+    registry.load_definitions(defined)
+    async with door(tmp_path, tools=registry) as d:
+        key = await d.keys.create(tenant="acme", scopes=("decisions",))
+        said = await d.chat("add milk", *MILK, key=key)
+        assert said["decision"]["tool_calls"] == []
+        assert {entry_of(link.note).policy for link in await d.engine.store.audit()} - {""} == {"tool_status"}
         assert await tasks(d, key) == []
 
 

@@ -14,7 +14,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.engine.approvals import SPENT
 from mainspring.features.approvals.pending import Approvals
-from mainspring.features.governance.governance_settings import policies_of
+from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.workflows.view import shown_run
 from mainspring.features.workflows.workflow_events import StepWaiting
 from mainspring.features.workflows.workflows import WorkflowHandle
@@ -43,7 +43,7 @@ async def waiting(handle: WorkflowHandle) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def asking(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[Engine, Tally]]:
-    policies = policies_of(POSTING, AddressGuard(("127.0.0.1",)))
+    policies = build_policies(POSTING, AddressGuard(("127.0.0.1",)))
     with tallying() as tally:
         async with engine_for(tmp_path, ASKS, policies=policies, database=tmp_path / "db", **options) as engine:
             yield engine, tally
@@ -97,7 +97,7 @@ async def test_an_answer_that_came_first_is_followed_and_what_it_began_is_stoppe
     agent(tmp_path / "agents", "doer")
     model = Scripted(calls(call("act", word="a")), calls(call("act", word="b")), say("unasked"))
     text = "name: one\nsteps: [{id: s, action: invoke-agent, agent: doer, inputs: {task: work it out}}]"
-    options: dict[str, Any] = {"policies": policies_of({"rules": {"act": "ask"}}, AddressGuard()), "database": tmp_path / "db"}
+    options: dict[str, Any] = {"policies": build_policies({"rules": {"act": "ask"}}, AddressGuard()), "database": tmp_path / "db"}
     async with engine_for(tmp_path, text, model=model, tools=[act], agents=[tmp_path / "agents"], **options) as engine:
         handle = await engine.workflows.start("one")
         (first,) = await waiting(handle)

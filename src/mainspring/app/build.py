@@ -10,11 +10,12 @@ from mainspring.app.engine import Engine, memory_for
 from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
+from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.governance_settings import digest_of, plan_of, policies_of, scans_inputs
+from mainspring.features.governance.governance_settings import build_policies, digest_of, plan_of, scans_inputs
 from mainspring.features.governance.paths import Paths
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
-from mainspring.ports import CallPolicy, Provider
+from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import Mode, Workshop
 from mainspring.tools.functions import load
@@ -39,7 +40,7 @@ def composed(
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
-    policies = policies_of(settings.governance, guard)
+    policies = build_policies(settings.governance, guard)
     workshop = _workshop(settings, guard, policies, wraps=any(server.is_held for server in servers))
     registry = Registry(tuple(functions), context=workshop.context)
     if settings.discover:
@@ -72,12 +73,12 @@ def composed(
     return engine
 
 
-def _workshop(settings: Settings, guard: AddressGuard, policies: tuple[CallPolicy, ...], *, wraps: bool) -> Workshop:
+def _workshop(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> Workshop:
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
-    paths = next((policy for policy in policies if isinstance(policy, Paths)), None)
-    domains = next((policy for policy in policies if isinstance(policy, Domains)), None)
+    paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, Paths)), None)
+    domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, Domains)), None)
     return Workshop(
         settings.builtins,
         sandbox=cast(Mode, settings.sandbox),

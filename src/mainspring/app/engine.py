@@ -1,6 +1,6 @@
 """The composition root: names and options in, a running engine out. The only module that knows every adapter."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
@@ -23,6 +23,7 @@ from mainspring.core.spec import STEP_MODEL, PresetName, RunSpec, spec_for
 from mainspring.engine.approvals import Asked, asked_by
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle
+from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.engine.redact import presentable
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
@@ -31,11 +32,8 @@ from mainspring.features.agents.delegation import AgentTools, child_id, is_deleg
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.plan import Admission, Before, Plan
 from mainspring.features.governance.answer_check import FormedAnswer
-from mainspring.features.governance.caller_scopes import CallerScopes
 from mainspring.features.governance.injection import flags_of
-from mainspring.features.governance.run_limits import WithinLimits
-from mainspring.features.governance.tool_policies import AllowedTools, Approved, HandOff, KnownTool, ValidArguments
-from mainspring.features.governance.tool_status import ToolStatus
+from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.models.backends import provider_for
@@ -77,8 +75,9 @@ class Engine(CoreEngine):
 
     `model` is as in `backends.provider_for`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
     `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`; it may also be a `Provider`. `database` is a
-    file; without one, runs live in memory. `policies` are asked after the built-in ones and before a call is handed to the
-    client. `mcp` are servers whose tools every run has, `workshop` the built-in tools, `skills` folders of
+    file; without one, runs live in memory. `policies` are asked after the built-in ones and before the budget, or in the
+    slots that they name (`engine.policy_order`).
+    `mcp` are servers whose tools every run has, `workshop` the built-in tools, `skills` folders of
     skills, `agents` folders of agents: `engine.agents` invokes them, `workflows` those of
     workflows: `engine.workflows` carries them out. `context_tokens` is how many tokens the model takes in at once; without
     it, only the backend knows. `approval_seconds` is the longest that a call waits for a person; `audit` keeps an audit of calls
@@ -99,7 +98,7 @@ class Engine(CoreEngine):
         store: Store | None = None,
         preset: PresetName = "responses",
         executors: Sequence[ToolExecutor] = (),
-        policies: Sequence[CallPolicy] = (),
+        policies: Sequence[CallPolicy] | PolicySlots = (),
         sinks: Sequence[Sink] = (),
         memory: Memory | bool = False,
         exporter: Exporter | None = None,
@@ -125,7 +124,7 @@ class Engine(CoreEngine):
         self.skills = SkillFolders(skills)
         loading = SkillTools(lambda: self.skills.skills)
         active = ActiveSkills(lambda: self.skills.skills, _skills_of)
-        scope = (SkillScope(active.refusal),) if self.skills.skills else ()
+        scope: PolicySlots = {"skill scope": (SkillScope(active.refusal),)} if self.skills.skills else {}
         loaders = (loading,) if self.skills.skills else ()
         folder = self.workshop.context.working_dir
         root = "" if folder is None else str(folder.resolve())
@@ -143,15 +142,18 @@ class Engine(CoreEngine):
         kept = store if store is not None else store_for(database)
         plan = Plan(budget) if isinstance(budget, AutonomyBudget) else budget
         self.admission = Admission(kept, plan, root=root)
-        self.policies = tuple(policies)
+        status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
+        given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
+        self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
+        """What the operator wants of every call, also of an application's."""
         self.governed = ""
         """A digest of the settings that runs are governed by here."""
-        governing = (ToolStatus(registry.status, registry.reason), *scope, Chartered(), *policies, self.admission.policy)
+        standard = fill_standard_slots(performers)
         super().__init__(
             Dictated(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
             kept,
             executors=performers,
-            policies=standard_policies(performers, governing),
+            policies=order_policies(standard, scope, {"charter": (Chartered(),)}, *self.operator_policies),
             checks=(FormedAnswer(Validators().errors),),
             sinks=(*sinks, self.admission.ledger) if self.admission.is_shared else sinks,
             audit=audit,
@@ -361,12 +363,6 @@ class Engine(CoreEngine):
 def _skills_of(run: Run) -> Iterable[str]:
     """The skills that a run begins with: those of its agent, and of the agents above it."""
     return [name for charter in run.spec.charters for name in charter.skills]
-
-
-def standard_policies(executors: Sequence[ToolExecutor], more: Sequence[CallPolicy] = ()) -> tuple[CallPolicy, ...]:
-    """Every question a call must pass, in order."""
-    known = (WithinLimits(), KnownTool(), AllowedTools(), ValidArguments(Validators().errors), CallerScopes())
-    return (*known, *more, Approved(), HandOff(executors))
 
 
 def memory_for(database: str | Path | None, asked: Remembering | None = None) -> Memory:

@@ -10,16 +10,17 @@ import asyncio
 import os
 import sys
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import random_id
 from mainspring.core.items import ToolDefinition, ToolKind, user
 from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.budget import AutonomyBudget, Limits
 from mainspring.features.budgets.budget_policy import Budgeted
 from mainspring.features.budgets.enforcement import Ceilings
 from mainspring.features.budgets.ledger import Ledger
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, calls, say
@@ -52,7 +53,7 @@ async def main() -> None:
             await ledger.open(BUDGET)
         turns = [calls(Call("look", {"n": n}), Call("look", {"m": n})) for n in range(9)]
         script = Scripted(*turns, say("Done."), repeat=True, chunk=0, pause=0.0005)
-        policies = standard_policies(hands, [Budgeted(ledger.state)])
+        policies = order_policies(fill_standard_slots(hands), {"custom": [Budgeted(ledger.state)]})
         async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger]) as engine:
             for handle in await engine.resume_all():
                 await handle.wait()

@@ -5,14 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mainspring.app.engine import standard_policies
 from mainspring.core.events import CallJudged, Recorded
 from mainspring.core.items import Json, Tool, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import PresetName, RunSpec, spec_for
 from mainspring.engine.engine import Engine
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Limits, Network
 from mainspring.features.budgets.budget_policy import Budgeted, narrowed
+from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, say, turn
@@ -87,7 +88,7 @@ def engine_of(
     sinks: Sequence[Sink] = (),
 ) -> Engine:
     executors = [hands or Hands()]
-    policies = standard_policies(executors, [policy or Budgeted()])
+    policies = order_policies(fill_standard_slots(executors), {"custom": [policy or Budgeted()]})
     script = Scripted(*turns, *[say("Done.")] * 9, chunk=0)
     return Engine(script, store or MemoryStore(), executors=executors, policies=policies, sinks=sinks)
 

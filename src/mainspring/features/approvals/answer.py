@@ -18,8 +18,9 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ServerTool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.approvals.pending import Approval, Approvals
-from mainspring.features.governance.governance_settings import policies_of
+from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.runs.run_command import check_governed, check_tools, view_for
 from mainspring.providers.scripted import Scripted
 from mainspring.tools.addresses import AddressGuard
@@ -99,7 +100,8 @@ def _engine(settings: Settings, run: Run) -> Engine:
 
 def _check_rule(approval: Approval, settings: Settings) -> None:
     """Raises `InvalidRequest` if the rule that asks is not in force here: these are not the settings that the run is under."""
-    here = [policy.name for policy in policies_of(settings.governance, AddressGuard(settings.allow_hosts))]
+    slots = build_policies(settings.governance, AddressGuard(settings.allow_hosts))
+    here = [policy.name for policy in order_policies(slots)]
     if approval.policy in _OF_SETTINGS and approval.policy not in here:
         told = f"the rule `{approval.policy}` asks about this call, and these settings do not have it"
         how = f"pass those of the server with --config FILE, or answer there: POST /v1/approvals/{approval.id}"

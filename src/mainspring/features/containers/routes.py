@@ -19,7 +19,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import Json
-from mainspring.features.governance.caller_scopes import EXECUTE
+from mainspring.features.governance.tool_policies import EXECUTE
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.faults import Fault, json_response

@@ -14,15 +14,15 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition
 from mainspring.core.spec import spec_for
+from mainspring.engine.policy_order import PolicySlots, Slot
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
 from mainspring.features.budgets.plan import Plan
 from mainspring.features.budgets.preflight import preflight
 from mainspring.features.governance.command_policy import CommandRules, Commands
 from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.level import Level
+from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
-from mainspring.features.governance.patterns import Rules
-from mainspring.features.governance.policy_list import governance as governing
+from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
 from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import CallPolicy
@@ -61,10 +61,10 @@ class Oversight(Struct, frozen=True, forbid_unknown_fields=True):
     """Take note of inputs that read like orders to the model, in the log and the audit. They are not refused."""
 
 
-def policies_of(table: Mapping[str, object], guard: AddressGuard) -> tuple[CallPolicy, ...]:
-    """The policies that the table asks for, in order; none for an empty one. Raises `InvalidRequest`."""
+def build_policies(table: Mapping[str, object], guard: AddressGuard) -> PolicySlots:
+    """Returns the policies that the table asks for, each in its slot; none for an empty table. Raises `InvalidRequest`."""
     if not table:
-        return ()
+        return {}
     try:
         return _policies(msgspec.convert(table, Oversight), guard)
     except (msgspec.ValidationError, ValueError) as error:
@@ -189,17 +189,28 @@ def doubts(governance: Mapping[str, Any], plan: Plan | None, tools: Sequence[Too
     return told
 
 
-def _policies(asked: Oversight, guard: AddressGuard) -> tuple[CallPolicy, ...]:
-    commands, paths, domains = asked.commands, asked.paths, asked.domains
+def _policies(asked: Oversight, guard: AddressGuard) -> PolicySlots:
+    commands, paths, domains, rate = asked.commands, asked.paths, asked.domains, _rate(asked)
     _check_entries(asked)
     reader = Reader()  # a line is parsed once for all of them
-    return governing(
-        rules=Rules.of(asked.rules) if asked.rules else None,
-        rate=_rate(asked),
-        level=(lambda run: asked.level) if asked.level != "full" else None,
-        network_reads=asked.network_reads,
-        logs_only=asked.supervised == "log",
-        commands=Commands(CommandRules(commands.allowed, commands.denied), reader) if commands is not None else None,
-        paths=Paths(paths.allowed, paths.denied, reader) if paths is not None else None,
-        domains=Domains(guard.check, domains.allowed, domains.denied, reader=reader) if domains is not None else None,
-    )
+    slots: dict[Slot, tuple[CallPolicy, ...]] = {}
+    if asked.rules:
+        slots["rules"] = (ToolRules(Rules.of(asked.rules)),)
+    if rate is not None:
+        slots["rate"] = (rate,)
+    if asked.level != "full":
+        slots["level"] = (
+            AutonomyLevel(
+                lambda run: asked.level,
+                network_reads=asked.network_reads,
+                commands_judged=commands is not None,
+                logs_only=asked.supervised == "log",
+            ),
+        )
+    if commands is not None:
+        slots["commands"] = (Commands(CommandRules(commands.allowed, commands.denied), reader),)
+    if paths is not None:
+        slots["paths"] = (Paths(paths.allowed, paths.denied, reader),)
+    if domains is not None:
+        slots["domains"] = (Domains(guard.check, domains.allowed, domains.denied, reader=reader),)
+    return slots

@@ -9,7 +9,6 @@ import yaml
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mainspring.app.engine import standard_policies
 from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import CallJudged, Recorded, RunStarted
@@ -19,10 +18,11 @@ from mainspring.core.run import Call, open_run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
+from mainspring.engine.policy_order import order_policies
 from mainspring.features.agents.charter import Chartered
 from mainspring.features.budgets.plan import Admission
-from mainspring.features.governance.governance_settings import doubts, plan_of, policies_of
-from mainspring.features.governance.tool_status import ToolStatus
+from mainspring.features.governance.governance_settings import build_policies, doubts, plan_of
+from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
@@ -143,9 +143,12 @@ class Trial:
 
     def _policies(self, admission: Admission) -> tuple[CallPolicy, ...]:
         guard = AddressGuard(self._settings.allow_hosts)
-        asked = policies_of(self._settings.governance, guard)
-        known = ToolStatus(self._registry.status, self._registry.reason)
-        return standard_policies([_Nobody()], (known, Chartered(), *asked, admission.policy))
+        return order_policies(
+            fill_standard_slots([_Nobody()]),
+            {"status": (ToolStatus(self._registry.status, self._registry.reason),), "charter": (Chartered(),)},
+            build_policies(self._settings.governance, guard),
+            {"budget": (admission.policy,)},
+        )
 
     def _order(self, case: Case) -> RunSpec:
         options: Json = {"tools": (self._tool(case),), "caller": case.caller, "tenant": case.tenant, "metadata": case.metadata}

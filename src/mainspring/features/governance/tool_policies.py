@@ -1,12 +1,45 @@
-"""Is this a tool of the run, is it allowed, are its arguments right, and who performs it?"""
+"""The policies that every engine has, whatever is configured: run limits, known and allowed tools, arguments, caller scopes,
+tool status, approval, and who performs the call."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from mainspring.core.items import ToolDefinition, parsed_arguments
+from mainspring.core.errors import NotFound
+from mainspring.core.items import ServerTool, ToolDefinition, parsed_arguments
+from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
+from mainspring.engine.policy_order import PolicySlots
+from mainspring.features.governance.declared import other_names, served
 from mainspring.ports import Allow, Ask, Client, Deny, ToolExecutor, Verdict
+from mainspring.tools.schema import Validators
+
+EXECUTE: Final = "tools:execute"
 
 Validate = Callable[[ToolDefinition, dict[str, object]], Sequence[str]]
+
+
+def fill_standard_slots(executors: Sequence[ToolExecutor]) -> PolicySlots:
+    """Returns the policies that need no configuration, for an engine whose tools these executors perform."""
+    return {
+        "limits": (WithinLimits(),),
+        "known tool": (KnownTool(),),
+        "allowed_tools": (AllowedTools(),),
+        "arguments": (ValidArguments(Validators().errors),),
+        "caller scope": (CallerScopes(),),
+        "approval": (Approved(),),
+        "client": (HandOff(executors),),
+    }
+
+
+class WithinLimits:
+    """Denies calls beyond `max_tool_calls_per_turn`, `max_tool_calls` and `max_repeats`; the last two end the run."""
+
+    name = "limits"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        over = excess(run, call)
+        return Allow() if over is None else Deny(over.message, over.stop)
 
 
 class KnownTool:
@@ -59,6 +92,52 @@ class ValidArguments:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         problems = self._validate(tool, arguments)
         return Deny(f"Invalid arguments for `{tool.name}`: {'; '.join(problems)}.") if problems else Allow()
+
+
+class CallerScopes:
+    """Denies calls that run here unless the caller has the scope `tools:execute`, or `tools:execute:NAME` for this tool. For one
+    of the operator's MCP servers, NAME is what the model calls it, or `server__tool`."""
+
+    name = "caller_scopes"
+    never_waits = True
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        scopes, tool = run.spec.caller.scopes, served(call, run)
+        if scopes is None or tool is None:
+            return Allow()
+        # A stranger's server may call itself and its tools anything.
+        is_own = isinstance(tool.server, ServerTool) and not tool.server.at
+        names = (tool.name, *(other_names(tool)[1:] if is_own else ()))
+        if not {"*", EXECUTE, *[f"{EXECUTE}:{name}" for name in names]}.isdisjoint(scopes):
+            return Allow()
+        return Deny(f"The caller has neither the scope `{EXECUTE}` nor `{EXECUTE}:{tool.name}`; go on without `{tool.name}`.")
+
+
+class ToolStatus:
+    """Denies tools that the registry has blocked, by whichever of their names, and takes note of deprecated ones. `status` and
+    `reason` are the registry's; `status` raises `NotFound` for what it does not keep."""
+
+    name = "tool_status"
+    never_waits = True
+
+    def __init__(self, status: Callable[[str], str], reason: Callable[[str], str] = lambda name: "") -> None:
+        self._status, self._reason = status, reason
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if (tool := served(call, run)) is None:
+            return Allow()
+        note = Allow()
+        for name in dict.fromkeys((tool.name, *other_names(tool))):
+            try:
+                status = self._status(name)
+            except NotFound:
+                continue
+            why = f" ({reason})" if (reason := self._reason(name)) else ""
+            if status not in ("active", "deprecated"):
+                return Deny(f"The registry has the tool `{name}` as {status}{why}: it is not to be used. Use another one.")
+            if status == "deprecated":
+                note = Allow(f"The tool `{name}` is deprecated{why}; look for another one.")
+        return note
 
 
 class Approved:
