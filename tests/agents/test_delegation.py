@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.agents.world import engine_of, look, write, written
+from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine
 from mainspring.core.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
@@ -238,7 +239,7 @@ async def test_agents_work_side_by_side_if_all_of_them_allow_it(tmp_path: Path) 
         arrived.append(who)
         if len(arrived) == 2:
             both.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await both.wait()
         return "met"
 
@@ -283,7 +284,7 @@ async def test_a_caller_that_is_cancelled_cancels_its_children(tmp_path: Path) -
 
 async def _begun(engine: Engine, run_id: str) -> str:
     """The id of the child that a run has begun, once it is at work."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async for record in (await engine.attach(run_id)).events():
             if isinstance(record.event, ToolProgress):
                 return child_id(run_id, record.event.call_id)
@@ -297,7 +298,7 @@ async def test_a_caller_that_is_taken_up_again_goes_on_with_the_child_it_had(tmp
     async with Engine(script, tools=[look, write], agents=[tmp_path], store=store) as first:
         handle = await first.agents.start("boss", {}, PLAIN)
         child = await _begun(first, handle.id)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async for record in (await first.attach(child)).events():
                 if isinstance(record.event, ToolEnded):
                     break

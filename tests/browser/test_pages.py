@@ -8,6 +8,7 @@ import anyio
 import pytest
 from tests.browser.conftest import Ask
 from tests.browser.site import Site, guard
+from tests.kit.waiting import PATIENCE
 from tests.sandbox.test_death import has_ended
 from tests.sandbox.traces import ancestors, everything
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("C17")]
 
 async def shown(ask: Ask, words: str) -> str:
     """What the page says once it says this."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while True:
             result = await ask("text")
             assert result.success, result.error

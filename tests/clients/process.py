@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+from tests.kit.waiting import PATIENCE
 
-PATIENCE = 30.0
 _OURS = ("MAINSPRING_", "OPENAI_")
 
 

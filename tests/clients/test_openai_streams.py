@@ -8,7 +8,8 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseStr
 from pydantic import BaseModel
 from tests.clients.samples import WEATHER
 from tests.clients.tap import Tap
-from tests.clients.upstream import PATIENCE, Model, calls, fails, hangs, says
+from tests.clients.upstream import Model, calls, fails, hangs, says
+from tests.kit.waiting import PATIENCE
 
 
 def kinds(events: list[ResponseStreamEvent]) -> list[str]:

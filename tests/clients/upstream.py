@@ -14,10 +14,10 @@ from typing import Any
 
 from aiohttp import web
 from msgspec import Struct
+from tests.kit.waiting import PATIENCE
 
 Json = dict[str, Any]
 
-PATIENCE = 30.0
 FIELDS = {
     "model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p",
     "max_tokens", "response_format", "reasoning_effort",

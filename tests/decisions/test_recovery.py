@@ -8,6 +8,7 @@ import anyio
 import pytest
 from tests.decisions.dying import opened
 from tests.decisions.world import Actor, answer, world
+from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
 from mainspring.core.model_request import ModelRequest
@@ -43,7 +44,7 @@ async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_th
 
         async with agent:
             group.start_soon(decide)
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 await asked.wait()
     (decision,) = decisions
     assert decision.response_text == words.BROKEN

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
 from mainspring.core.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
@@ -231,7 +232,7 @@ async def test_a_sink_that_hangs_or_misbehaves_does_not_keep_the_engine(monkeypa
     async def stray(run: Run, event: Event) -> None:
         raise asyncio.CancelledError
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with Engine(Scripted(say("abc")), MemoryStore(), sinks=[hangs, exits, stray]) as engine:
             assert (await (await engine.start(order())).wait()).text == "abc"
 

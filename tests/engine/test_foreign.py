@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Reason, TextDelta, TurnEnded
@@ -193,7 +194,7 @@ async def test_foreign_code_that_ignores_its_cancellation_is_left_behind(where: 
         async for record in handle.events():
             if type(record.event).__name__ == ("TurnStarted" if where == "provider" else "TurnEnded"):
                 break
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert (await handle.cancel()).status == "cancelled"
     STOP.set()
     for task in list(engine._guard._left_behind):
@@ -207,7 +208,7 @@ async def test_a_provider_that_stalls_after_its_turn_does_not_hold_the_run_up(mo
     async with Engine(
         Provider(anyio.sleep_forever, [ItemStarted(message), ItemDone(message), TurnEnded()]), MemoryStore()
     ) as engine:
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert (await (await engine.start(order())).wait()).text == "Hi."
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.worlds import Hands, Witness, World, engine_for, worlds
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.drafts import words
 from mainspring.core.events import (
@@ -70,7 +71,7 @@ async def play(world: World, store: Store | None = None) -> Played:
     hands, new_id, witness = Hands(store), counting(), Witness()
     async with engine_for(world, store, new_id=new_id, hands=hands, sinks=[witness]) as engine:
         handle = await engine.start(world.spec(new_id))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             seen = [record async for record in handle.events()]
             run = await handle.wait()
     assert seen == await store.events(handle.id), "a reader saw something else than the store has"
@@ -212,7 +213,7 @@ async def test_law_8_a_run_crashed_at_any_event_resumes_and_repeats_nothing_fini
     )
     async with engine_for(world, store, new_id=_other_ids(), hands=hands) as engine:
         handle = await engine.resume(first.run.spec.id)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             run = await handle.wait()
     log = await store.events(handle.id)
     assert run.has_ended
@@ -234,7 +235,7 @@ async def test_law_9_a_cancel_at_any_event_ends_the_run_cancelled(world: World, 
     store, new_id = MemoryStore(), counting()
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async for record in handle.events():
                 if record.seq >= moment:
                     break

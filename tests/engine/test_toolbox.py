@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.conversation_items import CONVERSATION
 from mainspring.core.errors import DelegateToClient
@@ -50,7 +51,7 @@ async def played(script: Scripted, doing: Doing, **options: object) -> tuple[Run
     hands = Hands(doing)
     async with Engine(script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
         handle = await engine.start(order(**options))
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             log = [record.event async for record in handle.events()]
         return await handle.wait(), log
 

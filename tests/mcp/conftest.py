@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from msgspec import Struct
 
@@ -16,7 +15,6 @@ from mainspring.tools.sandbox.local import NOBODY
 
 ZOO = Path(__file__).parent / "zoo.py"
 
-PATIENCE = 20.0
 
 Connect = Callable[..., Connection]
 
@@ -49,13 +47,6 @@ def give(folder: Path) -> None:
     if os.getuid() == 0:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what happens in another process, which can set no event."""
-    with anyio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110
-            await anyio.sleep(0.002)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.mcp.conftest import Zoo, until
+from tests.kit.waiting import until
+from tests.mcp.conftest import Zoo
 from tests.mcp.web import served
 
 from mainspring import Engine

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.mcp.conftest import until
+from tests.kit.waiting import until
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import everything, mounts
 

@@ -4,7 +4,8 @@ import asyncio
 
 import anyio
 import pytest
-from tests.mcp.conftest import PATIENCE, Connect, until
+from tests.kit.waiting import PATIENCE, until
+from tests.mcp.conftest import Connect
 from tests.mcp.web import HUGE, Web, served
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable

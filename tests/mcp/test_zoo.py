@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 import uvloop
-from tests.mcp.conftest import Connect, Zoo, until
+from tests.kit.waiting import until
+from tests.mcp.conftest import Connect, Zoo
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.mcp import exchange

@@ -10,6 +10,7 @@ import aiohttp
 import anyio
 import pytest
 from tests.agents.world import written
+from tests.kit.waiting import PATIENCE
 from tests.memory.world import a_memory, seen
 from tests.server.hosting import hosted
 from tests.server.process import Script, serving
@@ -115,7 +116,7 @@ async def test_a_server_killed_at_any_point_remembers_everything_once(folder: Pa
             body = {"model": "m", "input": "trip", "background": True, "stream": True}
             async with http.post(f"{served.url}/responses", json=body) as stream:
                 read = b""
-                with anyio.fail_after(30):
+                with anyio.fail_after(PATIENCE):
                     while read.count(b"\n\n") < events and (piece := await stream.content.readany()):
                         read += piece
                 served.kill()

@@ -8,6 +8,7 @@ from anyio import fail_after
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine, tool
 from mainspring.core.errors import Interrupted
@@ -120,7 +121,7 @@ class Cut:
 
 
 async def log_of(handle: Handle) -> list[Recorded]:
-    with fail_after(30):
+    with fail_after(PATIENCE):
         return [record async for record in handle.events()]
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import anyio
 import msgspec
 from aiohttp import web
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.events import ModelEvent, Recorded, RunStarted, TurnStarted
 from mainspring.core.history import History
@@ -124,7 +125,7 @@ async def serving() -> AsyncIterator[Backend]:
 
 async def events_of(chat: Provider, request: ModelRequest = QUESTION) -> list[ModelEvent]:
     """All events of one turn, which the engine's own fold must accept."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         events = [event async for event in chat.stream(request)]
     folded(events)
     return events

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.providers.backend import QUESTION, Backend, folded
 from tests.providers.dialects import Failure, Spoken
 from tests.providers.dialects.anthropic import DIALECT, KEY, SIGNATURE, block, error, frame, started, stopped
@@ -322,7 +323,7 @@ async def test_the_vendors_own_client_reads_any_row_of_blocks_the_same(data: st.
         fake.replies(*frames)
         ours = reading(await answer(DIALECT, fake))
         fake.replies(*frames)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             assert ours == await DIALECT.sdk(fake.url, QUESTION)
 
 

@@ -3,6 +3,7 @@
 import anyio
 import msgspec
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.providers.backend import ASKED, DONE, Backend, ask, begun, chunk, events_of, sse, usage_chunk
 
 from mainspring.core.events import (
@@ -287,7 +288,7 @@ async def test_events_arrive_while_the_backend_is_still_speaking(backend: Backen
     backend.replies(sse(ROLE, chunk({"content": "It is"})), ending="silence")
     chat = Chat(backend.url, new_id=counting())
     stream = chat.stream(ModelRequest("resp_1", "clockwork", (user("What time is it?"),)))
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         assert [await anext(stream), await anext(stream)] == said("It is")[:2]
         await stream.aclose()
     await chat.close()
@@ -297,7 +298,7 @@ async def test_closing_the_stream_early_closes_the_connection(backend: Backend) 
     backend.replies(sse(chunk({"content": "It is"})), ending="silence")
     chat = Chat(backend.url)
     stream = chat.stream(ModelRequest("resp_1", "clockwork", (user("What time is it?"),)))
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         await anext(stream)
         assert not backend.gone.is_set()
         await stream.aclose()
@@ -309,7 +310,7 @@ async def test_cancelling_the_reader_closes_the_connection(backend: Backend) -> 
     backend.replies(sse(chunk({"content": "It is"})), ending="silence")
     chat = Chat(backend.url)
     seen: list[ModelEvent] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
 
             async def read() -> None:

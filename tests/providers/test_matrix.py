@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.providers.backend import QUESTION
 from tests.providers.dialects import Ability, Dialect, Line, Spoken, SpokenCall, Stop, Trouble, dialects
 from tests.providers.dialects.server import Fake, answer, asked, calls, ended, items, reading, serving, text, told
@@ -238,7 +239,7 @@ async def test_a_server_that_falls_silent_is_left_when_the_reader_leaves(dialect
         fake.replies(*_up_to_words(dialect, "It is "), ending="silence")
         provider = dialect.provider(fake.url)
         stream = provider.stream(QUESTION)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             while not isinstance(await anext(stream), TextDelta):
                 pass
             await stream.aclose()
@@ -395,7 +396,7 @@ async def test_an_error_within_the_stream_comes_behind_what_was_said(dialect: Di
 async def _listen(dialect: Dialect, url: str, said: list[str]) -> None:
     provider = dialect.provider(url)
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             async for event in provider.stream(QUESTION):
                 said += [event.delta] if isinstance(event, TextDelta) else []
     finally:
@@ -649,7 +650,7 @@ async def test_the_vendors_own_client_reads_the_same(dialect: Dialect, data: st.
         fake.says(spoken)
         ours = reading(await answer(dialect, fake))
         fake.says(spoken)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             theirs = await dialect.sdk(fake.url, QUESTION)
     assert ours == theirs
     assert ours.text == "".join(spoken.text)

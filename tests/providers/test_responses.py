@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from tests.kit.waiting import GROWING
 from tests.providers.backend import QUESTION, folded
 from tests.providers.dialects import Failure, Spoken, SpokenCall
 from tests.providers.dialects.published import check
@@ -417,12 +418,16 @@ def test_an_error_event_is_the_error_it_names(event: Json, expected: type[Provid
 
 async def test_a_backend_that_falls_silent_is_unavailable() -> None:
     async with serving(DIALECT, judges=False) as fake:
-        fake.replies(*frames_of([added(NOON), delta("output_text", "No")]), ending="silence")
-        provider = Responses(f"{fake.url}/v1", timeout=0.1)
-        with pytest.raises(Unavailable, match="silent"):
-            [event async for event in provider.stream(QUESTION)]
+        for seconds in GROWING:
+            fake.replies(*frames_of([added(NOON), delta("output_text", "No")]), ending="silence")
+            provider = Responses(f"{fake.url}/v1", timeout=seconds)
+            with pytest.raises(Unavailable) as caught:
+                [event async for event in provider.stream(QUESTION)]
+            await provider.close()
+            if "silent" in caught.value.message:
+                break
+        assert "silent" in caught.value.message
         await fake.gone.wait()
-        await provider.close()
 
 
 def test_an_end_mark_without_an_end_is_no_end() -> None:

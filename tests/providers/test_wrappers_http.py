@@ -6,6 +6,7 @@ from contextlib import aclosing
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, chunk, sse
 from tests.providers.stand import Reader, said, settle
 
@@ -28,7 +29,7 @@ ALL = Options(attempts=3, failures=5, first_seconds=60.0, idle_seconds=60.0, con
 
 
 async def answered(provider: Provider, model: str = "clockwork") -> str:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         return await said(provider, replace(QUESTION, model=model))
 
 
@@ -118,7 +119,7 @@ async def test_place_of_a_cancelled_call_goes_to_the_next_in_line(backend: Backe
     chat = Noting(backend.url)
     limited = Limited(chat, concurrency=1)
     first = Reader(limited, model="m")
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         await first.begun.wait()
         async with anyio.create_task_group() as tasks:
             for model in ("x", "y"):
@@ -145,7 +146,7 @@ async def test_connection_to_a_model_that_is_given_up_is_closed(
     chat = Chat(backend.url)
     with pytest.raises(Unavailable, match=message):
         await answered(Timed(chat, **limits))
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         await backend.gone.wait()
     await chat.close()
 
@@ -154,7 +155,7 @@ async def test_cancel_goes_through_everything_and_closes_the_connection(backend:
     backend.replies(sse(chunk({"content": "It is"})), ending="silence", expect={**ASKED, "model": "m"})
     router = Router({"p": compose(Chat(backend.url), ALL)})
     reader = Reader(router, model="p/m")
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         await reader.begun.wait()
         await reader.cancel()
         await backend.gone.wait()
@@ -165,7 +166,7 @@ async def test_cancelled_run_closes_its_connection_through_everything(backend: B
     backend.replies(sse(chunk({"content": "It is"})), ending="silence")
     provider = Router({"p": compose(Chat(backend.url), ALL)}, aliases={"router": "p/clockwork"})
     async with Engine(provider) as engine:
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             handle = await engine.ask("What time is it?")
             async for record in handle.events():
                 if isinstance(record.event, TextDelta):

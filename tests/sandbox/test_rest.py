@@ -8,14 +8,13 @@ from typing import TypeVar
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import Traces, processes_of
 
 from mainspring.tools.sandbox.cgroup import Groups, NoGroups, find_groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
-
-PATIENCE = 60.0
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ from socket import socket
 
 import anyio
 from starlette.types import ASGIApp
+from tests.kit.waiting import PATIENCE
 from uvicorn import Config, Server
 
 
@@ -27,7 +28,7 @@ async def hosted(app: ASGIApp) -> AsyncIterator[str]:
     running = _Announced(Config(app, port=0, log_level="error", lifespan="on", timeout_graceful_shutdown=5))
     async with anyio.create_task_group() as group:
         group.start_soon(running.serve)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await running.listens.wait()
         port = running.servers[0].sockets[0].getsockname()[1]
         try:

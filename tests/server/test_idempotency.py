@@ -13,6 +13,7 @@ import anyio
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
@@ -227,7 +228,7 @@ async def test_racing_duplicates_of_what_fails_cause_one_run_at_a_time(tmp_path:
         async with anyio.create_task_group() as group:
             for _ in range(50):
                 group.start_soon(send)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             while statuses[-1] == 429:
                 await send()
     assert set(statuses) <= {200, 429}

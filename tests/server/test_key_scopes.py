@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
@@ -46,7 +47,7 @@ class House:
     async def verdicts(self, response_id: str) -> list[str]:
         """How the calls of a run were judged, once it has ended."""
         handle = await self.engine.attach(response_id)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await handle.wait()
         judged = [record.event async for record in handle.events() if isinstance(record.event, CallJudged)]
         names = {item.call_id: item.name for item in handle.run.output if hasattr(item, "call_id") and hasattr(item, "name")}

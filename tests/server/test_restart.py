@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving
 
@@ -50,7 +51,7 @@ async def begun(http: aiohttp.ClientSession, served: Served, **body: Any) -> aio
 async def read_until(answer: aiohttp.ClientResponse, count: int) -> bytes:
     """At least so many whole events of the stream."""
     read = b""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while read.count(b"\n\n") < count:
             read += await answer.content.readany()
     return read[: read.rindex(b"\n\n") + 2]
@@ -63,14 +64,14 @@ def last_number(stream: bytes) -> int:
 
 async def marked(folder: Path) -> None:
     """Waits for what happens in another process, which can set no event."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while not await anyio.Path(folder / "marks").exists():  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
 
 async def rest_of(http: aiohttp.ClientSession, served: Served, run_id: str, after: int | None = None) -> bytes:
     behind = "" if after is None else f"&starting_after={after}"
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with http.get(f"{served.url}/responses/{run_id}?stream=true{behind}") as answer:
             return await answer.read()
 
@@ -105,7 +106,7 @@ async def test_a_second_server_leaves_the_runs_of_the_first_alone(tmp_path: Path
         await marked(tmp_path)
         second = servers.enter_context(serving(tmp_path, script, "--tool", "tools"))
         seen += await stream.content.read()
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             told: Any = {"status": "in_progress"}
             while told["status"] in ("in_progress", "queued"):
                 told = await (await http.get(f"{second.url}/responses/{background['id']}")).json()
@@ -122,7 +123,7 @@ async def test_a_server_takes_up_the_runs_of_one_that_died_beside_it(tmp_path: P
         second = servers.enter_context(serving(tmp_path, SLOW))
         run_id = (await (await begun(http, first, background=True)).json())["id"]
         first.kill()
-        with anyio.fail_after(40):
+        with anyio.fail_after(PATIENCE):
             told: Any = {}
             while told.get("status") != "completed":
                 told = await (await http.get(f"{second.url}/responses/{run_id}")).json()

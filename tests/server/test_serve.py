@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.server.linter import Json, events_of, linted
 from tests.server.process import Served, serving
 
@@ -37,7 +38,7 @@ async def get(served: Served, path: str) -> tuple[int, Json]:
 
 async def settled(served: Served, response_id: str, leaves: str = "in_progress") -> Json:
     """The response once it has left that status; clients poll, so do we."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while (found := (await get(served, f"/responses/{response_id}"))[1])["status"] == leaves:  # noqa: ASYNC110
             await anyio.sleep(0.01)
     return found
@@ -87,7 +88,7 @@ async def test_a_background_run_survives_a_crash_and_goes_on(tmp_path: Path) -> 
         assert (made["status"], made["output"], made["usage"]) == ("queued", [], None)
         await settled(served, made["id"], "queued")
         served.kill()
-    with serving(tmp_path, [{"when": "for ever", "say": "Done at last."}]) as served, anyio.fail_after(30):
+    with serving(tmp_path, [{"when": "for ever", "say": "Done at last."}]) as served, anyio.fail_after(PATIENCE):
         events = events_of(await stream(served, made["id"]))
         assert linted(events)["status"] == "completed"
         assert events[-1]["response"]["output"][-1]["content"][0]["text"] == "Done at last."
@@ -140,7 +141,7 @@ async def test_a_polite_stop_lets_runs_finish_and_leaves_the_rest_to_be_resumed(
             seen += await answer.read()
     assert code == 0
     assert linted(events_of(seen))["status"] == "completed"
-    with serving(tmp_path, [{"when": "for ever", "say": "Done at last."}]) as served, anyio.fail_after(30):
+    with serving(tmp_path, [{"when": "for ever", "say": "Done at last."}]) as served, anyio.fail_after(PATIENCE):
         assert linted(events_of(await stream(served, endless["id"])))["status"] == "completed"
 
 

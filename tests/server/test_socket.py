@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 from tests.server.linter import TERMINAL, Json, events_of, linted
 from websockets.asyncio.client import ClientConnection, connect
@@ -64,7 +65,7 @@ class Client:
         await self.connection.send(json.dumps(frame))
 
     async def event(self) -> Json:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             event: Json = json.loads(await self.connection.recv())
             return event
 
@@ -86,7 +87,7 @@ class Client:
         return envelope(await self.turn())
 
     async def said_to_have_ended(self) -> ConnectionClosed:
-        with anyio.fail_after(20), pytest.raises(ConnectionClosed) as caught:
+        with anyio.fail_after(PATIENCE), pytest.raises(ConnectionClosed) as caught:
             await self.connection.recv()
         return caught.value
 
@@ -403,7 +404,7 @@ async def test_a_client_that_leaves_cancels_its_response_and_what_waits_never_be
             await client.send(type="response.create", model="m", input="talk for ever")
             created = await client.event()
             await client.send(type="response.create", model="m", input="hello")
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             run = await (await here.engine.attach(created["response"]["id"])).wait()
         assert run.status == "cancelled"
         assert len(here.model.requests) == 1

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.worlds import World, engine_for, worlds
+from tests.kit.waiting import PATIENCE
 from tests.server.linter import events_of, linted
 
 from mainspring.core.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
@@ -40,7 +41,7 @@ async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
         wire = wires.of(handle, dialect)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             read = [b"".join(batch) async for batch in frames(handle, wire)]
         told = json.loads(encode(shown(response(handle.run), dialect)))
         again = Wire(dialect)

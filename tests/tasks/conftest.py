@@ -18,7 +18,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
-from tests.clients.process import PATIENCE, environment
+from tests.clients.process import environment
+from tests.kit.waiting import PATIENCE
 from tests.tasks.postgres import Postgres, running
 
 from mainspring_tasks.server.identity import fixed

@@ -15,7 +15,8 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
-from tests.clients.process import PATIENCE, environment
+from tests.clients.process import environment
+from tests.kit.waiting import PATIENCE
 from tests.tasks.conftest import SERVE, Json, by_http, by_stdio, calling, served
 from tests.tasks.postgres import Postgres
 

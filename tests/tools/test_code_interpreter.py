@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 
 from mainspring.app.engine import Engine
@@ -19,8 +20,6 @@ from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
-
-PATIENCE = 60.0
 
 PICTURE = """
 import struct, zlib

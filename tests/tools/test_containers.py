@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
@@ -21,8 +22,6 @@ from mainspring.tools.builtin.containers import NEW, Containers, container_of
 from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.local import LocalSandbox
-
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")

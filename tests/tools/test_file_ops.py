@@ -12,6 +12,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
@@ -126,7 +127,7 @@ async def test_an_empty_file_and_an_empty_folder_say_so(work: Path) -> None:
 
 async def test_what_is_no_file_is_refused_in_words(work: Path) -> None:
     os.mkfifo(work / "pipe")
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         assert await error(work, "read", "pipe") == "`pipe` is no regular file; name a file, as `list` shows them"
         assert "no regular file" in await error(work, "write", "pipe", content="x")
     assert await error(work, "read", "src") == "`src` is a folder; name a file, as `list` shows them"

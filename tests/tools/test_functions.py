@@ -22,6 +22,7 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 from msgspec import Meta
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
@@ -515,7 +516,7 @@ async def test_a_blocking_function_lets_others_run() -> None:
             answers.append(await output(block))
 
         tasks.start_soon(ask)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             await began.wait()
             go_on.set()
     assert answers == ["done"]
@@ -531,7 +532,7 @@ async def test_a_blocking_function_is_abandoned_when_it_is_cancelled() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(result, block)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             await began.wait()
         tasks.cancel_scope.cancel()
     assert not ended.is_set()

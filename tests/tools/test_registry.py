@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from tests.kit.waiting import GROWING, PATIENCE
 
 from mainspring.app.build import composed
 from mainspring.app.engine import Engine
@@ -191,20 +192,23 @@ async def test_whatever_a_tool_raises_is_a_failure_of_its_call() -> None:
 
 
 async def test_a_blocking_function_is_abandoned_when_its_time_is_up() -> None:
-    go_on, ended = threading.Event(), threading.Event()
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def block() -> None:
-        go_on.wait(30)
+        begun.set()
+        go_on.wait(PATIENCE)
         ended.set()
 
-    registry = Registry()
-    # Long enough for its thread to begin on a busy machine.
-    registry.register(block, Entry(name="block", timeout=0.5))
-    result = await registry.validated_execute("block", {}, HERE)
-    assert result.error == "The tool `block` was stopped: it took longer than 0.5 s."
+    for seconds in GROWING:
+        registry = Registry()
+        registry.register(block, Entry(name="block", timeout=seconds))
+        result = await registry.validated_execute("block", {}, HERE)
+        assert result.error == f"The tool `block` was stopped: it took longer than {seconds:g} s."
+        if begun.is_set():
+            break
     assert not ended.is_set()
     go_on.set()
-    assert await anyio.to_thread.run_sync(ended.wait, 30)
+    assert await anyio.to_thread.run_sync(ended.wait, PATIENCE)
 
 
 async def test_a_long_output_is_cut_to_the_limit_of_the_tool() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
@@ -21,8 +22,6 @@ from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.sandbox_port import Chunk, Limits, SandboxSpec
-
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")

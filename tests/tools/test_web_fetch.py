@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from aiohttp import web
+from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
 from mainspring.features.governance.domains import Domains
@@ -61,7 +62,7 @@ def saying(head: str, body: bytes = b"") -> Raw:
 
 async def fetch(url: str, start: int = 0, *, guard: AddressGuard = LOCAL, seconds: float = 10.0) -> ToolResult:
     registry = Registry([WebFetch(guard, seconds=seconds)])
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         return await registry.validated_execute("web_fetch", {"url": url, "start": start}, ToolContext())
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from tests.kit.waiting import PATIENCE
 
 Attributes = dict[str, object]
 
@@ -56,7 +57,7 @@ class Collector:
 
     async def wait_for(self, spans: int) -> list[Span]:
         """Until there are at least so many spans."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             while len(self.spans) < spans:
                 await self._news.wait()
         return self.spans

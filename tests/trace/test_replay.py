@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.test_compaction import managed_worlds
 from tests.engine.worlds import World, engine_for, worlds
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.events import (
     CallJudged,
@@ -51,7 +52,7 @@ async def played(world: World, store: Store, moment: int | None = None) -> tuple
     new_id = counting()
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async for record in handle.events():
                 if moment is not None and record.seq >= moment:
                     await handle.cancel()
@@ -97,7 +98,7 @@ async def test_a_run_that_was_killed_at_any_event_and_resumed_ends_the_same(worl
     again = replayed(log[:cut], History())
     assert again.difference is None, "as far as it goes, a log without an end is right too"
     async with engine_for(world, store, new_id=counting_from(1000)) as engine:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             run = await (await engine.resume("resp_1")).wait()
     resumed = await store.events("resp_1")
     assert any(isinstance(record.event, RunResumed) for record in resumed)

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 
 from mainspring import Engine, tool
@@ -72,7 +73,7 @@ async def test_a_run_under_way_can_be_looked_at(http: aiohttp.ClientSession) -> 
     engine = Engine(Scripted(turn(say="I begin", stall=True)))
     async with hosted(server(engine)) as url:
         handle = await engine.ask("go", background=True)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async for record in handle.events():
                 if record.seq == 3:
                     break

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.agents.world import written as agent
+from tests.kit.waiting import PATIENCE
 from tests.workflows.world import Tally, engine_for, failure, tallying
 
 from mainspring.app.engine import Engine
@@ -116,14 +117,14 @@ async def test_a_run_that_only_waits_for_a_person_holds_up_no_stop(tmp_path: Pat
     async with asking(tmp_path) as (engine, tally):
         handle = await engine.workflows.start("asks", {"base": tally.url})
         (id,) = await waiting(handle)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await engine.drained()
         assert handle.is_live
     async with asking(tmp_path) as (engine, _):
         await engine.resume_all()
         handle = await engine.workflows.attach(handle.id)
         await Approvals(engine).answer(id, approve=False, reason="not today")
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await handle.wait()
         assert "A person refused this call: not today" in failure(handle.run, "send")
 
@@ -133,7 +134,7 @@ async def test_a_step_whose_question_is_deleted_waits_no_more(tmp_path: Path) ->
         handle = await engine.workflows.start("asks", {"base": tally.url})
         await waiting(handle)
         await engine.forget(handle.run.steps["send"].run_id)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             run = await handle.wait()
     assert run.status == "failed"
     assert "may have been deleted" in failure(run, "send")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.workflows.world import Tally, ended, engine_for, failure, tallying, written
 
 from mainspring.app.engine import Engine
@@ -139,7 +140,7 @@ steps:
 async def tool_started(engine: Engine, handle: WorkflowHandle, *, again: bool = False) -> None:
     """Waits until the command of the step `s` has begun, or has begun again."""
     step = run_id_of(handle.id, "s", 1)
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while step not in engine._live:  # noqa: ASYNC110
             await anyio.sleep(0.01)
         starts = 0
@@ -394,10 +395,10 @@ async def test_a_request_in_flight_is_stopped_when_another_process_cancels_its_r
         ):
             handle = await begun(first, tally, held)
             await second.workflows.cancel(handle.id)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await first.drained()
             assert (await first.workflows.attach(handle.id)).run.status == "cancelled"
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 assert (await handle.wait()).status == "cancelled"
         held.let_go()
 

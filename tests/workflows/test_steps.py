@@ -8,6 +8,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.agents.world import written as agent
+from tests.kit.waiting import PATIENCE
 from tests.workflows.world import LOCAL, ended, engine_for, failure, tallying
 
 from mainspring.app.engine import Engine
@@ -203,7 +204,7 @@ async def test_a_command_that_needs_approval_waits_for_a_person(tmp_path: Path) 
 
 async def asked(engine: Engine) -> str:
     """The id of the approval that is asked for, once it is: the answer of a run that sets no event when it ends."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         while not (waiting := (await Approvals(engine).list(state="pending")).approvals):  # noqa: ASYNC110
             await anyio.sleep(0.01)
     return waiting[0].id

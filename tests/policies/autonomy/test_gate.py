@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, tried, verdicts, with_limits
 
 from mainspring.core.errors import InvalidRequest, Unavailable
@@ -270,7 +271,7 @@ def stays_within(run: Run, log: Sequence[Recorded], hands: Hands, budget: Autono
 async def played(budget: AutonomyBudget, turns: list[Turn], store: Store, hands: Hands, **options: Any) -> list[Recorded]:
     async with engine_of(*turns, store=store, hands=hands) as engine:
         handle = await engine.start(narrowed(order(**options), budget))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             return [record async for record in handle.events()]
 
 
@@ -295,7 +296,7 @@ async def test_a_resumed_run_gets_the_verdicts_that_it_would_have_had(
     store, after = MemoryStore(), Hands()
     await store.append("resp_1", log[:survived])
     async with engine_of(*turns, store=store, hands=after) as engine:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             run = await (await engine.resume("resp_1")).wait()
     again = await store.events("resp_1")
     assert verdicts(again) == verdicts(log)

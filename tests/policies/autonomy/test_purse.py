@@ -7,6 +7,7 @@ from anyio import fail_after
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine, tool
 from mainspring.core.errors import InvalidRequest, Unavailable
@@ -98,7 +99,7 @@ async def driven(backend: Metered, plan: Plan, store: MemoryStore) -> str:
             except InvalidRequest as error:
                 return error.code
             run_id, backend.hangs = handle.id, anyio.Event()
-            with fail_after(30):
+            with fail_after(PATIENCE):
                 async with anyio.create_task_group() as group:
                     group.start_soon(_ended, handle, group.cancel_scope)
                     await backend.hangs.wait()

@@ -12,6 +12,7 @@ from typing import Literal
 import anyio
 import msgspec
 from aiohttp import web
+from tests.kit.waiting import PATIENCE
 from tests.providers.backend import QUESTION, folded
 from tests.providers.dialects import Asked, Dialect, Failure, Reading, Spoken, Stop
 
@@ -134,7 +135,7 @@ async def answer(dialect: Dialect, fake: Fake, request: ModelRequest = QUESTION)
     """All events of one turn, which the engine's own fold must accept."""
     provider = dialect.provider(fake.url)
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             events = [event async for event in provider.stream(request)]
     finally:
         await provider.close()
