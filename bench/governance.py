@@ -33,11 +33,11 @@ from mainspring.features.governance.level import AutonomyLevel
 from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.shell_reader import ShellReader
 
 LIMIT = 150.0
 ROUNDS = 5
@@ -106,7 +106,7 @@ async def cost(gate: Gate, call: Call, run: Run, calls: int) -> float:
 
 async def parser_cost(lines: int) -> tuple[float, float]:
     """Milliseconds per line that the parser reads: as time, and as CPU of the parser's process."""
-    reader = Reader()
+    reader = ShellReader()
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     for number in range(lines):
         assert (await reader.read(f"cat {number}.txt | grep -c 'a b'")).commands

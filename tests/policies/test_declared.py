@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.policies.world import READER, folder, lookup, order
+from tests.policies.world import folder, lookup, order
 
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.command_policy import CommandRules, Commands
-from mainspring.features.governance.declared import EVERYTHING, effects_of, operation_of, parsed_arguments, texts_of
 from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
@@ -22,6 +21,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.file_ops import FileOps
 from mainspring.tools.builtin.web_fetch import WebFetch
 from mainspring.tools.contract import ToolContext
+from mainspring.tools.declarations import EVERYTHING, parsed_arguments, read_effects, read_operation, read_texts
 from mainspring.tools.functions import tool
 from mainspring.tools.registry import Registry
 
@@ -57,7 +57,7 @@ async def test_built_in_tools_and_functions_are_judged_by_what_they_declare(
         {
             "status": (ToolStatus(tools.status),),
             "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
-            "commands": (Commands(CommandRules(("ls",), ("rm",)), READER),),
+            "commands": (Commands(CommandRules(("ls",), ("rm",))),),
             "paths": (Paths([root]),),
             "domains": (Domains(AddressGuard(lookup=lookup).check),),
         },
@@ -81,9 +81,11 @@ def lambda_like(line: str) -> str:
 
 
 def test_tool_that_declares_nothing_may_do_everything() -> None:
-    assert effects_of(ToolDefinition("it"), {}) == EVERYTHING
-    assert effects_of(ToolDefinition("it", operations={"get": ()}), {"operation": "get"}) == EVERYTHING
-    assert effects_of(ToolDefinition("it", effects=("read",), operations={"put": ("write",)}), {"operation": "put"}) == {"write"}
+    assert read_effects(ToolDefinition("it"), {}) == EVERYTHING
+    assert read_effects(ToolDefinition("it", operations={"get": ()}), {"operation": "get"}) == EVERYTHING
+    assert read_effects(ToolDefinition("it", effects=("read",), operations={"put": ("write",)}), {"operation": "put"}) == {
+        "write"
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_tool_that_declares_nothing_may_do_everything() -> None:
     ],
 )
 def test_operation_is_told_by_its_argument(properties: Json, arguments: Json, operation: str | None) -> None:
-    assert operation_of(ToolDefinition("it", parameters={"properties": properties}), arguments) == operation
+    assert read_operation(ToolDefinition("it", parameters={"properties": properties}), arguments) == operation
 
 
 @pytest.mark.parametrize(
@@ -115,15 +117,15 @@ def test_operation_is_told_by_its_argument(properties: Json, arguments: Json, op
 )
 def test_texts_of_a_purpose(value: object, paths: Sequence[str], commands: Sequence[str]) -> None:
     made = ToolDefinition("it", purposes={"p": "path", "c": "command", "u": "url"})
-    assert texts_of(made, {"p": value, "c": value, "other": "x"}, "path") == paths
-    assert texts_of(made, {"p": value, "c": value, "other": "x"}, "command") == commands
-    assert texts_of(made, {"p": value, "c": value}, "url") == []
+    assert read_texts(made, {"p": value, "c": value, "other": "x"}, "path") == paths
+    assert read_texts(made, {"p": value, "c": value, "other": "x"}, "command") == commands
+    assert read_texts(made, {"p": value, "c": value}, "url") == []
 
 
 @pytest.mark.parametrize("value", [1, {"a": "b"}, [["a"]], ["a", None], True])
 def test_what_is_no_text_cannot_be_judged(value: object) -> None:
     with pytest.raises(ValueError, match="`p` must be text"):
-        texts_of(ToolDefinition("it", purposes={"p": "path"}), {"p": value}, "path")
+        read_texts(ToolDefinition("it", purposes={"p": "path"}), {"p": value}, "path")
 
 
 @pytest.mark.parametrize(

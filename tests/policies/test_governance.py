@@ -1,19 +1,22 @@
 """All policies together: their order, that they are the same however a run is read, and that a refusal is not the end."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from tests.policies.world import Hands, every_policy, every_slot, folder, order, tried
 
+from mainspring import tool
+from mainspring.app.engine import Engine as MainspringEngine
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import ApprovalRequest, ApprovalResponse
-from mainspring.core.spec import Caller
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
+from mainspring.core.spec import Caller, Charter
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.agents.charter import Chartered
 from mainspring.features.budgets.budget_policy import Budgeted
-from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.governance_settings import build_policies, plan_of
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -99,3 +102,34 @@ async def test_arguments_are_parsed_before_they_are_judged(root: Path, arguments
 async def test_no_arguments_at_all_are_an_empty_object(root: Path) -> None:
     outcome = await tried(every_policy(root), ("notes", ""))
     assert (outcome.only.verdict, outcome.done) == ("allow", [("notes", "")])
+
+
+@tool(effects=("execute",), purposes={"line": "command"})
+def terminal(line: str) -> str:
+    """Runs a line, it says."""
+    return "ran it"
+
+
+async def test_a_line_is_parsed_once_for_all_policies(root: Path) -> None:
+    """Counts what the interpreter itself reports of processes that are started."""
+    started: list[str] = []
+    is_counting = True
+
+    def count(event: str, arguments: object) -> None:
+        if is_counting and event == "subprocess.Popen":
+            started.append(str(arguments))
+
+    sys.addaudithook(count)
+    lists = {"commands": {"allowed": ["ls", "wc"]}, "paths": {"allowed": [str(root)], "denied": [".env"]}, "domains": {}}
+    policies = build_policies({"level": "supervised", "rules": {"terminal": "allow"}, **lists}, AddressGuard())
+    charter = Charter("clerk", "supervised", commands=("ls", "wc"), files=("src",), root=str(root))
+    options: Json = {"policies": policies, "budget": plan_of({"per": "tenant", "level": 2})}
+    try:
+        async with MainspringEngine(
+            Scripted(call("terminal", line="ls src/main.py | wc -w"), say("Done.")), tools=[terminal], **options
+        ) as e:
+            run = await e.run("Count.", charters=(charter,))
+    finally:
+        is_counting = False
+    assert [item.name for item in run.allowed] == ["terminal"]
+    assert len(started) == 1, started

@@ -9,9 +9,8 @@ import pytest
 from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.policies.world import READER
 
-from mainspring.features.governance.shell_reader import LONGEST, REMEMBERED, Line, Reader, plain
+from mainspring.tools.shell_reader import LONGEST, REMEMBERED, ShellLine, ShellReader, find_shfmt, read_line, read_plain_line
 
 WORDS = st.one_of(
     st.sampled_from(
@@ -24,18 +23,18 @@ LINES = st.lists(WORDS, min_size=1, max_size=5).flatmap(
 )
 
 
-def programs(line: Line) -> list[str | None]:
+def programs(line: ShellLine) -> list[str | None]:
     return [words[0] for words in line.commands]
 
 
-class Counting(Reader):
+class Counting(ShellReader):
     """Counts how often the parser is started."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parsed = 0
 
-    async def _parsed(self, text: str) -> Line:
+    async def _parsed(self, text: str) -> ShellLine:
         self.parsed += 1
         return await super()._parsed(text)
 
@@ -43,9 +42,9 @@ class Counting(Reader):
 @settings(max_examples=20)
 @given(lines=st.lists(LINES, min_size=20, max_size=40))
 def test_plain_line_is_read_as_the_parser_reads_it(lines: list[str]) -> None:
-    plainly = {line: read for line in lines if (read := plain(line)) is not None}
+    plainly = {line: read for line in lines if (read := read_plain_line(line)) is not None}
     # Many lines in one text, so that one process reads them all. A blank after each keeps the text from being plain itself.
-    parsed = asyncio.run(READER._parsed(" \n".join(plainly)))
+    parsed = asyncio.run(ShellReader()._parsed(" \n".join(plainly)))
     assert parsed.commands == tuple(dict.fromkeys([words for read in plainly.values() for words in read.commands]))
     assert set(parsed.sets) == {name for read in plainly.values() for name in read.sets}
     assert set(parsed.doubts) == {doubt for read in plainly.values() for doubt in read.doubts}
@@ -60,7 +59,7 @@ def test_plain_line_is_read_as_the_parser_reads_it(lines: list[str]) -> None:
     ],
 )
 def test_line_with_any_other_meaning_takes_the_parser(line: str) -> None:
-    assert plain(line) is None
+    assert read_plain_line(line) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_line_with_any_other_meaning_takes_the_parser(line: str) -> None:
     ],
 )
 async def test_every_program_of_a_line_is_found(text: str, expected: list[str | None]) -> None:
-    found = programs(await READER.read(text))
+    found = programs(await read_line(text))
     wanted = [None if name == "$" else name for name in expected]
     assert set(found) == set(wanted)
 
@@ -98,7 +97,7 @@ async def test_every_program_of_a_line_is_found(text: str, expected: list[str | 
     ],
 )
 async def test_every_variable_that_is_set_is_found(text: str, sets: set[str]) -> None:
-    assert set((await READER.read(text)).sets) == sets
+    assert set((await read_line(text)).sets) == sets
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ async def test_every_variable_that_is_set_is_found(text: str, sets: set[str]) ->
     ],
 )
 async def test_every_file_that_is_written_is_found(text: str, writes: list[str | None]) -> None:
-    assert list((await READER.read(text)).writes) == writes
+    assert list((await read_line(text)).writes) == writes
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ async def test_every_file_that_is_written_is_found(text: str, writes: list[str |
     ],
 )
 async def test_what_cannot_be_told_is_said(text: str, doubt: str) -> None:
-    assert any(re.search(doubt, said) for said in (await READER.read(text)).doubts)
+    assert any(re.search(doubt, said) for said in (await read_line(text)).doubts)
 
 
 async def test_line_is_parsed_once_and_the_oldest_is_forgotten() -> None:
@@ -147,7 +146,7 @@ async def test_line_is_parsed_once_and_the_oldest_is_forgotten() -> None:
     for _ in range(3):
         await reader.read("a; b")
     assert reader.parsed == 1
-    reader._known.update({f"{number};": Line() for number in range(REMEMBERED)})
+    reader._known.update({f"{number};": ShellLine() for number in range(REMEMBERED)})
     await reader.read("c; d")
     assert len(reader._known) <= REMEMBERED + 1
     await reader.read("a; b")
@@ -155,10 +154,9 @@ async def test_line_is_parsed_once_and_the_oldest_is_forgotten() -> None:
 
 
 async def test_without_the_parser_nothing_is_taken_for_known_and_nothing_is_remembered() -> None:
-    reader = Reader()
-    found, reader._shfmt = reader._shfmt, None
+    found: list[str | None] = [None, find_shfmt()]
+    reader = ShellReader(lambda: found.pop(0))
     assert "shfmt-py" in (await reader.read("a; b")).doubts[0]
-    reader._shfmt = found
     assert (await reader.read("a; b")).doubts == ()
     assert programs(await reader.read("ls -l")) == ["ls"]
 
@@ -168,8 +166,7 @@ async def test_parser_that_hangs_is_killed_when_nobody_waits_for_it_any_more(tmp
     os.mkfifo(told)
     hanging.write_text(f"#!/bin/sh\necho $$ > {told}\nexec sleep 1000\n")
     hanging.chmod(0o700)
-    reader = Reader()
-    reader._shfmt = str(hanging)
+    reader = ShellReader(lambda: str(hanging))
     task = asyncio.create_task(reader.read("a; b"))
     pid = int(await asyncio.wait_for(to_thread.run_sync(told.read_text, abandon_on_cancel=True), 10))
     task.cancel()

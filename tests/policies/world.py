@@ -16,7 +16,6 @@ from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
@@ -88,7 +87,6 @@ PROGRAMS = CommandRules(
     ),
     denied=("rm", "curl", "git push"),
 )
-READER = Reader()
 
 
 async def lookup(host: str, port: int) -> Sequence[str]:
@@ -123,7 +121,7 @@ def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
         "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
         "rate": (Rate(),),
         "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
-        "commands": (Commands(PROGRAMS, READER),),
+        "commands": (Commands(PROGRAMS),),
         "paths": (Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),),
     }
 

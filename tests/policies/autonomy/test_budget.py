@@ -12,7 +12,6 @@ from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, Aut
 from mainspring.features.budgets.budget_scope import objections, rule_for
 from mainspring.features.budgets.call_effects import context_of
 from mainspring.features.budgets.enforcement import Ceilings, ceilings
-from mainspring.features.governance.shell_reader import Reader
 
 
 @pytest.mark.requirement("C28")
@@ -134,5 +133,5 @@ async def test_a_level_sees_denied_files_and_hosts_that_are_written_out_in_a_com
     level: int, line: str, point: str | None
 ) -> None:
     made = FunctionCall("call_1", "shell", msgspec.json.encode({"command": line}).decode())
-    found = list(objections(LEVELS[level], await context_of(made, SHELL, Reader())))
+    found = list(objections(LEVELS[level], await context_of(made, SHELL)))
     assert [objection.point for objection in found] == ([] if point is None else [point])

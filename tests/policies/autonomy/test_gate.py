@@ -22,7 +22,6 @@ from mainspring.core.spec import Limits as RunLimits
 from mainspring.core.spec import Price, Purse
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
 from mainspring.features.budgets.budget_policy import Budgeted, measured, narrowed, spent_by
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Store
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import calls, fail, turn
@@ -164,7 +163,7 @@ async def test_files_and_lines_are_counted_from_what_was_written() -> None:
     made = [("src/a", 3), ("src/b", 2), ("src/c", 1), ("src/a", 6), ("src/a", 5)]
     outcome = await tried(budget, *[write(path, "x\n" * lines) for path, lines in made])
     assert outcome.verdicts == ["allow", "allow", "deny", "deny", "allow"]
-    spent = await spent_by(outcome.run, Reader())
+    spent = await spent_by(outcome.run)
     assert (spent.files, spent.lines, spent.calls, spent.iterations) == (("src/a", "src/b"), 10, 3, 6)
 
 

@@ -16,11 +16,10 @@ from mainspring.core.spec import Charter
 from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Network
 from mainspring.features.budgets.budget_scope import objections
 from mainspring.features.budgets.call_effects import context_of
-from mainspring.features.governance.declared import served
 from mainspring.features.governance.level import AutonomyLevel
 from mainspring.features.governance.patterns import Rules, ToolRules
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool
 
 STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 
@@ -32,9 +31,6 @@ class Chartered:
     # The parser of commands has its own time limit, and nothing else is waited for.
     never_waits = True
 
-    def __init__(self) -> None:
-        self._reader = Reader()
-
     async def judge(self, call: Call, run: Run) -> Verdict:
         verdicts = [verdict for charter in run.spec.charters for verdict in await self._verdicts(charter, call, run)]
         return max(verdicts, key=lambda verdict: STRICTNESS[type(verdict)], default=Allow())
@@ -42,8 +38,8 @@ class Chartered:
     async def _verdicts(self, charter: Charter, call: Call, run: Run) -> list[Verdict]:
         bound = _bound(charter)
         verdicts = [await bound.rules.judge(call, run), await bound.level.judge(call, run)]
-        if (tool := served(call, run)) is not None:
-            context = await context_of(call.item, tool, self._reader)
+        if (tool := find_served_tool(call, run)) is not None:
+            context = await context_of(call.item, tool)
             for found in objections(bound.scope, context):
                 told = f"The agent `{charter.agent}` may not do this ({found.point}): {found.why}."
                 verdicts.append(Ask(told) if found.severity == "unclear" else Deny(told))

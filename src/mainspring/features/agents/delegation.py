@@ -35,7 +35,6 @@ from mainspring.features.budgets.enforce import MEASURES
 from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
 from mainspring.features.budgets.ledger import limited
 from mainspring.features.governance.injection import refuse_injection
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.features.memory.capture import SESSION, TAGS, session_of
 from mainspring.features.traces.spans import traceparent_of
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -55,7 +54,6 @@ class AgentTools:
     def __init__(self, runtime: "AgentRuntime") -> None:
         self._runtime = runtime
         self._engine = runtime.engine
-        self._reader = Reader()
         self._unstored: OrderedDict[str, Run] = OrderedDict()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -139,10 +137,10 @@ class AgentTools:
         """The caller's budget with what is left of it for this run, in each of its layers."""
         layers = []
         for layer in budget.layers:
-            used = await spent_by(caller, self._reader, layer)
+            used = await spent_by(caller, layer)
             for run in await self._all(earlier):
                 # Time that was waited for is in the caller's own.
-                used = used + replace(await spent_by(run, self._reader, layer), seconds=0.0)
+                used = used + replace(await spent_by(run, layer), seconds=0.0)
             # Under a name of its own it holds beside the operator's, which every run has.
             named = replace(layer, budget_id=f"{layer.budget_id}.delegated", overlays=())
             layers.append(limited(named, _part(ceilings(layer), used, beside)))

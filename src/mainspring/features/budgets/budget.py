@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Price
-from mainspring.features.governance.programs import BUILTINS
+from mainspring.tools.programs import BUILTINS
 
 State = Literal["draft", "pending_approval", "active", "suspended", "expired", "completed", "rejected"]
 Action = Literal["stop", "escalate", "warn"]

@@ -31,9 +31,8 @@ from mainspring.features.budgets.call_effects import context_of
 from mainspring.features.budgets.enforce import Decision, EnforcementResult, strictest
 from mainspring.features.budgets.enforcement import EnforcementContext, Spent, least, tightest
 from mainspring.features.budgets.enforcer import RuntimeEnforcer
-from mainspring.features.governance.declared import served
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool
 
 REMEMBERED: Final = 256
 
@@ -64,17 +63,16 @@ class Budgeted:
         # The parser of commands has its own time limit; only where the state comes from can keep the gate waiting.
         self.never_waits = state is None
         self._state, self._signals = state, signals
-        self._reader = Reader()
         self._known: OrderedDict[str, _Counted] = OrderedDict()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = served(call, run)
+        tool = find_served_tool(call, run)
         if run.spec.budget is None or tool is None:
             return Allow()
         enforcers = await self._counted(run, run.spec.budget)
         await self._look_up(run, enforcers[0])
         signals = frozenset(self._signals(run) if self._signals is not None else ())
-        made = await context_of(call.item, tool, self._reader)
+        made = await context_of(call.item, tool)
         context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
         return verdict_of(strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
 
@@ -89,13 +87,13 @@ class Budgeted:
         known = self._known.get(run.spec.id)
         if known is None or known.source is not source or not _continues(known, run):
             layers = msgspec.convert(source, AutonomyBudget).layers
-            enforcers = tuple([RuntimeEnforcer(layer, reader=self._reader) for layer in layers])
+            enforcers = tuple([RuntimeEnforcer(layer) for layer in layers])
             known = self._known[run.spec.id] = _Counted(source, enforcers)
         self._known.move_to_end(run.spec.id)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         for item in run.allowed[known.calls :]:
-            context = await _made(item, run.spec, self._reader)
+            context = await _made(item, run.spec)
             for enforcer in known.enforcers:
                 enforcer.count(context)
             known.calls, known.last = known.calls + 1, item
@@ -113,22 +111,22 @@ def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str)
     return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
 
 
-async def spent_by(run: Run, reader: Reader, budget: AutonomyBudget | None = None) -> Spent:
+async def spent_by(run: Run, budget: AutonomyBudget | None = None) -> Spent:
     """What this run has used of a budget as its log tells; of its own, which it must have, if none is named."""
     budget = budget or budget_of(run.spec)
     assert budget is not None, "only a run with a budget can use it"
-    enforcer = RuntimeEnforcer(budget, reader=reader)
+    enforcer = RuntimeEnforcer(budget)
     for item in run.allowed:
-        enforcer.count(await _made(item, run.spec, reader))
+        enforcer.count(await _made(item, run.spec))
     enforcer.measure(measured(run, budget))
     return enforcer.spent
 
 
-async def _made(item: FunctionCall, spec: RunSpec, reader: Reader) -> EnforcementContext:
+async def _made(item: FunctionCall, spec: RunSpec) -> EnforcementContext:
     """What a call that was allowed did."""
     tool = spec.tool(item.name)
     assert tool is not None, "only a tool of the run is ever allowed"
-    return await context_of(item, tool, reader)
+    return await context_of(item, tool)
 
 
 def budget_of(spec: RunSpec) -> AutonomyBudget | None:

@@ -18,7 +18,7 @@ from mainspring.core.items import Effect
 from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files
 from mainspring.features.budgets.enforcement import EnforcementContext, Words
 from mainspring.features.governance.command_policy import SYSTEM
-from mainspring.features.governance.programs import basename, reenters
+from mainspring.tools.programs import basename, explain_reentry
 
 Severity = Literal["denied", "unlisted", "unclear"]
 
@@ -135,7 +135,7 @@ def _command(words: Words, budget: AutonomyBudget) -> Iterator[Objection]:
         yield Objection("EF-03", "denied", f"the command `{entry}` is denied")
     elif (entry := _listed(words, budget.require_approval_commands)) is not None:
         yield Objection("EF-03", "unclear", f"the command `{entry}` needs approval")
-    elif (why := reenters(words) or _vagueness(words, budget)) is not None:
+    elif (why := explain_reentry(words) or _vagueness(words, budget)) is not None:
         yield Objection("EF-03", "unclear", why)
     elif rule_for(words, budget) is None:
         yield Objection("EF-03", "unlisted", f"`{name[:200]}`, with these arguments, is not among the allowed commands")

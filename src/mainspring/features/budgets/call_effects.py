@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from mainspring.core.items import FunctionCall, ToolDefinition
 from mainspring.features.budgets.enforcement import EnforcementContext, Words
-from mainspring.features.governance.declared import effects_of, parsed_arguments, texts_of
 from mainspring.features.governance.domains import Domains, urls_in
-from mainspring.features.governance.shell_reader import Line, Reader
+from mainspring.tools.declarations import parsed_arguments, read_effects, read_texts
+from mainspring.tools.shell_reader import ShellLine, read_line
 
 
 class ReadLines(Struct, frozen=True):
@@ -21,8 +21,8 @@ class ReadLines(Struct, frozen=True):
     urls: tuple[str, ...] = ()
 
 
-async def read_lines(texts: list[str], reader: Reader) -> ReadLines:
-    lines = [await reader.read(text) for text in texts]
+async def read_lines(texts: list[str]) -> ReadLines:
+    lines = [await read_line(text) for text in texts]
     names = [name for line in lines for name in line.sets if not name.islower() or name.endswith("_proxy")]
     settings = [f"it sets `{name}`, which may change what runs" for name in names]
     return ReadLines(
@@ -34,22 +34,22 @@ async def read_lines(texts: list[str], reader: Reader) -> ReadLines:
     )
 
 
-def _targets(line: Line) -> list[str | None]:
+def _targets(line: ShellLine) -> list[str | None]:
     """The files that a line redirects to. Where a line goes elsewhere first, a relative name may be any file."""
     moves = any(words[0] in ("cd", "pushd", "popd") for words in line.commands)
     return [None if moves and target is not None and not target.startswith("/") else target for target in line.writes]
 
 
-async def context_of(call: FunctionCall, tool: ToolDefinition, reader: Reader) -> EnforcementContext:
+async def context_of(call: FunctionCall, tool: ToolDefinition) -> EnforcementContext:
     """The call as the enforcement points see it. One that cannot be understood has a flaw, and nothing else."""
     try:
         arguments = parsed_arguments(call.arguments)
-        paths, commands = texts_of(tool, arguments, "path"), texts_of(tool, arguments, "command")
-        lines = await read_lines(commands, reader)
-        hosts = tuple([await host_of(url) for url in (*texts_of(tool, arguments, "url"), *lines.urls)])
+        paths, commands = read_texts(tool, arguments, "path"), read_texts(tool, arguments, "command")
+        lines = await read_lines(commands)
+        hosts = tuple([await host_of(url) for url in (*read_texts(tool, arguments, "url"), *lines.urls)])
     except ValueError as error:
         return EnforcementContext(tool=tool.name, calls=1, flaw=f"the call of `{tool.name}` is invalid: {error}")
-    effects = effects_of(tool, arguments)
+    effects = read_effects(tool, arguments)
     is_writing = bool(paths) and not effects.isdisjoint(("write", "destructive"))
     seen = {"read", *(("write", "destructive") if paths else ()), *(("network",) if hosts else ())}
     told = [value for name, value in arguments.items() if name not in tool.purposes and name != "operation"]

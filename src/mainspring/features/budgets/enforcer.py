@@ -11,7 +11,6 @@ from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.call_effects import read_lines
 from mainspring.features.budgets.enforce import Decision, EnforcementResult, after, enforce
 from mainspring.features.budgets.enforcement import EnforcementContext, Spent
-from mainspring.features.governance.shell_reader import Reader
 
 GOES_ON = (EnforcementResult.ALLOWED, EnforcementResult.WARNED)
 
@@ -19,11 +18,10 @@ GOES_ON = (EnforcementResult.ALLOWED, EnforcementResult.WARNED)
 class RuntimeEnforcer:
     """Holds a budget and tracks its use. `decisions` are all that were not plainly `ALLOWED`, in order."""
 
-    def __init__(self, budget: AutonomyBudget, *, reader: Reader | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, budget: AutonomyBudget, *, clock: Callable[[], float] = time.time) -> None:
         self.budget = budget
         self.decisions: list[Decision] = []
         self._counted = self._measured = Spent()
-        self._reader = reader or Reader()
         self._clock, self._began = clock, clock()
 
     @property
@@ -65,7 +63,7 @@ class RuntimeEnforcer:
 
     async def check_command(self, command: str) -> EnforcementResult:
         """EF-03, for all that a line of shell would run."""
-        line = await read_lines([command], self._reader)
+        line = await read_lines([command])
         return self.check(EnforcementContext(self._clock(), commands=line.commands, writes=line.writes, doubts=line.doubts))
 
     def check_network(self, domain: str) -> EnforcementResult:

@@ -34,7 +34,6 @@ from mainspring.features.budgets.budget_policy import narrowed, spent_by
 from mainspring.features.budgets.enforce import MEASURES
 from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
 from mainspring.features.budgets.preflight import cleared, preflight
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Document, Store
 
 BUDGET: Final = "budget"
@@ -155,7 +154,6 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
-        self._reader = Reader()
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
@@ -239,7 +237,7 @@ class Ledger:
     async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
         """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
         the budget is, if not the run's."""
-        spent = await spent_by(run, self._reader)
+        spent = await spent_by(run)
         # Files of unknown name are this run's and nobody else's.
         files = tuple([f"{run.spec.id}{name}" if name.startswith("?") else name for name in spent.files])
         payer = run.spec.tenant if tenant is None else tenant

@@ -23,7 +23,6 @@ from mainspring.features.budgets.budget_policy import Budgeted, budget_of, deleg
 from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
 from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
 from mainspring.features.budgets.preflight import cleared, preflight
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Store
 
 LEVEL: Final = "mainspring_autonomy_level"
@@ -69,7 +68,7 @@ class Admission:
         self.plan, self.ledger = plan, Ledger(store, clock=clock)
         self.is_shared = plan is not None and plan.per != "run"
         self.policy = Budgeted(self.ledger.state if self.is_shared else None)
-        self._root, self._clock, self._reader = root, clock, Reader()
+        self._root, self._clock = root, clock
 
     async def admit(self, spec: RunSpec, before: Before = _NOTHING) -> RunSpec:
         """The order under its budget, if it has one. Raises `InvalidRequest` if preflight fails or too little is left, before
@@ -130,7 +129,7 @@ class Admission:
         """The budget, less what the run that goes on has used of it."""
         for layer in before.layers if before.run is not None else ():
             if layer.budget_id == budget.budget_id and before.run is not None:
-                used = await spent_by(before.run, self._reader, layer) + delegated_by(before.run, layer)
+                used = await spent_by(before.run, layer) + delegated_by(before.run, layer)
                 return limited(budget, least_of(Account(layer, spent=used).left, ceilings(budget)))
         return budget
 

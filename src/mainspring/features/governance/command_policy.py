@@ -11,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import parsed_arguments, served, texts_of
-from mainspring.features.governance.programs import BUILTINS, basename, reenters
-from mainspring.features.governance.shell_reader import Line, Reader
 from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
+from mainspring.tools.programs import BUILTINS, basename, explain_reentry
+from mainspring.tools.shell_reader import ShellLine, read_line
 
 SYSTEM: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
 
@@ -44,23 +44,22 @@ class Commands:
     # The parser has its own time limit, and most commands are known or plain: a task for each would cost more than the verdict.
     never_waits = True
 
-    def __init__(self, rules: CommandRules, reader: Reader | None = None) -> None:
+    def __init__(self, rules: CommandRules) -> None:
         self._allowed = tuple([tuple(entry.split()) for entry in rules.allowed])
         self._denied = tuple([tuple(entry.casefold().split()) for entry in rules.denied])
-        self._reader = reader or Reader()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = served(call, run)
+        tool = find_served_tool(call, run)
         if tool is None or "command" not in tool.purposes.values():
             return Allow()
         try:
-            texts = texts_of(tool, parsed_arguments(call.item.arguments), "command")
+            texts = read_texts(tool, parsed_arguments(call.item.arguments), "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
-        verdicts = [self._verdict(text, await self._reader.read(text)) for text in texts]
+        verdicts = [self._verdict(text, await read_line(text)) for text in texts]
         return max(verdicts, key=lambda verdict: _STRICTNESS[type(verdict)], default=Allow())
 
-    def _verdict(self, text: str, line: Line) -> Verdict:
+    def _verdict(self, text: str, line: ShellLine) -> Verdict:
         if "\0" in text:
             return Deny("The rule `commands` denies a command with a NUL; leave it out.")
         for words in line.commands:
@@ -78,7 +77,7 @@ class Commands:
                 return entry
         return None
 
-    def _doubt(self, line: Line) -> str | None:
+    def _doubt(self, line: ShellLine) -> str | None:
         """Why a person should look at this line first; None if nothing speaks against it."""
         if line.doubts:
             return line.doubts[0]
@@ -94,7 +93,7 @@ class Commands:
         if not name:
             return "the name of a program is known only when it runs"
         granted = max([len(entry) for entry in self._allowed if _begins(words, entry)], default=0)
-        if (why := reenters(words, granted)) is not None or name in BUILTINS:
+        if (why := explain_reentry(words, granted)) is not None or name in BUILTINS:
             return why
         denied = next((entry for entry in self._denied if entry[:1] == (basename(name).casefold(),)), None)
         if denied is not None and None in words:

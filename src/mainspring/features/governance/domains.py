@@ -18,9 +18,9 @@ from anyio import fail_after
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import parsed_arguments, served, texts_of
-from mainspring.features.governance.shell_reader import Line, Reader
 from mainspring.ports import Allow, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
+from mainspring.tools.shell_reader import ShellLine, read_line
 
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -46,23 +46,22 @@ class Domains:
         denied: Iterable[str] = (),
         *,
         seconds: float = LOOKUP_SECONDS,
-        reader: Reader | None = None,
     ) -> None:
-        self._check, self._seconds, self._reader = check, seconds, reader or Reader()
+        self._check, self._seconds = check, seconds
         self._allowed = tuple([_normal(domain) for domain in allowed])
         self._denied = tuple([_normal(domain) for domain in denied])
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = served(call, run)
+        tool = find_served_tool(call, run)
         if tool is None or {"url", "command"}.isdisjoint(tool.purposes.values()):
             return Allow()
         try:
             arguments = parsed_arguments(call.item.arguments)
-            texts, commands = texts_of(tool, arguments, "url"), texts_of(tool, arguments, "command")
+            texts, commands = read_texts(tool, arguments, "url"), read_texts(tool, arguments, "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         flaws = [await self.flaw(url) for url in texts]
-        flaws += [await self._mention_flaw(url) for text in commands for url in urls_in(await self._reader.read(text))]
+        flaws += [await self._mention_flaw(url) for text in commands for url in urls_in(await read_line(text))]
         why = next((why for why in flaws if why is not None), None)
         return Allow() if why is None else Deny(f"The rule `domains` denies this call: {why}.")
 
@@ -99,7 +98,7 @@ class Domains:
         return None
 
 
-def urls_in(line: Line) -> list[str]:
+def urls_in(line: ShellLine) -> list[str]:
     """The HTTP URLs that are written out in a line."""
     return [word for word in line.mentions if "://" in word and word.lower().startswith(("http://", "https://"))]
 

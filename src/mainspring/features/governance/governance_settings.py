@@ -24,7 +24,6 @@ from mainspring.features.governance.level import AutonomyLevel, Level
 from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import CallPolicy
 from mainspring.tools.addresses import AddressGuard
 
@@ -192,7 +191,6 @@ def doubts(governance: Mapping[str, Any], plan: Plan | None, tools: Sequence[Too
 def _policies(asked: Oversight, guard: AddressGuard) -> PolicySlots:
     commands, paths, domains, rate = asked.commands, asked.paths, asked.domains, _rate(asked)
     _check_entries(asked)
-    reader = Reader()  # a line is parsed once for all of them
     slots: dict[Slot, tuple[CallPolicy, ...]] = {}
     if asked.rules:
         slots["rules"] = (ToolRules(Rules.of(asked.rules)),)
@@ -208,9 +206,9 @@ def _policies(asked: Oversight, guard: AddressGuard) -> PolicySlots:
             ),
         )
     if commands is not None:
-        slots["commands"] = (Commands(CommandRules(commands.allowed, commands.denied), reader),)
+        slots["commands"] = (Commands(CommandRules(commands.allowed, commands.denied)),)
     if paths is not None:
-        slots["paths"] = (Paths(paths.allowed, paths.denied, reader),)
+        slots["paths"] = (Paths(paths.allowed, paths.denied),)
     if domains is not None:
-        slots["domains"] = (Domains(guard.check, domains.allowed, domains.denied, reader=reader),)
+        slots["domains"] = (Domains(guard.check, domains.allowed, domains.denied),)
     return slots

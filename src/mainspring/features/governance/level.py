@@ -16,8 +16,8 @@ from typing import Literal
 
 from mainspring.core.items import Effect
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import effects_of, parsed_arguments, served, texts_of
 from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_effects, read_texts
 
 Level = Literal["read-only", "supervised", "full"]
 
@@ -46,12 +46,12 @@ class AutonomyLevel:
         self._commands_judged, self._logs_only = commands_judged, logs_only
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool, level = served(call, run), self._level(run)
+        tool, level = find_served_tool(call, run), self._level(run)
         if tool is None or level == "full":
             return Allow()
         try:
             arguments = parsed_arguments(call.item.arguments)
-            effects, commands = effects_of(tool, arguments), texts_of(tool, arguments, "command")
+            effects, commands = read_effects(tool, arguments), read_texts(tool, arguments, "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         does = ", ".join([effect for effect in _ORDER if effect in effects])

@@ -16,9 +16,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import parsed_arguments, served, texts_of
-from mainspring.features.governance.shell_reader import Reader
 from mainspring.ports import Allow, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
+from mainspring.tools.shell_reader import read_line
 
 
 class Paths:
@@ -32,23 +32,22 @@ class Paths:
     name = "paths"
     never_waits = True
 
-    def __init__(self, roots: Sequence[str | Path], denied: Iterable[str] = (), reader: Reader | None = None) -> None:
+    def __init__(self, roots: Sequence[str | Path], denied: Iterable[str] = ()) -> None:
         if not roots:
             raise ValueError("paths need at least one root to be inside of")
         self._roots = tuple([os.path.realpath(root) for root in roots])
         self._denied = tuple([(pattern, _expression(pattern)) for pattern in denied])
-        self._reader = reader or Reader()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = served(call, run)
+        tool = find_served_tool(call, run)
         if tool is None or {"path", "command"}.isdisjoint(tool.purposes.values()):
             return Allow()
         try:
             arguments = parsed_arguments(call.item.arguments)
-            texts, commands = texts_of(tool, arguments, "path"), texts_of(tool, arguments, "command")
+            texts, commands = read_texts(tool, arguments, "path"), read_texts(tool, arguments, "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
-        mentioned = [word for text in commands for word in (await self._reader.read(text)).mentions] if self._denied else []
+        mentioned = [word for text in commands for word in (await read_line(text)).mentions] if self._denied else []
         flaws = (*map(self.flaw, texts), *map(self._mention_flaw, mentioned))
         why = next((why for why in flaws if why is not None), None)
         return Allow() if why is None else Deny(f"The rule `paths` denies this call: {why}.")

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import operation_of, other_names, parsed_arguments
 from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
 
 Choice = Literal["allow", "ask", "deny"]
 
@@ -87,10 +87,10 @@ class ToolRules:
         if tool is None:
             return Deny(f"There is no tool `{call.item.name}`.")
         try:
-            operation = operation_of(tool, parsed_arguments(call.item.arguments))
+            operation = read_operation(tool, parsed_arguments(call.item.arguments))
         except ValueError:
             operation = None
-        rule = self._rules.rule(tool.name, operation, other_names(tool))
+        rule = self._rules.rule(tool.name, operation, list_other_names(tool))
         if rule is None or rule.choice == "allow":
             return Allow()
         if rule.choice == "ask":

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import served
 from mainspring.ports import Allow, Deny, Verdict
+from mainspring.tools.declarations import find_served_tool
 
 MINUTE: Final = 60.0
 BURST: Final = 1.0
@@ -33,7 +33,7 @@ class Rate:
         self._callers: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        if served(call, run) is None or (why := self.refusal((run.spec.tenant, run.spec.caller.subject))) is None:
+        if find_served_tool(call, run) is None or (why := self.refusal((run.spec.tenant, run.spec.caller.subject))) is None:
             return Allow()
         return Deny(why)
 

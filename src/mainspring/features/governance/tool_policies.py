@@ -9,8 +9,8 @@ from mainspring.core.items import ServerTool, ToolDefinition, parsed_arguments
 from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
-from mainspring.features.governance.declared import other_names, served
 from mainspring.ports import Allow, Ask, Client, Deny, ToolExecutor, Verdict
+from mainspring.tools.declarations import find_served_tool, list_other_names
 from mainspring.tools.schema import Validators
 
 EXECUTE: Final = "tools:execute"
@@ -102,12 +102,12 @@ class CallerScopes:
     never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        scopes, tool = run.spec.caller.scopes, served(call, run)
+        scopes, tool = run.spec.caller.scopes, find_served_tool(call, run)
         if scopes is None or tool is None:
             return Allow()
         # A stranger's server may call itself and its tools anything.
         is_own = isinstance(tool.server, ServerTool) and not tool.server.at
-        names = (tool.name, *(other_names(tool)[1:] if is_own else ()))
+        names = (tool.name, *(list_other_names(tool)[1:] if is_own else ()))
         if not {"*", EXECUTE, *[f"{EXECUTE}:{name}" for name in names]}.isdisjoint(scopes):
             return Allow()
         return Deny(f"The caller has neither the scope `{EXECUTE}` nor `{EXECUTE}:{tool.name}`; go on without `{tool.name}`.")
@@ -124,10 +124,10 @@ class ToolStatus:
         self._status, self._reason = status, reason
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        if (tool := served(call, run)) is None:
+        if (tool := find_served_tool(call, run)) is None:
             return Allow()
         note = Allow()
-        for name in dict.fromkeys((tool.name, *other_names(tool))):
+        for name in dict.fromkeys((tool.name, *list_other_names(tool))):
             try:
                 status = self._status(name)
             except NotFound:

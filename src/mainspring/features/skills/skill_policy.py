@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from mainspring.core.run import Call, Run
-from mainspring.features.governance.declared import operation_of, other_names, parsed_arguments
 from mainspring.ports import Allow, Deny, Verdict
+from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
 
 
 class SkillScope:
@@ -25,8 +25,8 @@ class SkillScope:
         if tool is None:
             return Deny(f"There is no tool `{call.item.name}`.")
         try:
-            operation = operation_of(tool, parsed_arguments(call.item.arguments))
+            operation = read_operation(tool, parsed_arguments(call.item.arguments))
         except ValueError:
             operation = None
-        why = self._refusal(run, (tool.name, *other_names(tool)), operation)
+        why = self._refusal(run, (tool.name, *list_other_names(tool)), operation)
         return Allow() if why is None else Deny(f"`{tool.name}` is not for this task: {why}.")

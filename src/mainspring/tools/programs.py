@@ -61,7 +61,7 @@ _AWK_DANGER = re.compile(r"system|getline|[|>@]")
 
 # Both the rules for commands and every layer of a budget ask about the same words.
 @lru_cache(maxsize=1024)
-def reenters(words: Sequence[str | None], granted: int = 1) -> str | None:
+def explain_reentry(words: Sequence[str | None], granted: int = 1) -> str | None:
     """Why these words may start more than the program they begin with; None if they do not, as far as is known.
 
     So many of the words at the beginning have been granted as they are.

@@ -1,9 +1,9 @@
 """What a line of shell would start, found by a real parser: `shfmt`, one process per line that is not known yet.
 
-Theory of operation. `Reader.read` never refuses: what cannot be told before the line runs is among its `doubts`, or is a word
+Theory of operation. `read_line` never refuses: what cannot be told before the line runs is among its `doubts`, or is a word
 that is None. A line of plain words needs no parser: its program is the first word. All others are parsed as bash. Where a plain
 sh would read the same text otherwise (`[[ a && b ]]` and `a &> f b` are two commands to it), they are parsed as that too, and
-both readings count. Lines that were read are remembered.
+both readings count. The process has one reader with one cache, so a line is parsed once, however many policies ask about it.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import shutil
 import sysconfig
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -42,7 +42,7 @@ _SETS_BY_NAME = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
 _GLOB = frozenset("*?[{~")
 
 
-class Line(Struct, frozen=True):
+class ShellLine(Struct, frozen=True):
     """What a line of shell does, as far as it can be told.
 
     Each command is its words, the program first. A word that is known only when the line runs is None; one that may become
@@ -64,23 +64,27 @@ class Line(Struct, frozen=True):
 
 
 @lru_cache(maxsize=512)
-def _mentions(line: Line) -> tuple[str, ...]:
+def _mentions(line: ShellLine) -> tuple[str, ...]:
     words = [word for command in line.commands for place, word in enumerate(command) if word and (place or "/" in word)]
     targets = [*words, *line.reads, *[target for target in line.writes if target]]
     pieces = [piece.lstrip("@") for word in targets for piece in (word, word.partition("=")[2])]
     return tuple(dict.fromkeys([piece for piece in pieces if piece and not piece.startswith("-")]))
 
 
-class Reader:
-    """Reads lines of shell, and remembers what it has read."""
+@lru_cache(maxsize=1)
+def find_shfmt() -> str | None:
+    return shutil.which("shfmt", path=sysconfig.get_path("scripts")) or shutil.which("shfmt")
 
-    def __init__(self) -> None:
-        scripts = sysconfig.get_path("scripts")
-        self._shfmt = shutil.which("shfmt", path=scripts) or shutil.which("shfmt")
-        self._known: OrderedDict[str, Line] = OrderedDict()
 
-    async def read(self, text: str) -> Line:
-        if (line := plain(text)) is not None:
+class ShellReader:
+    """Reads lines of shell, with an LRU cache. `find_parser` returns the path of `shfmt`, None if it is not installed."""
+
+    def __init__(self, find_parser: Callable[[], str | None] = find_shfmt) -> None:
+        self._find_parser = find_parser
+        self._known: OrderedDict[str, ShellLine] = OrderedDict()
+
+    async def read(self, text: str) -> ShellLine:
+        if (line := read_plain_line(text)) is not None:
             return line
         if (line := self._known.get(text)) is not None:
             self._known.move_to_end(text)
@@ -88,21 +92,21 @@ class Reader:
         try:
             line = await self._parsed(text)
         except ValueError as error:
-            return Line(doubts=(str(error),))  # not remembered: the next time may be better
+            return ShellLine(doubts=(str(error),))  # not remembered: the next time may be better
         if len(text) <= REMEMBERED_CHARS:
             self._known[text] = line
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return line
 
-    async def _parsed(self, text: str) -> Line:
+    async def _parsed(self, text: str) -> ShellLine:
         """Raises `ValueError` if the parser does not do its work."""
         if (flaw := _flaw(text)) is not None:
-            return Line(doubts=(flaw,))
+            return ShellLine(doubts=(flaw,))
         try:
             reading = _Reading(await self._tree(text, "bash"))
         except SyntaxError as error:
-            return Line(doubts=(str(error),))
+            return ShellLine(doubts=(str(error),))
         if reading.is_read_otherwise:
             await self._read_otherwise(text, reading)
         return reading.line
@@ -121,10 +125,10 @@ class Reader:
 
     async def _tree(self, text: str, language: str) -> Json:
         """The syntax tree. Raises `SyntaxError` if the text has none, `ValueError` if that is not known."""
-        if self._shfmt is None:
+        if (shfmt := self._find_parser()) is None:
             raise ValueError("the parser `shfmt` is not installed (`pip install shfmt-py`)")
         process = await asyncio.create_subprocess_exec(
-            self._shfmt, "--to-json", "-ln", language,
+            shfmt, "--to-json", "-ln", language,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -146,12 +150,16 @@ class Reader:
         return tree
 
 
-def plain(text: str) -> Line | None:
+read_line: Final = ShellReader().read
+"""Reads a line with the one reader of this process."""
+
+
+def read_plain_line(text: str) -> ShellLine | None:
     """The line if it is made of plain words alone, so that no shell reads it in two ways; None if it takes a parser."""
     if len(text) > LONGEST or _PLAIN.fullmatch(text) is None:
         return None
     words = tuple(text.split())
-    return None if _OTHERWISE.fullmatch(words[0]) else Line((words,), sets=_named(words), doubts=_builtin_doubts(words))
+    return None if _OTHERWISE.fullmatch(words[0]) else ShellLine((words,), sets=_named(words), doubts=_builtin_doubts(words))
 
 
 class _Reading:
@@ -169,13 +177,13 @@ class _Reading:
         self._add(tree)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ShellLine:
         doubts = list(dict.fromkeys(self.doubts))
         if self._evaluates and self._hides_code:
             doubts.append("it computes with text that holds code")
         names = tuple(dict.fromkeys(self.sets))
         writes, reads = tuple(dict.fromkeys(self.writes)), tuple(dict.fromkeys(self.reads))
-        return Line(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
+        return ShellLine(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
 
     def join(self, other: "_Reading") -> None:
         self.commands += other.commands

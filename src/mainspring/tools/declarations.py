@@ -18,13 +18,13 @@ EVERYTHING: Final[frozenset[Effect]] = frozenset(get_args(Effect))
 parsed_arguments = lru_cache(maxsize=16)(parsed)
 
 
-def served(call: Call, run: Run) -> ToolDefinition | None:
+def find_served_tool(call: Call, run: Run) -> ToolDefinition | None:
     """The tool of this call if it is performed here; None if it is the client's own to perform, or nobody's."""
     tool = run.spec.tool(call.item.name)
     return None if tool is None or tool.kind == "function" else tool
 
 
-def other_names(tool: ToolDefinition) -> tuple[str, ...]:
+def list_other_names(tool: ToolDefinition) -> tuple[str, ...]:
     """What a tool of an MCP server is called besides what the model calls it, which depends on the names of other tools: what is
     said against the tool by any of its names holds."""
     if tool.kind != "mcp" or not isinstance(whose := tool.server, ServerTool):
@@ -32,15 +32,15 @@ def other_names(tool: ToolDefinition) -> tuple[str, ...]:
     return whose.name, f"{whose.label}__{whose.name}", f"{whose.label}.{whose.name}"
 
 
-def effects_of(tool: ToolDefinition, arguments: Json) -> frozenset[Effect]:
+def read_effects(tool: ToolDefinition, arguments: Json) -> frozenset[Effect]:
     """What this call may do. A tool that declares nothing may do everything; so may an operation that it does not declare."""
-    operation = operation_of(tool, arguments)
+    operation = read_operation(tool, arguments)
     if isinstance(operation, str) and operation in tool.operations:
         return frozenset(tool.operations[operation]) or EVERYTHING
     return frozenset(tool.effects) or EVERYTHING
 
 
-def operation_of(tool: ToolDefinition, arguments: Json) -> str | None:
+def read_operation(tool: ToolDefinition, arguments: Json) -> str | None:
     """The argument `operation`, or its default; empty if the tool has no such parameter, None if it has but it says nothing."""
     properties = (tool.parameters or {}).get("properties")
     declared = properties.get("operation") if isinstance(properties, dict) else None
@@ -51,7 +51,7 @@ def operation_of(tool: ToolDefinition, arguments: Json) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def texts_of(tool: ToolDefinition, arguments: Json, purpose: Purpose) -> list[str]:
+def read_texts(tool: ToolDefinition, arguments: Json, purpose: Purpose) -> list[str]:
     """The arguments declared to be for this purpose. A list is one command, as its words, but many paths or URLs.
 
     Raises `ValueError` naming a parameter that holds neither text nor a list of texts.
