@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import Node, ParsedFile
+from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring_tasks.decision_engine import Made
 from mainspring_tasks.decision_types import ALLOWED_TOOLS, MAX_MESSAGE_LENGTH, IntentType
 from mainspring_tasks.outcomes import Outcome
@@ -64,16 +65,15 @@ class ValidationReport(Struct, frozen=True):
 
 def load_fixtures(path: Path) -> tuple[Fixture, ...]:
     """The fixtures of a YAML file: a list, or the list under `fixtures`. Raises `InvalidRequest` for what is wrong with it."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text("utf-8"))
-        listed = found.get("fixtures") if isinstance(found, dict) else found
-        if not listed:
-            raise ValueError("it must be a list, or have one under `fixtures`, with at least one of them")
-        fixtures = msgspec.convert(listed, tuple[Fixture, ...])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
-        raise InvalidRequest(f"{path} holds no fixtures: {error}", param="fixtures") from None
+    parsed = parse_yaml(path, read_text(path))
+    if isinstance(parsed.root.value, dict):
+        listed = parsed.root.value.get("fixtures", Node([]))
+        parsed = ParsedFile(path, listed, parsed.problems)
+    fixtures = parsed.convert(tuple[Fixture, ...])
+    if fixtures == ():
+        parsed.add_problem((), "it must be a list, or have one under `fixtures`, with at least one of them")
+    parsed.raise_problems()
+    assert fixtures is not None
     ids = [fixture.test_id for fixture in fixtures]
     if twice := [id for id in ids if ids.count(id) > 1]:
         raise InvalidRequest(f"{path}: two fixtures are called `{twice[0]}`", param="fixtures")

@@ -106,16 +106,13 @@ def test_programs_get_lines_of_json(settled: Shell) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("calls: [{tool: shell}]", "missing required field `expect`"),
-        ("calls: [{tool: shell, expect: maybe}]", "Invalid enum value 'maybe'"),
-        (
-            "calls: [{tool: shell, expect: deny, reason: x}]",
-            "unknown field `reason` - at `calls[0]`; a call may hold tool",
-        ),
+        ("calls: [{tool: shell}]", "calls.yaml:1: `expect` is missing"),
+        ("calls: [{tool: shell, expect: maybe}]", "calls.yaml:1: `expect`: it cannot be `maybe`"),
+        ("calls: [{tool: shell, expect: deny, reason: x}]", "calls.yaml:1: unknown key `reason`; known: `tool`"),
         ("calls: [{tool: hammer, expect: deny}]", "nobody knows what the tool `hammer` does; say its `effects`"),
-        ("calls: [", "calls.yaml cannot be read"),
+        ("calls: [", "this is not YAML"),
         ("calls: []", "length >= 1"),
-        ("calls: [{tool: shell, expect: deny, expect: allow}]", "`expect` is there twice; say it once"),
+        ("calls: [{tool: shell, expect: deny, expect: allow}]", "calls.yaml:1: `expect` is there twice"),
         (
             "calls: [{tool: file_ops, operation: write, arguments: {operation: read, path: x}, expect: deny}]",
             "`operation` is `write`, and `arguments` say `read`; say it once",
@@ -139,3 +136,14 @@ def test_the_policies_in_force_are_shown_in_their_order(settled: Shell) -> None:
         "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "agent", "tool_rules",
         "rate", "autonomy_level", "commands", "budget", "approval", "hand_off",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command", [("policy", "show"), ("run", "--model", "scripted:script.json", "hello"), ("serve", "--port", "0")]
+)
+def test_a_status_given_twice_is_refused_with_its_line(settled: Shell, command: tuple[str, ...]) -> None:
+    settled.script({"say": "hello"})
+    (settled.folder / "definitions" / "add.yaml").write_text("name: add\nstatus: blocked\nstatus: active\n")
+    done = settled.run(*command)
+    assert done.code == 2
+    assert "add.yaml:3: `status` is there twice" in done.err

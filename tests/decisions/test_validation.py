@@ -60,17 +60,18 @@ async def test_a_hundred_fixtures_are_decided(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("- {test_id: a}", "missing required field `input`"),
+        ("- {test_id: a}", "f.yaml:1: `input` is missing"),
         ("- {test_id: a, input: x, expected_intent: BUY}", "'BUY' is not a valid IntentType"),
         ("- {test_id: a, input: x, expected_tool: shell}", "expected_tool must be `none` or one of"),
         ("- {test_id: a, input: x, expected_outcome: FINE}", "no outcome begins with `FINE`"),
-        ("- {test_id: a, input: x, wanted: 1}", "unknown field `wanted`"),
+        ("- {test_id: a, input: x, wanted: 1}", "f.yaml:1: unknown key `wanted`"),
         ("- {test_id: a, input: x}\n- {test_id: a, input: y}", "two fixtures are called `a`"),
+        ("- {test_id: a, input: x}\n- test_id: b\n  input: x\n  input: y", "f.yaml:4: `input` is there twice"),
         ("tests: []", "have one under `fixtures`"),
         ("[]", "at least one"),
         ("- {test_id: a, input: '  '}", "an input of 1 to 4000 characters"),
         (f"- {{test_id: a, input: {'x' * 4001}}}", "an input of 1 to 4000 characters"),
-        ("[", "holds no fixtures"),
+        ("[", "this is not YAML"),
     ],
 )
 def test_a_file_that_is_not_right_says_where(text: str, why: str, tmp_path: Path) -> None:

@@ -71,33 +71,34 @@ def test_skill_that_says_nothing_of_tools_allows_all_and_an_empty_list_none() ->
 @pytest.mark.parametrize(
     ("front", "line", "why"),
     [
-        ("description: x\n", 1, "`name` is missing"),
-        ("name: invoices\n", 1, "`description` is missing"),
-        ("name: invoices\ndescription:\n", 3, "`description` is missing"),
-        ("name: Invoices\ndescription: x\n", 2, "cannot name a skill"),
-        ("name: in--voices\ndescription: x\n", 2, "cannot name a skill"),
-        ("name: -invoices\ndescription: x\n", 2, "cannot name a skill"),
-        (f"name: {'a' * 65}\ndescription: x\n", 2, "65 characters"),
+        ("description: x\n", 2, "`name` is missing"),
+        ("name: invoices\n", 2, "`description` is missing"),
+        ("name: invoices\ndescription:\n", 3, "`description`"),
+        ("name: Invoices\ndescription: x\n", 2, "lower-case letters"),
+        ("name: in--voices\ndescription: x\n", 2, "single hyphens"),
+        ("name: -invoices\ndescription: x\n", 2, "`name`"),
+        (f"name: {'a' * 65}\ndescription: x\n", 2, "up to 64"),
         ("description: x\n\nname: bills\n", 4, "its folder `invoices`"),
-        (f"name: invoices\ndescription: {'x' * 1025}\n", 3, "1025 characters; at most 1024"),
-        (f"name: invoices\ndescription: x\ncompatibility: {'x' * 501}\n", 4, "at most 500"),
-        ("name: invoices\ndescription: [x]\n", 3, "must be text"),
-        ("name: invoices\ndescription: x\nmetadata: text\n", 4, "mapping from text to text"),
-        ("name: invoices\ndescription: x\nmetadata:\n  a: [1]\n", 5, "mapping from text to text"),
+        (f"name: invoices\ndescription: {'x' * 1025}\n", 3, "<= 1024"),
+        (f"name: invoices\ndescription: x\ncompatibility: {'x' * 501}\n", 4, "<= 500"),
+        ("name: invoices\ndescription: [x]\n", 3, "`description`"),
+        ("name: invoices\ndescription: x\nmetadata: text\n", 4, "`metadata`"),
+        ("name: invoices\ndescription: x\nmetadata:\n  a: [1]\n", 5, "`a`"),
         ("name: invoices\ndescription: x\nalowed-tools: shell\n", 4, "did you mean `allowed_tools`?"),
-        ("name: invoices\ndescription: x\ncolour: red\n", 4, "put it under `metadata`"),
+        ("name: invoices\ndescription: x\ncolour: red\n", 4, "unknown key `colour`"),
+        ("name: invoices\ndescription: x\ndescription: y\n", 4, "there twice"),
         ("name: invoices\ndescription: x\nallowed-tools: a\nallowed_tools: b\n", 5, "there twice"),
         ("name: invoices\ndescription: x\nallowed-tools:\n", 4, "write `[]` for none"),
-        ("name: invoices\ndescription: x\nallowed-tools: {a: b}\n", 4, "names no tools"),
+        ("name: invoices\ndescription: x\nallowed-tools: {a: b}\n", 4, "`allowed_tools`"),
         ("name: invoices\ndescription: x\nallowed-tools: Bash(git add:*\n", 4, "`Bash(git` in `allowed_tools` is no tool"),
         ("name: invoices\ndescription: x\ndisallowed-tools: Bash(git)\n", 4, "`Bash(git)` in `disallowed_tools` is no tool"),
-        ("name: invoices\ndescription: x\nallowed-tools: [[a]]\n", 4, "is no tool"),
+        ("name: invoices\ndescription: x\nallowed-tools: [[a]]\n", 4, "`allowed_tools`"),
         ("name: invoices\ndescription: Use when: always\n", 3, "not YAML"),
         ("name: invoices\n\tdescription: x\n", 3, "not YAML"),
         ("name: invoices\ndescription: x\x07\n", 3, "a character that YAML does not allow"),
-        ("- name\n", 2, "lines like `name: value`"),
-        ("just text\n", 2, "lines like `name: value`"),
-        ("? [a]\n: b\n", 2, "lines like `name: value`"),
+        ("- name\n", 2, "a mapping is needed"),
+        ("just text\n", 2, "a mapping is needed"),
+        ("? [a]\n: b\n", 2, "keys must be text"),
     ],
 )
 def test_fault_is_told_by_file_and_line(front: str, line: int, why: str) -> None:
@@ -112,11 +113,11 @@ def test_front_matter_nested_beyond_all_measure_is_refused() -> None:
 
 def test_yaml_tags_build_nothing() -> None:
     front = "name: invoices\ndescription: !!python/object/apply:os.system [x]\n"
-    assert "`description` must be text" in faults(front)
+    assert "SKILL.md:3: `description`" in faults(front)
 
 
 def test_all_faults_are_told_at_once() -> None:
-    assert faults("name: A\ncolour: red\nallowed-tools: a(b\n").count(f"{PLACE}/SKILL.md:") == 4
+    assert faults("name: A\ncolour: red\nmetadata: [a]\n").count(f"{PLACE}/SKILL.md:") == 4
 
 
 @pytest.mark.parametrize(

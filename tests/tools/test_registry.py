@@ -324,19 +324,22 @@ def test_every_error_in_definition_files_is_told_with_its_line_and_nothing_is_ta
         g="name: no good\n",
         h="name: good\n",
         i="description: nameless\n",
+        j="name: twice\nstatus: blocked\nreason: unsafe\nstatus: active\n---\ndescription: the second document\n",
     )
     registry = Registry()
     with pytest.raises(InvalidRequest) as caught:
         registry.load_definitions(tmp_path)
     for told in (
-        "b.yaml:2: Expected `str | null`, got `float` - at `$.version`",
-        "c.yaml:5: Invalid enum value 'reading' - at `$.effects[1]`",
-        "d.yaml:3: Object contains unknown field `state`; known: name, description, ",
+        "b.yaml:2: `version`: ",
+        "c.yaml:5: `effects`: it cannot be `reading`; did you mean `read`?",
+        "d.yaml:3: unknown key `state`; did you mean `status`?",
         "e.yaml:2: this is not YAML: ",
-        "f.yaml:1: Expected `object`, got `array`",
+        "f.yaml:1: a mapping is needed here",
         "g.yaml:1: `no good` cannot name a tool",
         f"h.yaml:1: tool `good` is defined twice, first at {tmp_path}/a.yaml:1",
-        "i.yaml:1: Object missing required field `name`",
+        "i.yaml:1: `name` is missing",
+        "j.yaml:4: `status` is there twice",
+        "j.yaml:6: `name` is missing",
     ):
         assert told in caught.value.message
     assert registry.entries == ()

@@ -170,6 +170,9 @@ def test_json_is_read_like_yaml_also_with_tabs() -> None:
         ("name: !secret a", "flow.yaml:1: the tag `!secret` is not known"),
         ("? [a]\n: b", "keys must be text"),
         pytest.param("a: " + "[" * 4000 + "]" * 4000, "flow.yaml:1: it is nested too deeply", id="deep"),
+        pytest.param("[" * 500_000, "flow.yaml:1: it is nested too deeply", id="deeper"),
+        ("name: &a [*a]", "flow.yaml:1: the alias `*a` stands for nothing"),
+        ("name: &a b\nversion: *a\n<<: *a", "flow.yaml:3: `<<` merges mappings only"),
     ],
 )
 def test_what_is_no_definition_is_told_with_its_line(text: str, told: str) -> None:

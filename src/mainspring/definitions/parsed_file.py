@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from mainspring.core.errors import InvalidRequest
@@ -134,6 +134,8 @@ class ParsedFile:
             told = str(error).partition(" - at `")[0]
             if isinstance(value, str) and (known := _choices(kind)):
                 told = f"it cannot be {_name(value)}; {hint(value, known)}"
+            elif isinstance(value, str) and (wanted := _description(kind)):
+                told = f"it cannot be {_name(value)}; write {wanted}"
             elif not place:
                 told = f"{_name_shape(kind)} is needed here, not {_name(value)}"
             names = [step for step in place if isinstance(step, str)]
@@ -204,6 +206,12 @@ def _choices(kind: Any) -> list[str]:
         elif isinstance(each, type) and issubclass(each, Enum):
             found += [str(value.value) for value in each]
     return found
+
+
+def _description(kind: Any) -> str:
+    """What a type says of its values in words, empty if nothing."""
+    metas = [meta for each in (kind, *get_args(kind)) if get_origin(each) is Annotated for meta in get_args(each)[1:]]
+    return next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
 
 
 def _name_shape(kind: Any) -> str:

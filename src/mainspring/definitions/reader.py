@@ -1,15 +1,17 @@
 """Definitions that people write as YAML or JSON files, read with the line of every value.
 
-The nodes that the YAML library makes become plain values here: text, numbers, truth values, lists and mappings, nothing else,
-each key once, and no more of them than `MOST_NODES`, whatever aliases multiply them. The YAML library is imported when it is
-needed: it takes longer to import than most commands.
+What the YAML library finds becomes plain values here: text, numbers, truth values, lists and mappings, nothing else, each key
+once, and no more of them than `MOST_NODES`, whatever aliases multiply them, nor deeper than `MOST_DEPTH`. The library is
+imported when it is needed: it takes longer to import than most commands.
 """
 
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, TypeVar, cast
+
+from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Problem
@@ -17,22 +19,20 @@ from mainspring.definitions.parsed_file import Node, ParsedFile, Problem
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MOST_BYTES: Final = 1024 * 1024
 MOST_NODES: Final = 100_000
+MOST_DEPTH: Final = 100
+
+T = TypeVar("T")
 
 _TAG = "tag:yaml.org,2002:"
 _TYPED = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")})
 
 
-class _Mark(Protocol):
-    line: int
-
-
-class _YamlNode(Protocol):
-    """A node as the YAML library makes it; `value` is text, nodes, or pairs of nodes, as `id` says."""
-
-    id: str
-    tag: str
-    value: Any
-    start_mark: _Mark
+def read_file(file: Path, kind: type[T]) -> T:
+    """The value of a file. Raises `InvalidRequest` with every mistake, each by file and line."""
+    parsed = parse_yaml(file, read_text(file))
+    value = parsed.convert(kind)
+    parsed.raise_problems()
+    return cast(T, value)
 
 
 def parse_yaml(file: Path, text: str, *, first_line: int = 1, as_text: bool = False) -> ParsedFile:
@@ -84,97 +84,124 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _parse(file: Path, text: str, first_line: int, as_text: bool) -> Iterator[ParsedFile]:
-    # JSON may be indented by tabs, which YAML does not allow, and has none inside of strings.
-    for root in _compose(file, text.replace("\t", " ") if file.suffix == ".json" else text, first_line):
-        builder = _Builder(file, first_line, as_text)
-        try:
-            node = builder.build(root, root)
-        except RecursionError:
-            raise _nested_too_deeply(file, first_line) from None
-        yield ParsedFile(file, node, builder.problems)
-
-
-def _compose(file: Path, text: str, first_line: int) -> Iterator[_YamlNode]:
     import yaml
 
-    # The C library counts this place in bytes.
+    # The library counts this place in bytes.
     if (found := yaml.reader.Reader.NON_PRINTABLE.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + first_line
         raise InvalidRequest(f"{file}:{line}: this is not YAML: it has a character that YAML does not allow; take it out")
+    # JSON may be indented by tabs, which YAML does not allow, and has none inside of strings.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text.replace("\t", " ") if file.suffix == ".json" else text)
     try:
-        yield from cast(Iterator[_YamlNode], yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        loader.get_event()
+        while not loader.check_event(yaml.StreamEndEvent):
+            yield _Builder(file, loader, first_line, as_text).build_document()
     except yaml.MarkedYAMLError as error:
         line = first_line + (error.problem_mark.line if error.problem_mark is not None else 0)
         raise InvalidRequest(f"{file}:{line}: this is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise InvalidRequest(f"{file}:{first_line}: this is not YAML: {' '.join(str(error).split())[:200]}") from error
-    except RecursionError:
-        raise _nested_too_deeply(file, first_line) from None
-
-
-def _nested_too_deeply(file: Path, line: int) -> InvalidRequest:
-    return InvalidRequest(f"{file}:{line}: it is nested too deeply; make it flatter")
+    finally:
+        loader.dispose()
 
 
 class _Builder:
-    """Makes our nodes out of those of the YAML library."""
+    """Makes nodes out of the events of the YAML library. Its own nodes are made by C code that overflows the stack when they are
+    nested too deeply."""
 
-    def __init__(self, file: Path, first_line: int, as_text: bool) -> None:
+    def __init__(self, file: Path, loader: Any, first_line: int, as_text: bool) -> None:
         self.problems: list[Problem] = []
-        self._file, self._first_line, self._as_text = file, first_line, as_text
-        self._left = MOST_NODES
+        self._file, self._loader, self._first_line, self._as_text = file, loader, first_line, as_text
+        self._count = 0
+        self._anchors: dict[str, _Anchor] = {}
 
-    def build(self, node: _YamlNode, at: _YamlNode) -> Node:
-        """The node, with the line of `at`."""
-        self._left -= 1
-        line = self._line(node)
-        if self._left < 0:
-            raise InvalidRequest(f"{self._file}:{line}: the file stands for more than {MOST_NODES} values; make it smaller")
-        match node.id:
-            case "sequence":
-                return Node([self.build(each, each) for each in node.value], self._line(at))
-            case "mapping":
-                return Node(self._build_mapping(node), self._line(at))
+    def build_document(self) -> ParsedFile:
+        self._loader.get_event()
+        root = self._build(0)
+        self._loader.get_event()
+        return ParsedFile(self._file, root, self.problems)
+
+    def _build(self, depth: int) -> Node:
+        event = self._loader.get_event()
+        line, before = self._line(event), self._count
+        self._count += 1
+        if depth > MOST_DEPTH:
+            raise self._refuse(line, "it is nested too deeply; make it flatter")
+        match event.__class__.__name__:
+            case "AliasEvent":
+                if (anchor := self._anchors.get(event.anchor)) is None:
+                    raise self._refuse(
+                        line, f"the alias `*{event.anchor[:80]}` stands for nothing; write `&{event.anchor[:80]}` above"
+                    )
+                self._count += anchor.count - 1
+                node = Node(anchor.value, line)
+            case "SequenceStartEvent":
+                node = Node(self._build_sequence(depth), line)
+            case "MappingStartEvent":
+                node = Node(self._build_mapping(depth), line)
             case _:
-                return Node(self._build_scalar(node, line), self._line(at))
+                node = Node(self._build_scalar(event, line), line)
+        if self._count > MOST_NODES:
+            raise self._refuse(line, f"the file stands for more than {MOST_NODES} values; make it smaller")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(node.value, self._count - before)
+        return node
 
-    def _build_mapping(self, node: _YamlNode) -> dict[str, Node]:
+    def _build_sequence(self, depth: int) -> list[Node]:
+        nodes: list[Node] = []
+        while self._loader.peek_event().__class__.__name__ != "SequenceEndEvent":
+            nodes.append(self._build(depth + 1))
+        self._loader.get_event()
+        return nodes
+
+    def _build_mapping(self, depth: int) -> dict[str, Node]:
         own: dict[str, Node] = {}
         merged: dict[str, Node] = {}
-        for key, each in node.value:
-            if key.id != "scalar":
-                raise InvalidRequest(f"{self._file}:{self._line(node)}: keys must be text")
-            if key.tag == f"{_TAG}merge":
+        while (key := self._loader.get_event()).__class__.__name__ != "MappingEndEvent":
+            line = self._line(key)
+            if key.__class__.__name__ != "ScalarEvent":
+                raise self._refuse(line, "keys must be text")
+            value = self._build(depth + 1).value
+            if key.value == "<<" and key.implicit[0]:
                 # What is merged in gives way to the mapping's own keys, and the later of several to the earlier.
-                for part in each.value if each.id == "sequence" else [each]:
-                    if part.id != "mapping":
-                        raise InvalidRequest(f"{self._file}:{self._line(part)}: `<<` merges mappings only")
-                    merged = self._build_mapping(part) | merged
+                for part in [each.value for each in value] if isinstance(value, list) else [value]:
+                    if not isinstance(part, dict):
+                        raise self._refuse(line, "`<<` merges mappings only")
+                    merged = part | merged
                 continue
-            name = str(key.value)
-            if name in own:
-                self.problems.append(Problem(self._line(key), f"`{name}` is there twice; keep one"))
-            own[name] = self.build(each, key)
+            if key.value in own:
+                self.problems.append(Problem(line, f"`{key.value}` is there twice; keep one"))
+            own[key.value] = Node(value, line)
         return {**merged, **own}
 
-    def _build_scalar(self, node: _YamlNode, line: int) -> object:
+    def _build_scalar(self, event: Any, line: int) -> object:
         if self._as_text:
-            return str(node.value).strip()
-        if node.tag.startswith("!"):
-            raise InvalidRequest(f"{self._file}:{line}: the tag `{node.tag[:80]}` is not known; write plain values")
-        if node.tag not in _TYPED:
-            return str(node.value)  # times and the like stay the text that they are
+            return str(event.value).strip()
 
-        from yaml import YAMLError
-        from yaml.constructor import SafeConstructor
+        import yaml
 
+        tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit) if event.tag in (None, "!") else event.tag
+        if tag.startswith("!"):
+            raise self._refuse(line, f"the tag `{tag[:80]}` is not known; write plain values")
+        if tag not in _TYPED:
+            return str(event.value)  # times and the like stay the text that they are
         try:
-            value = SafeConstructor().construct_object(cast(Any, node))
+            value = self._loader.construct_object(yaml.ScalarNode(tag, event.value))
             if isinstance(value, float) and not isfinite(value):
                 raise ValueError("a number must be finite")
             return value
-        except (YAMLError, ValueError) as error:
-            raise InvalidRequest(f"{self._file}:{line}: `{str(node.value)[:80]}` is no value: {error}") from error
+        except (yaml.YAMLError, ValueError, KeyError) as error:
+            raise self._refuse(line, f"`{event.value[:80]}` is no value: {error}") from error
 
-    def _line(self, node: _YamlNode) -> int:
-        return int(node.start_mark.line) + self._first_line
+    def _line(self, event: Any) -> int:
+        return int(event.start_mark.line) + self._first_line
+
+    def _refuse(self, line: int, message: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._file}:{line}: {message}")
+
+
+class _Anchor(Struct, frozen=True):
+    """What an alias stands for; `count` is how many values that is."""
+
+    value: object
+    count: int

@@ -1,4 +1,4 @@
-"""What an agent may do without a person, and how much of it: the budget, its life cycle, the four levels, and its file.
+"""What an agent may do without a person, and how much of it: the budget, its life cycle and the four levels.
 
 A list allows what it names and nothing else: an empty one allows nothing, `*` (for paths `**`) everything. None is no limit,
 0 is none at all. What is denied is denied whatever else allows it.
@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Final, Literal, get_args
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -157,19 +156,6 @@ def moved(budget: AutonomyBudget, state: State, *, by: str = "") -> AutonomyBudg
         ways = ", ".join([f"`{each}`" for each in get_args(State) if each in TRANSITIONS[budget.state]]) or "none, it is over"
         raise InvalidRequest(f"budget `{budget.budget_id}` cannot go from `{budget.state}` to `{state}`; possible: {ways}")
     return replace(budget, state=state, approved_by=by or budget.approved_by)
-
-
-def loaded(text: str) -> AutonomyBudget:
-    """A budget out of YAML or JSON. Raises `InvalidRequest` naming the field that is wrong."""
-    # Only those who keep budgets in files pay for reading YAML.
-    import yaml
-
-    try:
-        return msgspec.convert(yaml.safe_load(text), AutonomyBudget)
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"the budget is no YAML or JSON: {error}") from None
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the budget is not right: {str(error).replace('`$.', '`')}", param="budget") from None
 
 
 READERS: Final = (

@@ -25,9 +25,10 @@ def try_out(
     from mainspring.cli.follow import launch
     from mainspring.cli.json_lines import write_lines, write_table
     from mainspring.cli.plain import say
-    from mainspring.features.governance.policy_test import Trial, read_table, rows
+    from mainspring.definitions.reader import read_file
+    from mainspring.features.governance.policy_test import Table, Trial, rows
 
-    table, trial = read_table(file), Trial(load({}, file=config))
+    table, trial = read_file(file, Table), Trial(load({}, file=config))
 
     async def tried() -> int:
         findings = [await trial.judge(case) for case in table.calls]

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
-import yaml
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -80,29 +78,6 @@ class Finding(Struct, frozen=True):
     def fits(self) -> bool:
         is_slip = self.case.rule is None and self.judged.policy in ("valid_arguments", "known_tool")
         return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy) and not is_slip
-
-
-def read_table(file: Path) -> Table:
-    """Raises `InvalidRequest` that names the place of what is wrong."""
-    try:
-        return msgspec.convert(yaml.load(file.read_text(), Loader=_Unique), Table)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {error}") from None
-    except msgspec.ValidationError as error:
-        known = ", ".join(Case.__struct_fields__)
-        raise InvalidRequest(f"{file}: {str(error).replace('`$.', '`')}; a call may hold {known}") from None
-
-
-class _Unique(yaml.SafeLoader):
-    """Reads YAML in which no key is there twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                mark = node.value[place][0].start_mark
-                raise yaml.MarkedYAMLError(problem=f"`{name}` is there twice; say it once", problem_mark=mark)
-        return super().construct_mapping(node, deep)
 
 
 class Trial:

@@ -12,25 +12,30 @@ Keys may be spelled with `-` or `_`. What is wrong is told by file and line, all
 """
 
 import re
+from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import Node, ParsedFile, Problem
+from mainspring.definitions.reader import decode_text, parse_yaml
 from mainspring.features.skills.skill_files import read
 
-if TYPE_CHECKING:
-    from mainspring.features.skills.front_matter import Fields
+log = getLogger(__name__)
 
 FILE: Final = "SKILL.md"
 MOST_BYTES: Final = 64 * 1024
-MOST_PROBLEMS: Final = 20
-NAME: Final = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
-KEYS: Final = ("name", "description", "license", "compatibility", "metadata", "allowed_tools", "disallowed_tools")
 
+_NAMING = "up to 64 lower-case letters and digits, with single hyphens between"
 _OPENING = re.compile(r"---[ \t]*\n")
 _CLOSING = re.compile(r"^---[ \t]*(?:\n|\Z)", re.MULTILINE)
+_PATTERN: Final = re.compile(r"[^\s:(),]+(?::(?:\*|[^\s:(),*?]+))?")
+# What other programs call a tool and what it may be given, as in `Bash(git add:*)`.
+_FOREIGN: Final = re.compile(r"[^\s:(),]+\([^()]*\)")
+_PARTS: Final = re.compile(r"[^\s,(]+\([^()]*\)|[^\s,]+")
 
 
 class Skill(Struct, frozen=True):
@@ -51,6 +56,18 @@ class Skill(Struct, frozen=True):
     disallowed_tools: tuple[str, ...] = ()
 
 
+class FrontMatter(Struct, frozen=True):
+    """What is written above the instructions. Patterns of tools are a list, or a text with blanks or commas between."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$", max_length=64, description=_NAMING)]
+    description: Annotated[str, Meta(min_length=1, max_length=1024)]
+    license: Annotated[str, Meta(max_length=1024)] = ""
+    compatibility: Annotated[str, Meta(max_length=500)] = ""
+    metadata: dict[str, str] = {}
+    allowed_tools: str | tuple[str, ...] | None = None
+    disallowed_tools: str | tuple[str, ...] | None = None
+
+
 def read_skill(folder: Path) -> Skill:
     """The skill in this folder. Raises `InvalidRequest` or `NotFound` with the file, and the line of whatever is wrong in it."""
     return parse_skill(read(folder, FILE, MOST_BYTES), folder)
@@ -58,42 +75,58 @@ def read_skill(folder: Path) -> Skill:
 
 def parse_skill(data: bytes, folder: Path) -> Skill:
     """The skill that the content of its `SKILL.md` makes. Raises `InvalidRequest` with every mistake, each by file and line."""
-    from mainspring.features.skills.front_matter import Fields
-
     file = folder / FILE
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidRequest(f"{file}:{line}: this is not UTF-8; save it as such") from None
+    text = decode_text(file, data).replace("\r\n", "\n")
     opening = _OPENING.match(text)
     if opening is None:
         raise InvalidRequest(f"{file}:1: a skill begins with a line `---` and its name and description in YAML; add them")
     closing = _CLOSING.search(text, opening.end())
     if closing is None:
         raise InvalidRequest(f"{file}:1: the front matter has no end; close it with a line `---`")
-    fields = Fields(text[opening.end() : closing.start()], file, KEYS)
-    skill = _skill(fields, text[closing.end() :].strip(), folder)
-    if fields.problems:
-        told = sorted(fields.problems)[:MOST_PROBLEMS]
-        raise InvalidRequest("; ".join([f"{file}:{line}: {problem}" for line, problem in told]))
-    return skill
-
-
-def _skill(fields: "Fields", body: str, folder: Path) -> Skill:
-    name = fields.text("name", 64, required=True)
-    if name and not NAME.fullmatch(name):
-        fields.fault("name", f"`{name}` cannot name a skill; use lower-case letters and digits, with single hyphens between")
-    elif name and name != folder.name:
-        fields.fault("name", f"the skill is called `{name}`, its folder `{folder.name}`; give both one name")
+    parsed = _respell(parse_yaml(file, text[opening.end() : closing.start()], first_line=2, as_text=True))
+    front = parsed.convert(FrontMatter)
+    if front is not None and front.name != folder.name:
+        told = f"the skill is called `{front.name}`, its folder `{folder.name}`; give both one name"
+        parsed.add_problem(("name",), told)
+    allowed = None if front is None else _patterns(parsed, "allowed_tools", front.allowed_tools)
+    disallowed = None if front is None else _patterns(parsed, "disallowed_tools", front.disallowed_tools)
+    parsed.raise_problems()
+    assert front is not None
     return Skill(
-        name=name,
-        description=fields.text("description", 1024, required=True),
-        body=body,
+        name=front.name,
+        description=front.description,
+        body=text[closing.end() :].strip(),
         path=folder,
-        license=fields.text("license", 1024),
-        compatibility=fields.text("compatibility", 500),
-        metadata=fields.texts("metadata"),
-        allowed_tools=fields.patterns("allowed_tools", foreign=True),
-        disallowed_tools=fields.patterns("disallowed_tools") or (),
+        license=front.license,
+        compatibility=front.compatibility,
+        metadata=front.metadata,
+        allowed_tools=allowed,
+        disallowed_tools=disallowed or (),
     )
+
+
+def _respell(parsed: ParsedFile) -> ParsedFile:
+    """The front matter with `_` for `-` in its keys."""
+    if not isinstance(parsed.root.value, dict):
+        return parsed
+    keys: dict[str, Node] = {}
+    problems = list(parsed.problems)
+    for name, node in parsed.root.value.items():
+        if (spelled := name.replace("-", "_")) in keys:
+            problems.append(Problem(node.line, f"`{name}` is there twice; keep one"))
+        keys[spelled] = node
+    return ParsedFile(parsed.file, replace(parsed.root, value=keys), problems)
+
+
+def _patterns(parsed: ParsedFile, key: str, given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The patterns of tools; an empty text could mean two things. Tools of other programs may be allowed: they fit none of ours,
+    and are logged."""
+    parts = tuple(_PARTS.findall(given)) if isinstance(given, str) else given
+    if isinstance(given, str) and not parts:
+        parsed.add_problem((key,), f"`{key}` names no tools; list them, write `[]` for none, or leave it out")
+    for part in parts or ():
+        if key == "allowed_tools" and _FOREIGN.fullmatch(part):
+            log.warning("%s:%d: `%s` in `%s` is no tool here, and allows none", parsed.file, parsed.find_line((key,)), part, key)
+        elif not _PATTERN.fullmatch(part):
+            parsed.add_problem((key,), f"`{part}` in `{key}` is no tool; write `tool`, `tool:operation` or `tool:*`")
+    return parts
