@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from mainspring.core.items import ToolDefinition
 from mainspring.ports import CallContext, ToolCall
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp import connection as connections
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -71,10 +71,10 @@ async def by_stdio(*, sandboxed: bool) -> AsyncIterator[Contestants]:
     arguments = [SCRIPT, "--serve", "stdio"]
     spec = ServerSpec("echo", "stdio", command=sys.executable, args=tuple(arguments), trusted=True, sandboxed=sandboxed)
     async with (
-        Workshop(wraps=sandboxed) as workshop,
+        BuiltinTools(wraps=sandboxed) as builtins,
         Client(StdioServerParameters(command=sys.executable, args=arguments)) as bare,
     ):
-        tools = McpTools([spec], wrap=workshop.wrap)
+        tools = McpTools([spec], wrap=builtins.wrap)
         yield Contestants(bare, tools, spec)
         await tools.close()
 

@@ -26,7 +26,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from mainspring.app.engine import Engine
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 
 Work = Callable[[Path], AsyncGenerator[None, None]]
 ENVIRONMENT = SandboxedEnvironment()
@@ -72,8 +72,8 @@ def checkpoint(steps: int) -> Work:
 def engine(folder: Path, definition: str) -> Engine:
     (folder / "flows").mkdir()
     (folder / "flows" / "bench.yaml").write_text(definition)
-    workshop = Workshop(guard=AddressGuard(("127.0.0.1",)))
-    return Engine(Scripted(say("unasked")), database=folder / "runs.db", workflows=[folder / "flows"], workshop=workshop)
+    builtins = BuiltinTools(guard=AddressGuard(("127.0.0.1",)))
+    return Engine(Scripted(say("unasked")), database=folder / "runs.db", workflows=[folder / "flows"], builtins=builtins)
 
 
 def workflow(steps: int) -> Work:

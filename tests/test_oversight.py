@@ -10,7 +10,7 @@ from mainspring.core.items import ToolDefinition
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.governance_settings import build_policies, doubts, plan_of
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 
 
 def named(table: dict[str, Any]) -> list[str]:
@@ -84,4 +84,4 @@ def test_what_may_be_a_slip_is_told(tmp_path: Path) -> None:
 
 def test_a_built_in_tool_that_is_none_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidRequest, match=r"there is no built-in tool `hammer`; known: shell"):
-        Workshop(["hammer"])
+        BuiltinTools(["hammer"])

@@ -1,18 +1,19 @@
 """Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
 
 from asyncio import Future
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from mainspring.core.events import Event, ModelEvent, Reason, Recorded, Status, Used
 from mainspring.core.history import Entry
-from mainspring.core.items import Item, Json, Part, ToolDefinition, ToolKind
+from mainspring.core.ids import NewId
+from mainspring.core.items import FunctionCall, Item, Json, Part, ToolDefinition, ToolKind
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import Response
 from mainspring.core.run import Call, Run
-from mainspring.core.spec import Conversation
+from mainspring.core.spec import Charter, Conversation, RunSpec
 
 
 class ModelInfo(Struct, frozen=True):
@@ -62,10 +63,53 @@ class ToolResult(Struct, frozen=True):
     used: Used | None = None
 
 
+class Watcher(Protocol):
+    """Is told every event in the moment it is recorded, with the run as it left it."""
+
+    def reset(self) -> None:
+        """The log begins anew: what was told so far is told again."""
+        ...
+
+    def add(self, record: Recorded, run: Run) -> None: ...
+
+
+Retell = Callable[[Watcher], None]
+"""Tells a watcher every event of a run so far."""
+
+
+class RunHandle(Protocol):
+    """A run as its readers see it, live or as the store has it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def run(self) -> Run: ...
+
+    def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]: ...
+
+    async def wait(self) -> Run: ...
+
+    def request_cancel(self) -> None: ...
+
+
+class Runs(Protocol):
+    """The engine, as far as a tool that starts runs of its own needs it."""
+
+    new_id: NewId
+
+    async def start(self, spec: RunSpec) -> RunHandle: ...
+
+    async def resume(self, run_id: str) -> RunHandle: ...
+
+    async def attach(self, run_id: str) -> RunHandle: ...
+
+
 class CallContext(Struct, frozen=True):
     """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works.
 
     `tenant` is whose run it is. `scope` names what the runs of one conversation share, and is the run's own id outside of one.
+    `runs` is the engine that performs the call.
     """
 
     run_id: str
@@ -73,6 +117,7 @@ class CallContext(Struct, frozen=True):
     progress: Callable[[str], None]
     tenant: str = ""
     scope: str = ""
+    runs: Runs | None = None
 
 
 class ToolExecutor(Protocol):
@@ -309,3 +354,63 @@ class Sink(Protocol):
     """
 
     async def __call__(self, run: Run, event: Event) -> None: ...
+
+
+class ContinuedRun(Struct, frozen=True):
+    """The paused run that an order continues with a person's answer, and the budget and charters that it was under."""
+
+    run_id: str
+    budget: Json | None = None
+    charters: tuple[Charter, ...] = ()
+
+
+class OrderContext(Struct, frozen=True):
+    """What an order step may know beside the order. `find_run` raises `NotFound`."""
+
+    find_run: Callable[[str], Awaitable[Run]]
+    continued: ContinuedRun | None = None
+
+
+class OrderStep(Protocol):
+    """Prepares an order before its run starts: adds tools, narrows limits, refuses it with an `InvalidRequest`.
+
+    Steps run in the order of their list. Subclass it to inherit the two methods that most steps do not need.
+    """
+
+    name: str
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec: ...
+
+    async def withdraw(self, order: RunSpec) -> None:
+        """The run was not started after all: gives back what `prepare` reserved."""
+        return
+
+    def release(self, run_id: str) -> None:
+        """The run is not driven here any more: frees what `prepare` keeps for it in this process."""
+        return
+
+
+class EndedRun(Struct, frozen=True):
+    """A run that has ended here, with its log and the calls that waited before it."""
+
+    run: Run
+    log: Sequence[Recorded]
+    waiting: tuple[FunctionCall, ...] = ()
+
+
+class RunObserver(Protocol):
+    """Is told of whole runs. A failure is logged and never fails a run. Subclass it to inherit what it need not hear."""
+
+    name: str
+
+    def run_ended(self, ended: EndedRun) -> None:
+        """The run has ended here, and its end is stored."""
+        return
+
+    async def run_resumed(self, retell: Retell) -> None:
+        """A run whose driver was gone is driven here from now on, or was only read again because it had ended."""
+        return
+
+    async def run_forgotten(self, run: Run) -> None:
+        """The run was deleted from the store."""
+        return

@@ -38,7 +38,7 @@ def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, 
     async def live() -> int:
         agent = opened(
             settings,
-            engine.provider,
+            engine.core.provider,
             engine.store,
             folder,
             model=engine.model,

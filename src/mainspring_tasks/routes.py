@@ -107,15 +107,15 @@ class ChatRoutes:
         folder = Path(getattr(engine.store, "path", "mainspring.db")).parent
         async with opened(
             self._settings,
-            engine.provider,
+            engine.core.provider,
             engine.store,
             folder,
             model=engine.model,
-            context_tokens=engine.context_tokens,
-            sinks=engine.sinks,
+            context_tokens=engine.core.context_tokens,
+            sinks=engine.core.sinks,
             policies=engine.operator_policies,
             admission=engine.admission,
-            audit=engine.is_audited,
+            audit=engine.core.is_audited,
         ) as self._opened:
             self._ready.set()
             await sleep_forever()

@@ -19,7 +19,7 @@ from mainspring.ports import Allow
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import ToolContext, ToolResult
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
@@ -64,9 +64,9 @@ async def verdicts(folder: Path, *made: Call, **fields: object) -> list[tuple[st
     (folder / "work").mkdir(exist_ok=True)
     found: list[tuple[str, str]] = []
     for each in made:
-        tools, workshop = world(), Workshop(working_dir=folder / "work")
+        tools, builtins = world(), BuiltinTools(working_dir=folder / "work")
         script = Scripted(each, say("Done."))
-        async with Engine(script, tools=list(tools.values()), agents=[folder], workshop=workshop) as engine:
+        async with Engine(script, tools=list(tools.values()), agents=[folder], builtins=builtins) as engine:
             result = await engine.agents.invoke_iterative("bee", {}, PLAIN)
             log = await engine.store.events(result.run_id)
         (judged,) = [record.event for record in log if isinstance(record.event, CallJudged)]
@@ -159,7 +159,7 @@ async def test_d62_a_definition_binds_however_its_run_is_driven(tmp_path: Path, 
     async with engine(calls(write), say("Done.")) as first:
         spec = await first.agents.order("bee", {}, PLAIN, background=way == "background")
         if way == "in_responses":
-            spec = await first.agents.selected(first.spec("Write!"), "bee", None)
+            spec = await first.agents.selected(first.order("Write!"), "bee", None)
         if way == "resumed":
             # Nobody has driven it yet: its order is all that there is.
             handle = await first.start(spec)
@@ -188,7 +188,7 @@ async def test_s16_what_a_person_approves_is_done_by_the_same_agent(tmp_path: Pa
         paused = await engine.agents.invoke_iterative("bee", {}, PLAIN)
         assert paused.termination_reason == "approval_required"
         assert tools["files"].done == []
-        approvals = Approvals(engine)
+        approvals = Approvals(engine.core)
         (waiting,) = (await approvals.list()).approvals
         answered = await approvals.answer(waiting.id, approve=True)
         assert answered.handle is not None

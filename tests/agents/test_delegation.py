@@ -12,11 +12,11 @@ from tests.agents.world import engine_of, look, write, written
 from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine
+from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.core.items import ToolDefinition, text_of
 from mainspring.core.run import Run
 from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
-from mainspring.features.agents.delegation import child_id, is_delegation
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, stall
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore

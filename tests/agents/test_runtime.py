@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 from tests.agents.world import engine_of, look, written
 from tests.mcp.conftest import Zoo
@@ -19,11 +18,12 @@ from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound, RunF
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCallOutput, InputFile, Message, Usage, text_of, user
 from mainspring.core.spec import CONFIRM, Caller
-from mainspring.features.agents.agent_prompt import Memory
 from mainspring.features.agents.agent_result import AgentResult, ToolLoopConfig, ToolLoopResult, tool_loop_state
+from mainspring.features.memory.memory import NoMemory
+from mainspring.features.memory.recall import Recalled
 from mainspring.providers.scripted import Scripted, call, calls, empty, refuse, say, stall, turn
 from mainspring.providers.scripted import fail as failing
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.executor import McpTools
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
@@ -349,31 +349,25 @@ async def test_d78_the_authors_prompts_are_used(tmp_path: Path) -> None:
     assert message.text == "Greet Ann."
 
 
-class Remembered(Struct, frozen=True):
-    text: str
-    citation: str
-
-
-class Shelf:
+class Shelf(NoMemory):
     """A memory that notes what it is asked."""
 
     def __init__(self, error: StoreError | None = None) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.error = error
 
-    async def __call__(self, query: str, *, tenant: str, agent: str, top_k: int) -> Sequence[Memory]:
+    async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = 5) -> Sequence[Recalled]:
         self.asked.append((query, {"tenant": tenant, "agent": agent, "top_k": top_k}))
         if self.error is not None:
             raise self.error
-        return [Remembered("The sky is blue.", "obs_1")]
+        return [Recalled("The sky is blue.", ("obs_1",), 5)]
 
 
 @pytest.mark.requirement("C4")
 async def test_c4_what_is_remembered_enters_the_prompt_of_its_tenant(tmp_path: Path) -> None:
     written(tmp_path, "solo")
     shelf = Shelf()
-    engine, script = engine_of(tmp_path, say("Blue."))
-    engine.agents.remember_with(shelf)
+    engine, script = engine_of(tmp_path, say("Blue."), memory=shelf)
     async with engine:
         await engine.agents.invoke("solo", {"q": "sky?"}, tenant="acme")
     assert shelf.asked == [('{"q":"sky?"}', {"tenant": "acme", "agent": "solo", "top_k": 5})]
@@ -383,8 +377,7 @@ async def test_c4_what_is_remembered_enters_the_prompt_of_its_tenant(tmp_path: P
 @pytest.mark.requirement("C4")
 async def test_c4_an_agent_works_without_its_memory_if_that_fails(tmp_path: Path) -> None:
     written(tmp_path, "solo")
-    engine, script = engine_of(tmp_path, say("Grey."))
-    engine.agents.remember_with(Shelf(StoreError("the disk is full")))
+    engine, script = engine_of(tmp_path, say("Grey."), memory=Shelf(StoreError("the disk is full")))
     async with engine:
         assert (await engine.agents.invoke("solo", {"q": "sky?"})).raw_response == "Grey."
     assert "<memories>" not in str(script.requests[0].instructions)
@@ -427,9 +420,9 @@ async def test_c3_skills_are_preloaded_active_ones_given_in_full_and_they_narrow
 @pytest.mark.requirement("C49", "C51", "C58")
 async def test_c58_the_tools_of_an_agent_are_those_of_the_registry(tmp_path: Path) -> None:
     written(tmp_path / "agents", "worker-bee")
-    workshop = Workshop(["file_ops", "web_fetch"], working_dir=tmp_path)
+    builtins = BuiltinTools(["file_ops", "web_fetch"], working_dir=tmp_path)
     script = Scripted(say("Done."))
-    async with Engine(script, tools=[look], workshop=workshop, agents=[tmp_path / "agents"]) as engine:
+    async with Engine(script, tools=[look], builtins=builtins, agents=[tmp_path / "agents"]) as engine:
         await engine.agents.invoke_iterative("worker-bee", {}, PLAIN)
     assert [tool.name for tool in script.requests[0].tools] == ["look", "file_ops", "web_fetch"]  # type: ignore[attr-defined]
 
@@ -493,7 +486,7 @@ async def test_whoever_gives_orders_to_the_model_is_refused_at_every_door(tmp_pa
             await engine.agents.invoke("bee", {"text": "x" * 1024 * 1024})
         message = user("Hi.")
         file = replace(message, content=(InputFile(filename="a.txt", file_data=f"data:text/plain;base64,{encoded(evil)}"),))
-        for order in (engine.spec((message,), instructions=evil), engine.spec((file,))):
+        for order in (engine.order((message,), instructions=evil), engine.order((file,))):
             with pytest.raises(InvalidRequest, match="reads like orders to the model"):
                 await engine.agents.selected(order, "bee", None)
         assert (await engine.store.list()).runs == ()

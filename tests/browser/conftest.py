@@ -10,7 +10,7 @@ from tests.browser.site import Site, guard, opened_site
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Part
 from mainspring.tools.browser.chromium import found
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import Tool, ToolContext
 
 
@@ -49,8 +49,8 @@ async def site() -> AsyncIterator[Site]:
 
 
 @pytest.fixture(scope="module")
-async def workshop(chromium: None) -> AsyncIterator[Workshop]:
-    async with Workshop(["browser"], guard=guard()) as opened:
+async def builtins(chromium: None) -> AsyncIterator[BuiltinTools]:
+    async with BuiltinTools(["browser"], guard=guard()) as opened:
         health = await opened.health()
         assert health is not None
         if health.backend != "bwrap":
@@ -59,8 +59,8 @@ async def workshop(chromium: None) -> AsyncIterator[Workshop]:
 
 
 @pytest.fixture
-def tool(workshop: Workshop) -> Tool:
-    return workshop.tools[0]
+def tool(builtins: BuiltinTools) -> Tool:
+    return builtins.tools[0]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.sandbox.traces import ancestors, everything
 from mainspring.core.items import InputImage, InputText
 from mainspring.tools.browser.browser import Browser
 from mainspring.tools.builtin.browser_tool import BrowserTool
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import Tool, ToolContext
 from mainspring.tools.registry import Registry
 
@@ -157,7 +157,7 @@ async def test_conversations_and_tenants_share_nothing(site: Site, tool: Tool) -
         await tool.execute({"operation": "close"}, context)
 
 
-async def test_a_page_that_hangs_or_crashes_hurts_no_other(site: Site, workshop: Workshop, tool: Tool) -> None:
+async def test_a_page_that_hangs_or_crashes_hurts_no_other(site: Site, builtins: BuiltinTools, tool: Tool) -> None:
     site.pages["/hang"] = "<title>Hang</title><button onclick='while (true);'>Go</button>"
     good, bad = ToolContext(scope="good"), ToolContext(scope="bad")
     await tool.execute({"operation": "open", "url": f"{site.url}/next"}, good)
@@ -166,7 +166,7 @@ async def test_a_page_that_hangs_or_crashes_hurts_no_other(site: Site, workshop:
     assert "does not answer any more, and was closed" in hung.error
     assert "no page is open" in (await tool.execute({"operation": "text"}, bad)).error
     await tool.execute({"operation": "open", "url": f"{site.url}/"}, bad)
-    browser = workshop._browser
+    browser = builtins._browser
     assert browser is not None
     session = browser._sessions[("", "bad")]
     session._protocol.post("Page.crash", session.tab.session)
@@ -178,9 +178,9 @@ async def test_a_page_that_hangs_or_crashes_hurts_no_other(site: Site, workshop:
         await tool.execute({"operation": "close"}, context)
 
 
-async def test_a_browser_that_ends_is_started_again_by_the_next_open(site: Site, workshop: Workshop, ask: Ask) -> None:
+async def test_a_browser_that_ends_is_started_again_by_the_next_open(site: Site, builtins: BuiltinTools, ask: Ask) -> None:
     assert (await ask("open", url=f"{site.url}/")).success
-    browser = workshop._browser
+    browser = builtins._browser
     assert browser is not None
     assert browser.pid is not None
     first = browser.pid
@@ -195,9 +195,9 @@ async def test_a_browser_that_ends_is_started_again_by_the_next_open(site: Site,
         assert await anyio.to_thread.run_sync(has_ended, pid)
 
 
-async def test_sessions_are_few_and_end_when_nobody_uses_them(site: Site, workshop: Workshop) -> None:
+async def test_sessions_are_few_and_end_when_nobody_uses_them(site: Site, builtins: BuiltinTools) -> None:
     now = [0.0]
-    async with Browser(workshop.wrap, workshop.health, guard(), most=2, most_each=1, clock=lambda: now[0]) as browser:
+    async with Browser(builtins.wrap, builtins.health, guard(), most=2, most_each=1, clock=lambda: now[0]) as browser:
         tool = BrowserTool(browser)
 
         async def opened(tenant: str, scope: str) -> bool:
@@ -225,8 +225,8 @@ async def test_sessions_are_few_and_end_when_nobody_uses_them(site: Site, worksh
 
 @pytest.mark.parametrize("mode", ["landlock", "unsafe"])
 async def test_without_a_sandbox_for_its_network_there_is_no_browser(mode: str, site: Site) -> None:
-    async with Workshop(["browser"], guard=guard(), sandbox=mode) as workshop:  # type: ignore[arg-type]
-        result = await workshop.tools[0].execute({"operation": "open", "url": f"{site.url}/"}, ToolContext(scope="c"))
+    async with BuiltinTools(["browser"], guard=guard(), sandbox=mode) as builtins:  # type: ignore[arg-type]
+        result = await builtins.tools[0].execute({"operation": "open", "url": f"{site.url}/"}, ToolContext(scope="c"))
     assert not result.success
     assert "the browser needs the sandbox `bwrap`" in result.error or "no sandbox holds" in result.error
 
@@ -234,8 +234,8 @@ async def test_without_a_sandbox_for_its_network_there_is_no_browser(mode: str, 
 async def test_a_missing_chromium_says_what_to_install(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.tools.browser.chromium.PROGRAMS", ())
     monkeypatch.setenv("PATH", "/nowhere")
-    async with Workshop(["browser"], guard=guard()) as workshop:
-        result = await workshop.tools[0].execute({"operation": "open", "url": f"{site.url}/"}, ToolContext(scope="c"))
+    async with BuiltinTools(["browser"], guard=guard()) as builtins:
+        result = await builtins.tools[0].execute({"operation": "open", "url": f"{site.url}/"}, ToolContext(scope="c"))
     assert "apt-get install chromium" in result.error
 
 

@@ -11,7 +11,7 @@ from tests.browser.site import PUBLIC, Site, lookup
 
 from mainspring.features.governance.domains import Domains
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import ToolContext
 
 pytestmark = pytest.mark.slow
@@ -155,11 +155,11 @@ async def test_a_name_that_turns_inwards_after_it_was_checked_is_not_followed(si
 
     guard = AddressGuard(["shop.test"], lookup=turning)
     rule = Domains(guard.check)
-    async with Workshop(["browser"], guard=guard, url_flaw=rule.flaw) as workshop:
+    async with BuiltinTools(["browser"], guard=guard, url_flaw=rule.flaw) as builtins:
         url = f"http://turning.test:{site.bait.port}/"
         assert await rule.flaw(url) is None, "the call itself passes"
         site.bait.heard.clear()
-        result = await workshop.tools[0].execute({"operation": "open", "url": url}, ToolContext(scope="c"))
+        result = await builtins.tools[0].execute({"operation": "open", "url": url}, ToolContext(scope="c"))
     assert asked.count("turning.test") >= 3, "once for the call, then by the proxy: its policy, and the address it takes"
     assert site.bait.heard == []
     assert "host `turning.test` is not public" in result.error
@@ -171,8 +171,8 @@ async def test_the_operators_domains_hold_for_what_a_page_loads_and_leads_to(sit
     rule = Domains(guard.check, denied=["second.test"])
     url = put(site, "/denied", f"<a href='http://second.test:{site.bait.port}/'>there</a><img src='BAIT/'>", "second.test")
     site.bait.heard.clear()
-    async with Workshop(["browser"], guard=guard, url_flaw=rule.flaw) as workshop:
-        (tool,) = workshop.tools
+    async with BuiltinTools(["browser"], guard=guard, url_flaw=rule.flaw) as builtins:
+        (tool,) = builtins.tools
         context = ToolContext(scope="c")
         shown = await tool.execute({"operation": "open", "url": url}, context)
         assert "`second.test` is denied" in shown.output

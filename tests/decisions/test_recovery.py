@@ -75,7 +75,7 @@ async def left(folder: Path) -> tuple[list[Trace], list[str]]:
         async with agent:
             assert await engine.store.unfinished() == []
         rows = [await logs.get_decision_trace(row.decision_id) for row in await logs.query_decisions()]
-        waiting = await Approvals(engine).list(tenant=owner("", "ada"), state="pending")
+        waiting = await Approvals(engine.core).list(tenant=owner("", "ada"), state="pending")
         assert waiting.approvals == ()
     await logs.close()
     tasks = LocalTasks(str(folder / "tasks.db"))

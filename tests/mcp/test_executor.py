@@ -53,7 +53,7 @@ def outputs(run: Run) -> list[FunctionCallOutput]:
 
 async def run_of(tools: McpTools, made: Toolset, *turns: Any) -> Run:
     async with Engine(Scripted(*turns), executors=[tools]) as engine:
-        spec = engine.spec("go", tools=made.definitions)
+        spec = engine.order("go", tools=made.definitions)
         tools.bind(spec.id, made)
         try:
             return await (await engine.start(spec)).wait()
@@ -89,7 +89,7 @@ async def test_a_server_that_tells_of_its_progress_without_end_is_not_heard_to_t
     tools = tools_of(zoo.spec("talker"))
     made = await tools.toolset()
     async with Engine(Scripted(call("read"), turn(say="Done.")), executors=[tools]) as engine:
-        spec = engine.spec("go", tools=made.definitions)
+        spec = engine.order("go", tools=made.definitions)
         tools.bind(spec.id, made)
         handle = await engine.start(spec)
         told = [record.event.text async for record in handle.events() if isinstance(record.event, ToolProgress)]
@@ -169,7 +169,7 @@ async def test_a_cancelled_run_cancels_its_call_at_the_server(zoo: Zoo, tools_of
     tools = tools_of(zoo.spec("stall"))
     made = await tools.toolset()
     async with Engine(Scripted(turn(calls=[call("read", text="a")])), executors=[tools]) as engine:
-        spec = engine.spec("go", tools=made.definitions)
+        spec = engine.order("go", tools=made.definitions)
         tools.bind(spec.id, made)
         handle = await engine.start(spec)
         await until(lambda: zoo.count("stall", "tools/call") == 1)

@@ -19,7 +19,7 @@ from tests.sandbox.conftest import opened
 from tests.sandbox.traces import everything, mounts
 
 from mainspring.core.errors import InvalidRequest, SandboxError, ToolUnavailable
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.executor import McpTools
@@ -178,11 +178,11 @@ async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> Non
     code = (
         "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
         "from mainspring.tools.mcp.server_specs import ServerSpec\nfrom mainspring.tools.builtin.builtins import Workshop\n"
-        "async def main():\n    async with Workshop(wraps=True) as workshop:\n"
+        "async def main():\n    async with Workshop(wraps=True) as builtins:\n"
         f"        spec = ServerSpec('s', 'stdio', command=sys.executable, args=({str(SPY)!r},), trusted=True)\n"
-        "        connection = Connection(spec, wrap=workshop.wrap)\n"
+        "        connection = Connection(spec, wrap=builtins.wrap)\n"
         f"        await connection.call('attempt', {{'what': 'leave', 'with': {mark!r}}})\n"
-        "        print(workshop._sandbox.target._folder, flush=True)\n        await asyncio.sleep(600)\n"
+        "        print(builtins._sandbox.target._folder, flush=True)\n        await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     async with await anyio.open_process([sys.executable, "-c", code], stderr=None) as engine:
@@ -265,10 +265,10 @@ async def test_where_no_sandbox_holds_only_the_servers_that_need_one_are_refused
 
 
 async def test_a_workshop_without_a_sandbox_says_why() -> None:
-    async with Workshop(wraps=True) as workshop:
-        workshop._sandbox.target = AbsentSandbox(SandboxError("none holds"))
+    async with BuiltinTools(wraps=True) as builtins:
+        builtins._sandbox.target = AbsentSandbox(SandboxError("none holds"))
         with pytest.raises(SandboxError, match="none holds"):
-            workshop.wrap(None)  # type: ignore[arg-type]
+            builtins.wrap(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

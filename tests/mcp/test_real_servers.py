@@ -19,7 +19,7 @@ from tests.mcp.conftest import Connect, give
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import InputImage, InputText, Json
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
 from mainspring.tools.mcp.stdio_process import Wrap
@@ -44,8 +44,8 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def wrap() -> AsyncIterator[Wrap]:
-    async with Workshop(wraps=True) as workshop:
-        yield workshop.wrap
+    async with BuiltinTools(wraps=True) as builtins:
+        yield builtins.wrap
 
 
 def python(module: str, *arguments: str, **grants: Any) -> ServerSpec:

@@ -22,7 +22,6 @@ from mainspring.app.server import server
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
 from mainspring.engine.approvals import GIVEN, Given
-from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.features.approvals.pending import continuing_id
 from mainspring.http.auth import Area, Keys
 from mainspring.ports import Document
@@ -337,7 +336,7 @@ async def test_a_call_of_a_server_that_the_request_brought_is_answered_by_who_br
         assert isinstance(first, RunStarted)
         theirs = ToolDefinition("add", kind="mcp", server=ServerTool("sums", "add"))
         spec = replace(first.spec, id="resp_theirs", tools=(*first.spec.tools, theirs))
-        run = await (await CoreEngine.start(at.engine, spec)).wait()
+        run = await (await at.engine.core._start_prepared(spec, None)).wait()
         [waits] = [item for item in run.output if isinstance(item, ApprovalRequest)]
         status, refused = await at.client().post(f"/approvals/{waits.id}", approve=True)
         assert (status, refused["error"]["code"]) == (400, "answer_by_response")

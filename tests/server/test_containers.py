@@ -19,7 +19,7 @@ from mainspring.features.containers.routes import sent_file
 from mainspring.http.auth import Keys
 from mainspring.http.faults import Fault
 from mainspring.providers.scripted import Scripted, call, say
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
@@ -31,7 +31,7 @@ STRANGE = bytes(range(256)) + b"\r\n\r\n--\r\n\n\r--boundary--\r\n" * 3
 
 @asynccontextmanager
 async def serving(*turns: Any, builtins: tuple[str, ...] = ("code_interpreter", "shell")) -> AsyncIterator[tuple[str, Engine]]:
-    engine = Engine(Scripted(*turns), workshop=Workshop(builtins))
+    engine = Engine(Scripted(*turns), builtins=BuiltinTools(builtins))
     async with hosted(server(engine)) as url:
         yield url, engine
 
@@ -87,8 +87,8 @@ async def test_what_names_no_file_is_refused_and_nothing_is_written(name: str) -
 
 async def test_uploads_in_parallel_do_not_fill_more_than_the_disk() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
-        assert engine.workshop.containers is not None
-        engine.workshop.containers.spec = SandboxSpec(limits=Limits(disk=4 * MEGABYTE))
+        assert engine.builtins.containers is not None
+        engine.builtins.containers.spec = SandboxSpec(limits=Limits(disk=4 * MEGABYTE))
         container = await openai_client.containers.create(name="full")
         files = openai_client.containers.files
         sent = await asyncio.gather(
@@ -130,7 +130,7 @@ async def test_a_container_that_is_not_there_is_refused() -> None:
 
 
 async def test_a_key_that_may_run_nothing_puts_nothing_into_containers(tmp_path: Path) -> None:
-    engine = Engine(Scripted(), database=tmp_path / "runs.db", workshop=Workshop(("shell",)))
+    engine = Engine(Scripted(), database=tmp_path / "runs.db", builtins=BuiltinTools(("shell",)))
     keys = Keys(engine.store)
     async with hosted(server(engine, keys=keys)) as url:
         weak = await keys.create(scopes=("responses",))
@@ -186,7 +186,7 @@ async def test_the_container_of_an_answer_can_be_looked_into() -> None:
 
 
 async def test_a_container_of_another_tenant_does_not_exist() -> None:
-    engine = Engine(Scripted(), workshop=Workshop(["shell"]))
+    engine = Engine(Scripted(), builtins=BuiltinTools(["shell"]))
     keys = Keys(engine.store)
     async with hosted(server(engine, keys=keys)) as url:
         ours = await keys.create(tenant="acme")
@@ -225,8 +225,8 @@ async def test_links_that_code_left_lead_nowhere() -> None:
     async with serving(call("shell", command=line), say("Done.")) as (url, engine), client(url) as openai_client:
         tools: Any = [{"type": "shell", "environment": {"type": "container_auto"}}]
         await openai_client.responses.create(model="m", input="Go.", tools=tools)
-        assert engine.workshop.containers is not None
-        [about] = engine.workshop.containers.all("")
+        assert engine.builtins.containers is not None
+        [about] = engine.builtins.containers.all("")
         files = openai_client.containers.files
         assert [file.path async for file in await files.list(about.id)] == []
         for name in ("link", "folder/new", "pipe"):
@@ -236,7 +236,7 @@ async def test_links_that_code_left_lead_nowhere() -> None:
 
 async def test_what_does_not_fit_is_refused() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
-        containers = engine.workshop.containers
+        containers = engine.builtins.containers
         assert containers is not None
         containers.spec = SandboxSpec(limits=Limits(file=MEGABYTE, disk=2 * MEGABYTE, entries=3))
         container = await openai_client.containers.create(name="small")
@@ -257,7 +257,7 @@ async def test_what_does_not_fit_is_refused() -> None:
 
 async def test_no_more_are_made_than_there_is_room_for_and_none_is_taken_from_whoever_uses_it() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
-        containers = engine.workshop.containers
+        containers = engine.builtins.containers
         assert containers is not None
         containers._most = 1
         first = await openai_client.containers.create(name="first")
@@ -292,8 +292,8 @@ async def test_what_cannot_be_set_is_refused_by_name(body: dict[str, object], pa
         told = await http.post(f"{url}/containers", json=body)
         assert told.status_code == 400
         assert told.json()["error"]["param"] == param
-        assert engine.workshop.containers is not None
-        assert engine.workshop.containers.all("") == ()
+        assert engine.builtins.containers is not None
+        assert engine.builtins.containers.all("") == ()
 
 
 async def test_a_file_by_its_id_alone_is_refused() -> None:
@@ -350,9 +350,9 @@ def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -
 
 
 async def test_a_link_is_removed_and_not_what_it_leads_to() -> None:
-    async with Workshop(["shell"]) as workshop:
-        assert workshop.containers is not None
-        async with workshop.containers.use("", "cntr_1") as container:
+    async with BuiltinTools(["shell"]) as builtins:
+        assert builtins.containers is not None
+        async with builtins.containers.use("", "cntr_1") as container:
             lease = container.lease
             assert isinstance(lease, LocalLease)
             await lease.execute("import os\nopen('kept', 'w').close()\nos.symlink('kept', 'link')\nos.symlink('/etc', 'out')")

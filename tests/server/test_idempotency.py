@@ -259,7 +259,7 @@ async def process(script: Scripted, folder: Path) -> AsyncIterator[Engine]:
 
 
 def order(id: str, text: str = "hello", **options: Any) -> RunSpec:
-    return replace(Engine(Scripted()).spec(text, **options), id=id)
+    return replace(Engine(Scripted()).order(text, **options), id=id)
 
 
 async def reserved(engine: Engine, id: str, at: float, key: str = "one", body: bytes = b"{}") -> None:

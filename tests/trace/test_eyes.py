@@ -7,11 +7,11 @@ import pytest
 from tests.agents.world import engine_of, written
 from tests.trace.test_metrics import scraped, value
 
+from mainspring.core.delegation import child_id
 from mainspring.core.events import CallJudged, TurnEnded
 from mainspring.core.items import Usage
 from mainspring.core.response import response
 from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
-from mainspring.features.agents.delegation import child_id
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.traces.spans import Span, span_id, spans_of

@@ -108,7 +108,7 @@ async def crash() -> str:
 
 
 def scraped(engine: Engine) -> dict[str, Family]:
-    return parsed(engine.metrics.text(live=engine.live, is_store_up=True))
+    return parsed(engine.metrics.text(live=engine.core.live, is_store_up=True))
 
 
 async def test_metrics_trace_and_response_tell_the_same() -> None:

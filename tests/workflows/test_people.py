@@ -56,7 +56,7 @@ async def test_a_step_that_waits_for_a_person_says_so_until_it_goes_on(tmp_path:
         (id,) = await waiting(handle)
         assert [step.approvals for step in shown_run(handle.run).steps] == [(id,)]
         assert handle.run.is_waiting
-        await Approvals(engine).answer(id, approve=True)
+        await Approvals(engine.core).answer(id, approve=True)
         run = await handle.wait()
     told = [record.event.approvals for record in handle._journal.log if isinstance(record.event, StepWaiting)]
     assert (run.status, run.outputs, told) == ("success", {"status": 200}, [(id,), ()])
@@ -74,14 +74,14 @@ async def test_what_a_stopped_step_has_asked_can_be_approved_no_more(tmp_path: P
             await handle.wait()
         else:
             await (engine if how == "cancelled" else other).workflows.cancel(handle.id)
-        await engine.drained()
-        approvals = Approvals(engine)
+        await engine.drain()
+        approvals = Approvals(engine.core)
         assert (await approvals.list(state="pending")).approvals == ()
         assert (await approvals.get(id)).state == "refused"
         with pytest.raises(InvalidRequest) as refused:
             await approvals.answer(id, approve=True)
         assert refused.value.code == SPENT
-        await engine.drained()
+        await engine.drain()
     assert tally.arrivals == []
 
 
@@ -102,14 +102,14 @@ async def test_an_answer_that_came_first_is_followed_and_what_it_began_is_stoppe
     async with engine_for(tmp_path, text, model=model, tools=[act], agents=[tmp_path / "agents"], **options) as engine:
         handle = await engine.workflows.start("one")
         (first,) = await waiting(handle)
-        await Approvals(engine).answer(first, approve=True)
+        await Approvals(engine.core).answer(first, approve=True)
         second = first
         async for record in handle.events():
             if isinstance(record.event, StepWaiting) and record.event.approvals not in ((), (first,)):
                 (second,) = record.event.approvals
                 break
         await engine.workflows.cancel(handle.id)
-        states = [(await Approvals(engine).get(id)).state for id in (first, second)]
+        states = [(await Approvals(engine.core).get(id)).state for id in (first, second)]
     assert (states, done) == (["approved", "refused"], ["a"])
 
 
@@ -118,12 +118,12 @@ async def test_a_run_that_only_waits_for_a_person_holds_up_no_stop(tmp_path: Pat
         handle = await engine.workflows.start("asks", {"base": tally.url})
         (id,) = await waiting(handle)
         with anyio.fail_after(PATIENCE):
-            await engine.drained()
+            await engine.drain()
         assert handle.is_live
     async with asking(tmp_path) as (engine, _):
         await engine.resume_all()
         handle = await engine.workflows.attach(handle.id)
-        await Approvals(engine).answer(id, approve=False, reason="not today")
+        await Approvals(engine.core).answer(id, approve=False, reason="not today")
         with anyio.fail_after(PATIENCE):
             await handle.wait()
         assert "A person refused this call: not today" in failure(handle.run, "send")

@@ -141,7 +141,7 @@ async def tool_started(engine: Engine, handle: WorkflowHandle, *, again: bool = 
     """Waits until the command of the step `s` has begun, or has begun again."""
     step = run_id_of(handle.id, "s", 1)
     with anyio.fail_after(PATIENCE):
-        while step not in engine._live:  # noqa: ASYNC110
+        while step not in engine.core._live:  # noqa: ASYNC110
             await anyio.sleep(0.01)
         starts = 0
         async for record in (await engine.attach(step)).events():
@@ -202,7 +202,7 @@ async def test_a_driver_whose_run_was_taken_over_stops_and_leaves_it_alone(tmp_p
                 taken = await Journal.read(other, handle.id, "")
                 await taken.record(WorkflowResumed("drv_other"))
                 held.let_go()
-                await engine.drained()
+                await engine.drain()
                 assert not handle.is_live
                 assert (await Journal.read(other, handle.id, "")).log == taken.log
                 # Whoever reads the run here is shown what happens there.
@@ -284,7 +284,7 @@ async def test_cancel_reaches_a_run_that_another_process_carries_out(tmp_path: P
             assert (await second.workflows.cancel(handle.id)).status == "cancelled"
             held.let_go()
             assert (await handle.wait()).status == "cancelled"
-            await first.drained()
+            await first.drain()
     assert tally.arrivals == ["POST /first", "GET /second"]
 
 
@@ -396,7 +396,7 @@ async def test_a_request_in_flight_is_stopped_when_another_process_cancels_its_r
             handle = await begun(first, tally, held)
             await second.workflows.cancel(handle.id)
             with anyio.fail_after(PATIENCE):
-                await first.drained()
+                await first.drain()
             assert (await first.workflows.attach(handle.id)).run.status == "cancelled"
             with anyio.fail_after(PATIENCE):
                 assert (await handle.wait()).status == "cancelled"

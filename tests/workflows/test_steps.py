@@ -196,7 +196,7 @@ async def test_a_command_that_needs_approval_waits_for_a_person(tmp_path: Path) 
         for approve, status in ((True, "success"), (False, "failed")):
             handle = await engine.workflows.start("asks")
             waiting = await asked(engine)
-            await Approvals(engine).answer(waiting, approve=approve, reason="not today")
+            await Approvals(engine.core).answer(waiting, approve=approve, reason="not today")
             run = await handle.wait()
             assert run.status == status
     assert "A person refused this call: not today" in failure(run, "s")
@@ -205,7 +205,7 @@ async def test_a_command_that_needs_approval_waits_for_a_person(tmp_path: Path) 
 async def asked(engine: Engine) -> str:
     """The id of the approval that is asked for, once it is: the answer of a run that sets no event when it ends."""
     with anyio.fail_after(PATIENCE):
-        while not (waiting := (await Approvals(engine).list(state="pending")).approvals):  # noqa: ASYNC110
+        while not (waiting := (await Approvals(engine.core).list(state="pending")).approvals):  # noqa: ASYNC110
             await anyio.sleep(0.01)
     return waiting[0].id
 

@@ -17,7 +17,7 @@ from mainspring.core.run import Run
 from mainspring.ports import CallContext
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import tool
 
 folder, url, workflow = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -47,7 +47,7 @@ async def main() -> None:
         database=folder / "runs.db",
         agents=[folder / "agents"],
         workflows=[folder / "flows"],
-        workshop=Workshop(guard=AddressGuard(("127.0.0.1",))),
+        builtins=BuiltinTools(guard=AddressGuard(("127.0.0.1",))),
         sinks=[tell],
     )
     async with engine:

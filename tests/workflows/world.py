@@ -16,7 +16,7 @@ from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 
 LOCAL = "127.0.0.1"
 
@@ -45,7 +45,7 @@ def engine_for(
     """An engine with these workflows, for a model that is asked nothing unless one is given."""
     return Engine(
         model or Scripted(say("unasked")),
-        workshop=Workshop(builtins, guard=AddressGuard(allow)),
+        builtins=BuiltinTools(builtins, guard=AddressGuard(allow)),
         workflows=[written(tmp_path / "flows", *texts)],
         **options,
     )

@@ -17,7 +17,7 @@ from mainspring.features.governance.paths import Paths
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import Mode, Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools, Mode
 from mainspring.tools.functions import load
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import servers_of
@@ -41,20 +41,24 @@ def composed(
     functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
     policies = build_policies(settings.governance, guard)
-    workshop = _workshop(settings, guard, policies, wraps=any(server.is_held for server in servers))
-    registry = Registry(tuple(functions), context=workshop.context)
+    builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
+    registry = Registry(tuple(functions), context=builtins.context)
     if settings.discover:
         registry.discover()
     if settings.tool_definitions is not None:
         registry.load_definitions(Path(settings.tool_definitions))
-    engine = Engine(
+    defined = settings.tool_definitions and os.path.realpath(settings.tool_definitions)
+    return Engine(
         provider,
+        default_model=model,
+        owns_provider=True,
+        governed=digest_of(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
         tools=registry,
         instructions=instructions,
         database=database,
         preset=preset,
-        mcp=McpTools(servers, guard=guard, wrap=workshop.wrap),
-        workshop=workshop,
+        mcp=McpTools(servers, guard=guard, wrap=builtins.wrap),
+        builtins=builtins,
         skills=[Path(folder) for folder in settings.skills],
         agents=[Path(folder) for folder in settings.agents],
         workflows=[Path(folder) for folder in settings.workflows],
@@ -67,19 +71,15 @@ def composed(
         exporter=_exporter(settings, provider.name),
         memory=memory_for(database, settings.memory) if settings.memory.enabled else False,
     )
-    engine.owns_provider, engine.model = True, model
-    defined = settings.tool_definitions and os.path.realpath(settings.tool_definitions)
-    engine.governed = digest_of(settings.governance, settings.budget, sorted(settings.allow_hosts), defined)
-    return engine
 
 
-def _workshop(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> Workshop:
+def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> BuiltinTools:
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
     paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, Paths)), None)
     domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, Domains)), None)
-    return Workshop(
+    return BuiltinTools(
         settings.builtins,
         sandbox=cast(Mode, settings.sandbox),
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),

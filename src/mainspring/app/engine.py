@@ -1,50 +1,66 @@
-"""The composition root: names and options in, a running engine out. The only module that knows every adapter."""
+"""The public engine: from plain names to a running engine, and the ways to ask it, with and without an event loop.
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from logging import getLogger
+`Engine` has a core engine (`mainspring.engine.engine`) and the features that work on it. This module is the one place that puts
+them together; what the settings file says comes here through `app.build`.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Literal, Self, TypedDict, Unpack
 
-from anyio import CancelScope, to_thread
-from msgspec import to_builtins
-from msgspec.structs import replace
+from anyio import CancelScope
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mainspring.app.settings import Remembering
-from mainspring.core.actions import Finish
-from mainspring.core.errors import InvalidRequest, MainspringError, NotFound, RunFailed
-from mainspring.core.events import Status, TextDelta
+from mainspring.core.errors import InvalidRequest, RunFailed
+from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import Item, Json, Tool, ToolDefinition, text_of, user
+from mainspring.core.items import Item, Json, Tool, ToolDefinition, text_of
 from mainspring.core.run import Run
-from mainspring.core.spec import STEP_MODEL, PresetName, RunSpec, spec_for
-from mainspring.engine.approvals import Asked, asked_by
+from mainspring.core.spec import (
+    Caller,
+    Charter,
+    Completion,
+    Conversation,
+    Limits,
+    PresetName,
+    RunSpec,
+    Sampling,
+    ToolChoice,
+    Window,
+    spec_options,
+)
 from mainspring.engine.engine import Engine as CoreEngine
-from mainspring.engine.engine import Handle
+from mainspring.engine.engine import Handle, RunDefaults
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.engine.redact import presentable
+from mainspring.features.agents.agent_order import Orders
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.agents.charter import Chartered
-from mainspring.features.agents.delegation import AgentTools, child_id, is_delegation
+from mainspring.features.agents.delegation import AgentTools
+from mainspring.features.approvals.approval_deadline import ApprovalDeadlineStep
 from mainspring.features.budgets.budget import AutonomyBudget
-from mainspring.features.budgets.plan import Admission, Before, Plan
+from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.answer_check import FormedAnswer
-from mainspring.features.governance.injection import flags_of
+from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory, NoMemory
+from mainspring.features.memory.memory_observer import MemoryObserver, catch_up_memory
 from mainspring.features.models.backends import provider_for
-from mainspring.features.skills.activation import LOAD, ActiveSkills
+from mainspring.features.skills.activation import ActiveSkills
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_policy import SkillScope
-from mainspring.features.skills.skill_prompt import build_skill_metadata_block
+from mainspring.features.skills.skill_prompt import SkillListStep
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
-from mainspring.features.traces.trace_builder import trace_of
+from mainspring.features.traces.trace_observer import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.workflows.agent_steps import AgentSteps
 from mainspring.features.workflows.call_steps import Calls
@@ -52,38 +68,89 @@ from mainspring.features.workflows.http_request import HttpRequest
 from mainspring.features.workflows.step_provider import Dictated
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
-from mainspring.ports import CallPolicy, Filter, Provider, Sink, Store, ToolExecutor
+from mainspring.parts import PartContents
+from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
-from mainspring.tools.builtin.builtins import Workshop, asks_for_container, hosted
+from mainspring.tools.builtin.builtins import BuiltinTools, HostedToolsStep
 from mainspring.tools.contract import Tool as CallableTool
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.mcp_tools_step import joined
+from mainspring.tools.mcp.mcp_tools_step import McpToolsStep
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 
-log = getLogger(__name__)
-
 DAY: Final = 86_400.0
-CATCH_UP_SECONDS: Final = 3_600.0
-CATCH_UP_RUNS: Final = 50
-ENDED: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled", "requires_action")
 
 
-class Engine(CoreEngine):
+class RunOptions(TypedDict, total=False):
+    """What a run may be told beside its prompt: fields of `RunSpec`, and of its limits, completion, sampling and window."""
+
+    id: str
+    model: str
+    instructions: str | None
+    tools: Sequence[Tool]
+    tool_choice: ToolChoice
+    parallel_tool_calls: bool
+    store: bool
+    background: bool
+    metadata: dict[str, str]
+    tenant: str
+    caller: Caller
+    traceparent: str
+    conversation: Conversation | None
+    budget: Json | None
+    charters: tuple[Charter, ...]
+    temperature: float | None
+    top_p: float | None
+    text: Json | None
+    reasoning: Json | None
+    max_turn_tokens: int | None
+    max_output_tokens: int | None
+    max_turns: int | None
+    max_tool_calls: int | None
+    max_tool_calls_per_turn: int | None
+    max_tokens: int | None
+    max_seconds: float | None
+    max_errors_in_row: int | None
+    max_repeats: int | None
+    turn_seconds: float | None
+    tool_seconds: float | None
+    tool_output_chars: int | None
+    concurrency: int | None
+    approval_seconds: float | None
+    confirm: str | None
+    close: str | None
+    retry_model_errors: bool
+    max_retries: int | None
+    max_messages: int | None
+    max_chars: int | None
+    compact_threshold: int | None
+    context_tokens: int | None
+    truncation: Literal["auto", "disabled"]
+    limits: Limits
+    completion: Completion
+    sampling: Sampling
+    window: Window
+
+
+class Engine:
     """An engine from plain names: a model, Python functions or other tools, and a file to remember in.
 
+    Use it as `async with`, or as plain `with` together with `run_sync` and `stream_sync`.
+
     `model` is as in `backends.provider_for`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
-    `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`; it may also be a `Provider`. `database` is a
-    file; without one, runs live in memory. `policies` are asked after the built-in ones and before the budget, or in the
-    slots that they name (`engine.policy_order`).
-    `mcp` are servers whose tools every run has, `workshop` the built-in tools, `skills` folders of
-    skills, `agents` folders of agents: `engine.agents` invokes them, `workflows` those of
-    workflows: `engine.workflows` carries them out. `context_tokens` is how many tokens the model takes in at once; without
-    it, only the backend knows. `approval_seconds` is the longest that a call waits for a person; `audit` keeps an audit of calls
-    in the store; `memory` is what remembers runs, True for one beside the database; `exporter` sends spans and metrics to an
-    OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with `scans`,
-    inputs that read like orders to the model are noted in the log.
+    `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`. It may also be a `Provider`; then
+    `default_model` names the model of runs that name none, and `owns_provider` has the engine close it. `database` is a
+    file; without one, runs live in memory. `policies` are asked after the built-in ones and before the budget, or in the slots
+    that they name (`engine.policy_order`).
+
+    `mcp` are servers whose tools every run has, `builtins` the built-in tools, `skills`, `agents` and `workflows` folders of
+    definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
+    the model; without it, only the backend knows. `approval_seconds` is the longest that a call waits for a person; `audit`
+    keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `exporter` sends spans and
+    metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with
+    `scans`, inputs that read like instructions to the model are flagged in the log. `governed` is a digest of the settings that
+    bind runs. `parts` are contributions of other packages.
     """
 
     def __init__(
@@ -94,16 +161,18 @@ class Engine(CoreEngine):
         instructions: str | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
+        default_model: str | None = None,
+        owns_provider: bool = False,
         database: str | Path | None = None,
         store: Store | None = None,
         preset: PresetName = "responses",
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] | PolicySlots = (),
         sinks: Sequence[Sink] = (),
-        memory: Memory | bool = False,
+        memory: Memory | NoMemory | bool = False,
         exporter: Exporter | None = None,
         mcp: McpTools | None = None,
-        workshop: Workshop | None = None,
+        builtins: BuiltinTools | None = None,
         skills: Sequence[Path] = (),
         agents: Sequence[Path] = (),
         workflows: Sequence[Path] = (),
@@ -112,244 +181,214 @@ class Engine(CoreEngine):
         scans: bool = False,
         approval_seconds: float = DAY,
         context_tokens: int | None = None,
+        governed: str = "",
+        parts: Sequence[PartContents] = (),
         new_id: NewId = random_id,
     ) -> None:
-        self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
-        sinks = (*sinks, *self.memory.sinks)
-        self.workshop = workshop or Workshop()
-        registry = tools if isinstance(tools, Registry) else Registry(tools, context=self.workshop.context)
-        for builtin in self.workshop.tools:
-            registry.register(builtin)
+        self.builtins = builtins or BuiltinTools()
         self.mcp = mcp or McpTools()
+        self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
+        self._exporter, self._parts = exporter, tuple(parts)
+        self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), store is None
+        context = self.builtins.context
+        registry = tools if isinstance(tools, Registry) else Registry(tools, context=context)
+        for tool in (*self.builtins.tools, *[tool for part in parts for tool in part.tools]):
+            registry.register(tool)
+        root = "" if context.working_dir is None else str(context.working_dir.resolve())
+        kept = store if store is not None else store_for(database)
+        self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
         loading = SkillTools(lambda: self.skills.skills)
-        active = ActiveSkills(lambda: self.skills.skills, _skills_of)
-        scope: PolicySlots = {"skill scope": (SkillScope(active.refusal),)} if self.skills.skills else {}
-        loaders = (loading,) if self.skills.skills else ()
-        folder = self.workshop.context.working_dir
-        root = "" if folder is None else str(folder.resolve())
-        self.agents = AgentRuntime(
-            self,
-            AgentRegistry(agents, skills=lambda: self.skills.skills),
-            skills=self.skills,
+        definitions: tuple[ToolDefinition, ...] = (*registry.definitions, *loading.definitions())
+        known_agents = AgentRegistry(agents, skills=lambda: self.skills.skills)
+        orders = Orders(
+            known_agents,
+            self.skills,
+            lambda: definitions,
             has_servers=bool(self.mcp.servers),
             root=root,
-            audit=audit,
+            recall=self.memory.recall,
         )
-        self.agents.remember_with(self.memory.recall)
-        steps = Registry([HttpRequest(self.workshop.guard, flaw=self.workshop.url_flaw)], context=self.workshop.context)
-        performers: tuple[ToolExecutor, ...] = (registry, *loaders, AgentTools(self.agents), *executors, self.mcp, steps)
-        kept = store if store is not None else store_for(database)
-        plan = Plan(budget) if isinstance(budget, AutonomyBudget) else budget
-        self.admission = Admission(kept, plan, root=root)
-        status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
+        http_step = Registry([HttpRequest(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
+        performers: tuple[ToolExecutor, ...] = (
+            registry,
+            *((loading,) if self.skills.skills else ()),
+            AgentTools(known_agents, orders),
+            *executors,
+            *[executor for part in parts for executor in part.executors],
+            self.mcp,
+            http_step,
+        )
+        name = default_model if default_model is not None else model if isinstance(model, str) else model.name
+        self.metrics = Metrics(name)
         given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
+        status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
-        self.governed = ""
-        """A digest of the settings that runs are governed by here."""
-        standard = fill_standard_slots(performers)
-        super().__init__(
+        self.core = CoreEngine(
             Dictated(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
             kept,
             executors=performers,
-            policies=order_policies(standard, scope, {"charter": (Chartered(),)}, *self.operator_policies),
+            policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
             checks=(FormedAnswer(Validators().errors),),
-            sinks=(*sinks, self.admission.ledger) if self.admission.is_shared else sinks,
+            sinks=self._sinks(sinks),
+            steps=self._steps(definitions, new_id, approval_seconds, scans=scans),
+            observers=self._observers(),
+            defaults=RunDefaults(
+                model=name, instructions=instructions, tools=definitions, context_tokens=context_tokens, preset=preset
+            ),
             audit=audit,
+            governed=governed,
+            new_id=new_id,
         )
-        self.approval_seconds, self._scans = approval_seconds, scans
-        self.owns_provider, self._owns_store = isinstance(model, str), store is None
-        self.model = model if isinstance(model, str) else model.name
-        self.metrics, self._exporter = Metrics(self.model), exporter
-        self.preset = preset
-        self.instructions = instructions
-        self.definitions: tuple[ToolDefinition, ...] = (*registry.definitions, *loading.definitions())
-        self.context_tokens = context_tokens
-        self.new_id = new_id
-        calls = Calls(self, lambda: (*self.definitions, *steps.definitions))
-        self.workflows = Workflows(self, WorkflowFolders(workflows), AgentSteps(self, self.agents), calls, new_id=new_id)
+        self.agents = AgentRuntime(self.core, known_agents, orders)
+        calls = Calls(self.core, lambda: (*definitions, *http_step.definitions))
+        self.workflows = Workflows(
+            self.core, WorkflowFolders(workflows), AgentSteps(self.core, self.agents), calls, new_id=new_id
+        )
+        self._running, self._blocking = AsyncExitStack(), ExitStack()
+        self._portal: BlockingPortal | None = None
+
+    def _application_slots(self) -> list[PolicySlots]:
+        """The policies of features and parts."""
+        active = ActiveSkills(lambda: self.skills.skills, _skills_of)
+        return [
+            {"skill scope": (SkillScope(active.refusal),)} if self.skills.skills else {},
+            {"charter": (Chartered(),)},
+            *[part.policies for part in self._parts],
+        ]
+
+    def _steps(
+        self, definitions: Sequence[ToolDefinition], new_id: NewId, approval_seconds: float, *, scans: bool
+    ) -> list[OrderStep]:
+        """What happens to an order before its run starts, in this order."""
+        return [
+            ApprovalDeadlineStep(approval_seconds),
+            *([SkillListStep(lambda: self.skills.skills)] if self.skills.skills else []),
+            HostedToolsStep(self.builtins, definitions),
+            McpToolsStep(self.mcp, new_id),
+            *([InjectionFlagsStep()] if scans else []),
+            *[step for part in self._parts for step in part.steps],
+            self.admission,
+        ]
+
+    def _observers(self) -> list[RunObserver]:
+        """Who is told of whole runs."""
+        return [
+            TraceObserver(self.metrics, self._exporter),
+            *([MemoryObserver(self.memory)] if isinstance(self.memory, Memory) else []),
+            *[observer for part in self._parts for observer in part.observers],
+        ]
+
+    def _sinks(self, sinks: Sequence[Sink]) -> list[Sink]:
+        """Who is told every event."""
+        ledger: tuple[Sink, ...] = (self.admission.ledger,) if self.admission.is_shared else ()
+        return [*sinks, *self.memory.sinks, *[sink for part in self._parts for sink in part.sinks], *ledger]
+
+    @property
+    def store(self) -> Store:
+        return self.core.store
+
+    @property
+    def model(self) -> str:
+        """The model of runs that name none."""
+        return self.core.model
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The tools that every run has."""
+        return self.core.definitions
 
     async def __aenter__(self) -> Self:
         await self.store.open()
-        await self.workshop.__aenter__()
+        await self.builtins.__aenter__()
         await self.memory.open()
-        await super().__aenter__()
-        await self.workflows.__aenter__()
-        await self._catch_up()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.core)
+            await stack.enter_async_context(self.workflows)
+            for part in self._parts:
+                if part.lifespan is not None:
+                    await stack.enter_async_context(part.lifespan(self.core))
+            if isinstance(self.memory, Memory):
+                await catch_up_memory(self.memory, self.core)
+            self._running = stack.pop_all()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            await self.workflows.__aexit__(kind, error, trace)
-            await super().__aexit__(kind, error, trace)
+            await self._running.__aexit__(kind, error, trace)
         finally:
             with CancelScope(shield=True):
                 if self._exporter is not None:
                     await self._exporter.close()
                 await self.memory.close()
                 await self.mcp.close()
-                await self.workshop.__aexit__(None, None, None)
-                if self.owns_provider:
-                    await self.provider.close()
+                await self.builtins.__aexit__(None, None, None)
+                if self._owns_provider:
+                    await self.core.provider.close()
                 if self._owns_store:
                     await self.store.close()
 
     async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
-        """Starts a run under its budget, with the tools of MCP servers that the order names or the engine has. What a person's
-        answer lets go on is bound by the agents that asked, whoever brings the answer."""
-        question = await asked_by(self.store, spec.input, spec.tenant)
-        if question is not None:
-            above = tuple([each for each in question.charters if each not in spec.charters])
-            spec = replace(spec, charters=(*above, *spec.charters))
-        hosting = await self._with_hosted(self._with_skills(self._bounded(spec)))
-        # An agent that answers in one turn has no tools at all.
-        is_single = bool(spec.agent) and not spec.tools and spec.tool_choice.mode == "none"
-        whole = hosting if is_single or spec.model == STEP_MODEL else await joined(hosting, self.mcp, self.new_id)
-        try:
-            admitted = await self.admission.admit(await self._flagged(whole), await self._before(question))
-            return await super().start(admitted, history=history)
-        except BaseException:
-            if spec.id not in self._live:
-                self._let_go(spec.id)
-                if spec.id not in self._starting:
-                    with CancelScope(shield=True), suppress(MainspringError):
-                        await self.admission.withdraw(spec)
-            raise
+        """Starts a run by its order; see the core engine."""
+        return await self.core.start(spec, history=history)
 
-    async def resume_all(self) -> list[Handle]:
-        """As the engine's own; workflow runs that nobody carries out are taken up too."""
-        handles = await super().resume_all()
-        await self.workflows.resume_all()
-        return handles
-
-    async def drained(self) -> None:
-        await super().drained()
-        await self.workflows.drained()
-
-    def interrupt(self) -> None:
-        self.workflows.interrupt()
-        super().interrupt()
+    async def attach(self, run_id: str) -> Handle:
+        """A run to read, live or stored. Raises `NotFound`."""
+        return await self.core.attach(run_id)
 
     async def resume(self, run_id: str) -> Handle:
-        """As the engine's own; what was not remembered of the run before its driver was gone is remembered now."""
-        handle = await super().resume(run_id)
-        if not handle.run.has_ended and handle.run.spec.governed not in ("", self.governed):
-            log.warning("run %s began under other settings of governance or budget; it goes on under those of now", run_id)
-        await self.memory.catch_up(handle.retell)
-        return handle
+        """Resumes a run whose driver is gone. Raises `NotFound`."""
+        return await self.core.resume(run_id)
+
+    async def cancel(self, run_id: str) -> Run:
+        """Ends a run `cancelled`. Raises `NotFound`; an ended run stays as it is."""
+        return await self.core.cancel(run_id)
 
     async def forget(self, run_id: str) -> None:
-        """As the engine's own, with the runs of the agents that it has called, and with what is remembered of it."""
-        run = (await self.attach(run_id)).run
-        for item in run.allowed:
-            if is_delegation(item.name):
-                with suppress(NotFound):  # it was refused, or is gone
-                    await self.cancel(child := child_id(run_id, item.call_id))
-                    await self.forget(child)
-        await super().forget(run_id)
-        await self.memory.forget_run(run.spec)
-
-    async def _catch_up(self) -> None:
-        """After a crash: what ended just before it may be in the store and not in the memory."""
-        if isinstance(self.memory, Memory) and (since := self.memory.cut_off_since) is not None:
-            only = Filter(status=ENDED, since=since - CATCH_UP_SECONDS)
-            for stored in (await self.store.list(limit=CATCH_UP_RUNS, only=only)).runs:
-                with suppress(MainspringError):
-                    await self.memory.catch_up((await self.attach(stored.id)).retell)
-            await self.memory.caught_up()
-
-    async def _before(self, question: Asked | None) -> Before:
-        """What the run was under, and has used, that a person's answer lets go on."""
-        if question is None:
-            return Before()
-        with suppress(MainspringError):  # it was not stored, or is gone
-            return Before(question.budget, (await self.attach(question.run)).run)
-        return Before(question.budget)
-
-    async def _flagged(self, spec: RunSpec) -> RunSpec:
-        """The order with what in its input reads like orders to the model."""
-        found = await to_thread.run_sync(flags_of, to_builtins(spec.input)) if self._scans else ()
-        return replace(spec, flags=found) if found else spec
-
-    @property
-    def live(self) -> int:
-        """How many runs are driven here."""
-        return len(self._live)
+        """Deletes a run, the runs of agents that it called, and what is remembered of them. Raises `NotFound`."""
+        await self.core.forget(run_id)
 
     async def trace(self, run_id: str) -> TraceRecord:
         """A run as a trace, as far as it has come. Raises `NotFound`."""
-        journal = (await self.attach(run_id))._journal
-        trace = trace_of(journal.log, journal.history.waiting)
-        delegated = [action for action in trace.actions if action.started_at is not None and is_delegation(action.tool)]
-        children = tuple([child_id(run_id, action.action_id) for action in delegated])
-        return replace(trace, metadata=replace(trace.metadata, children=children)) if children else trace
+        return await read_trace(self.core, run_id)
 
-    async def _settle(self, handle: Handle, finish: Finish | None) -> None:
-        await super()._settle(handle, finish)
-        if handle.run.has_ended:
-            self._tell_of(handle)
+    async def resume_all(self) -> list[Handle]:
+        """Resumes every run and every workflow run whose driver is gone."""
+        handles = await self.core.resume_all()
+        await self.workflows.resume_all()
+        return handles
 
-    def _tell_of(self, handle: Handle) -> None:
-        """Counts and exports a run that has ended. Like a sink's, its failures are no failure of the run."""
-        try:
-            trace = trace_of(handle._journal.log, handle._journal.history.waiting)
-            self.metrics.add(trace)
-            if self._exporter is not None:
-                self._exporter.add(trace)
-        except Exception:
-            log.exception("run %s is in no metric and no trace", handle.id)
+    async def watch_over(self) -> None:
+        """Shows that this engine lives, and resumes runs of engines that do not, until it is cancelled."""
+        await self.core.watch_over(self.resume_all)
 
-    def _bounded(self, spec: RunSpec) -> RunSpec:
-        most = min(spec.limits.approval_seconds or self.approval_seconds, self.approval_seconds)
-        return replace(spec, limits=replace(spec.limits, approval_seconds=most), governed=self.governed)
+    async def drain(self) -> None:
+        """Waits until no run and no workflow run is driven here."""
+        await self.core.drain()
+        await self.workflows.drained()
 
-    async def _with_hosted(self, spec: RunSpec) -> RunSpec:
-        """The order with the built-in tools that it names by their own kind, in the container of what it continues."""
-        if not asks_for_container(spec):
-            return spec
-        scope = spec.conversation.id if spec.conversation is not None else spec.scope or spec.id
-        if spec.parent is not None:
-            with suppress(NotFound):
-                parent = (await self.attach(spec.parent)).run.spec
-                scope = parent.scope or parent.id if parent.tenant == spec.tenant else scope
-        return hosted(spec, self.definitions, scope, self.workshop.containers)
+    def interrupt(self) -> None:
+        """Leaves every run as it is, to be resumed; whoever waits for one is told so."""
+        self.workflows.interrupt()
+        self.core.interrupt()
 
-    def _with_skills(self, spec: RunSpec) -> RunSpec:
-        """The order with the list of skills in its instructions, of which its client is not told."""
-        if spec.tool(LOAD) is None or spec.agent:
-            return spec  # an agent has been told of its own
-        block = build_skill_metadata_block(self.skills.skills.values())
-        told = block if spec.instructions is None else f"{spec.instructions}\n\n{block}"
-        return replace(spec, instructions=told, echo={**spec.echo, "instructions": spec.instructions})
+    def order(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]) -> RunSpec:
+        """The order for a run with this engine's tools and defaults. Raises `InvalidRequest` for an unknown option."""
+        check_options(options)
+        return self.core.order(prompt, previous=previous, **options)
 
-    def _let_go(self, run_id: str) -> None:
-        self.mcp.unbind(run_id)
-
-    def spec(
-        self, prompt: str | Sequence[Item], *, previous: str | None = None, tools: Sequence[Tool] = (), **options: Any
-    ) -> RunSpec:
-        """The order for a run: the engine's own tools and manners, with `options` as in `spec_for`."""
-        given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
-        fields: Json = {
-            "model": self.model,
-            "instructions": self.instructions,
-            "tools": (*self.definitions, *tools),
-            "parent": previous,
-            "context_tokens": self.context_tokens,
-            **options,
-        }
-        return spec_for(self.preset, id=self.new_id("resp"), input=given, **fields)
-
-    async def ask(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Handle:
+    async def ask(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]) -> Handle:
         """Starts a run and returns at once."""
-        return await self.start(self.spec(prompt, previous=previous, **options))
+        return await self.core.start(self.order(prompt, previous=previous, **options))
 
-    async def run(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> Run:
+    async def run(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]) -> Run:
         """Starts a run and waits for its end; `.text` is the answer, `.status` and `.reason` say how it ended."""
         return await (await self.ask(prompt, previous=previous, **options)).wait()
 
-    async def stream(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Any) -> AsyncIterator[str]:
+    async def stream(
+        self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[str, None]:
         """The text as it is said. Raises `RunFailed` at its end if the run failed."""
         handle = await self.ask(prompt, previous=previous, **options)
         async for record in handle.events():
@@ -358,6 +397,64 @@ class Engine(CoreEngine):
         if handle.run.status == "failed":
             why = handle.run.error.message if handle.run.error is not None else str(handle.run.reason)
             raise RunFailed(f"run `{handle.id}` failed: {why}")
+
+    def __enter__(self) -> Self:
+        """Opens the engine in a thread of its own, for programs without an event loop."""
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(self))
+            self._portal, self._blocking = portal, stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._portal = None
+        self._blocking.__exit__(kind, error, trace)
+
+    def run_sync(self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]) -> Run:
+        """As `run`, without an event loop. Outside of `with`, the engine is opened for this one run."""
+
+        async def run() -> Run:
+            return await self.run(prompt, previous=previous, **options)
+
+        with self._open_portal() as portal:
+            return portal.call(run)
+
+    def stream_sync(
+        self, prompt: str | Sequence[Item], *, previous: str | None = None, **options: Unpack[RunOptions]
+    ) -> Iterator[str]:
+        """As `stream`, without an event loop."""
+        with self._open_portal() as portal:
+            pieces = self.stream(prompt, previous=previous, **options)
+            try:
+                while (piece := portal.call(_next_or_none, pieces)) is not None:
+                    yield piece
+            finally:
+                portal.call(pieces.aclose)
+
+    @contextmanager
+    def _open_portal(self) -> Iterator[BlockingPortal]:
+        with ExitStack() as stack:
+            if self._portal is None:
+                stack.enter_context(self)
+            yield self._opened_portal()
+
+    def _opened_portal(self) -> BlockingPortal:
+        assert self._portal is not None
+        return self._portal
+
+
+async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:
+    return await anext(pieces, None)
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raises `InvalidRequest` for an option that no run has."""
+    known = spec_options()
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
+            raise InvalidRequest(f"a run has no option `{name}`; {hint}", param=name)
 
 
 def _skills_of(run: Run) -> Iterable[str]:

@@ -58,7 +58,7 @@ class Announcing(Server):
         for listener in sockets or ():
             listener.close()
         with move_on_after(self._settings.drain_seconds):
-            await self._choice.engine.drained()
+            await self._choice.engine.drain()
         self._choice.engine.interrupt()
         await super().shutdown(sockets)
         # Stopping when told to is a success; uvicorn would raise the signal once more.

@@ -79,7 +79,7 @@ def server(
                 tasks.cancel_scope.cancel()
 
     async def models(request: Request) -> HttpResponse:
-        found = await engine.provider.models()
+        found = await engine.core.provider.models()
         listed = [Model(model.id, model.created, model.owned_by) for model in found]
         named = [Model(f"{PREFIX}{name}", 0, "mainspring") for name in engine.agents.registry.agents]
         return json_response(Models([*listed, *named]))
@@ -89,7 +89,7 @@ def server(
         return json_response(document(app.routes))
 
     async def health(request: Request) -> HttpResponse:
-        sandbox = await engine.workshop.health()
+        sandbox = await engine.builtins.health()
         return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
 
     async def ready(request: Request) -> HttpResponse:

@@ -6,19 +6,21 @@ they are; what they recorded is stored, and the next engine on the same store ta
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from anyio import CancelScope, Lock, create_task_group, current_time, sleep
 from anyio import Event as Flag
 from anyio.abc import TaskGroup
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing, recovery
+from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import (
     CallerError,
     Interrupted,
@@ -31,22 +33,36 @@ from mainspring.core.errors import (
 )
 from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
 from mainspring.core.history import History, history_of, lost_history, opening
-from mainspring.core.items import ApprovalResponse, ToolDefinition
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, history_after, open_run
-from mainspring.core.spec import RunSpec, check
+from mainspring.core.spec import PresetName, RunSpec, check, spec_for
+from mainspring.engine.approvals import asked_by, take
 from mainspring.engine.approvals import check as check_answers
-from mainspring.engine.approvals import take
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard, Misbehaved
-from mainspring.engine.journal import Clock, Journal, Watcher
+from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
-from mainspring.ports import AnswerCheck, CallPolicy, Provider, Sink, Store, ToolExecutor
+from mainspring.ports import (
+    AnswerCheck,
+    CallPolicy,
+    ContinuedRun,
+    EndedRun,
+    OrderContext,
+    OrderStep,
+    Provider,
+    RunObserver,
+    Sink,
+    Store,
+    ToolExecutor,
+    Watcher,
+)
 
 log = getLogger(__name__)
 
@@ -74,6 +90,16 @@ class Handle:
     def run(self) -> Run:
         """The run as it stands now."""
         return self._journal.run
+
+    @property
+    def log(self) -> Sequence[Recorded]:
+        """Every event of the run so far."""
+        return self._journal.log
+
+    @property
+    def waiting(self) -> tuple[FunctionCall, ...]:
+        """The calls that waited in what the run continues."""
+        return self._journal.history.waiting
 
     @property
     def response(self) -> Response:
@@ -131,11 +157,23 @@ class Handle:
         self._scope.cancel()
 
 
-class Engine:
-    """Runs specs with one provider, some executors, and policies in order. Use as `async with`.
+class RunDefaults(Struct, frozen=True, kw_only=True):
+    """What a run has unless its order says otherwise. `tools` are those that every run has without bringing them."""
 
-    `sinks` are told every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what runs
-    do. One that `owns` takes up the runs of `OWNED` tenants when their driver is gone, any other those of all the others.
+    model: str = ""
+    instructions: str | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    context_tokens: int | None = None
+    preset: PresetName = "responses"
+
+
+class Engine:
+    """Runs orders with one provider, some executors, and policies in order. Use as `async with`.
+
+    `steps` prepare every order before its run starts, in their order. `observers` are told of whole runs, `sinks` of every
+    event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what runs
+    do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of `OWNED`
+    tenants when their driver is gone, any other those of all the others.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -148,19 +186,28 @@ class Engine:
         policies: Sequence[CallPolicy] = (),
         checks: Sequence[AnswerCheck] = (),
         sinks: Sequence[Sink] = (),
+        steps: Sequence[OrderStep] = (),
+        observers: Sequence[RunObserver] = (),
+        defaults: RunDefaults | None = None,
         audit: bool = False,
+        governed: str = "",
         owns: bool = False,
         clock: Clock = time.time,
+        new_id: NewId = random_id,
     ) -> None:
         self.provider = provider
         self.store = store
-        self.definitions: tuple[ToolDefinition, ...] = ()
-        """The tools that runs have without bringing them, as they are now."""
+        self.defaults = defaults or RunDefaults()
+        self.policies = tuple(policies)
+        self.steps = tuple(steps)
+        self.observers = tuple(observers)
+        self.governed = governed
+        self.new_id = new_id
         self.seal = Seal(store)
         self._guard = Guard()
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
-        self._toolbox = Toolbox(executors, self._guard)
+        self._toolbox = Toolbox(executors, self._guard, self)
         self._sinks = tuple(sinks)
         self._audit = audit
         self._owns = owns
@@ -180,6 +227,25 @@ class Engine:
         return self
 
     @property
+    def model(self) -> str:
+        """The model of runs that name none."""
+        return self.defaults.model
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The tools that runs have without bringing them."""
+        return self.defaults.tools
+
+    @property
+    def context_tokens(self) -> int | None:
+        return self.defaults.context_tokens
+
+    @property
+    def live(self) -> int:
+        """How many runs are driven here."""
+        return len(self._live)
+
+    @property
     def sinks(self) -> tuple[Sink, ...]:
         """Whoever is told every event, for another engine beside this one to tell as well."""
         return self._sinks
@@ -188,7 +254,7 @@ class Engine:
     def is_audited(self) -> bool:
         return self._audit
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Waits until no run is driven here."""
         while self._live:
             for handle in list(self._live.values()):
@@ -199,14 +265,14 @@ class Engine:
         for handle in self._live.values():
             handle._interrupt()
 
-    async def watch_over(self) -> None:
-        """Shows that this engine lives, and takes up runs of others that do not, until it is cancelled."""
+    async def watch_over(self, resume_all: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Shows that this engine lives, and resumes runs of engines that do not, until it is cancelled."""
         while True:
             await sleep(BEAT_SECONDS)
             try:
                 if self._live:
                     await self._presence.beat()
-                await self.resume_all()
+                await (resume_all or self.resume_all)()
             except StoreError as error:
                 log.warning("the store could not be asked for unfinished runs: %s", error)
 
@@ -222,12 +288,57 @@ class Engine:
         finally:
             self._drivers = self._tellers = None
 
-    async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
-        """A new run. Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns.
+    def order(
+        self, prompt: str | Sequence[Item], *, previous: str | None = None, tools: Sequence[Tool] = (), **options: Any
+    ) -> RunSpec:
+        """An order for a run with this engine's tools and defaults; `options` are as in `spec_for`."""
+        given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
+        defaults = self.defaults
+        fields: Json = {
+            "model": defaults.model,
+            "instructions": defaults.instructions,
+            "tools": (*defaults.tools, *tools),
+            "parent": previous,
+            "context_tokens": defaults.context_tokens,
+            **options,
+        }
+        return spec_for(defaults.preset, id=self.new_id("resp"), input=given, **fields)
 
+    async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
+        """Starts a run, once its order has passed every step.
+
+        Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns.
         `history` is for a run whose parent is not stored and whose caller has kept what came before.
         """
         self._group()
+        try:
+            return await self._start_prepared(await self._prepare(spec), history)
+        except BaseException:
+            if spec.id not in self._live:
+                await self._withdraw(spec)
+            raise
+
+    async def _prepare(self, spec: RunSpec) -> RunSpec:
+        """Runs the order steps. A run that a person's answer continues keeps its charters, whoever brings the answer."""
+        if self.governed:
+            spec = replace(spec, governed=self.governed)
+        context = OrderContext(self.find_run)
+        if (question := await asked_by(self.store, spec.input, spec.tenant)) is not None:
+            context = OrderContext(self.find_run, ContinuedRun(question.run, question.budget, question.charters))
+            above = tuple([each for each in question.charters if each not in spec.charters])
+            spec = replace(spec, charters=(*above, *spec.charters))
+        for step in self.steps:
+            spec = await step.prepare(spec, context)
+        return spec
+
+    async def _withdraw(self, spec: RunSpec) -> None:
+        self._release(spec.id)
+        if spec.id not in self._starting:
+            with CancelScope(shield=True), suppress(MainspringError):
+                for step in self.steps:
+                    await step.withdraw(spec)
+
+    async def _start_prepared(self, spec: RunSpec, history: History | None) -> Handle:
         check(spec)
         if spec.id in self._live or spec.id in self._starting:
             raise InvalidRequest(f"run `{spec.id}` is under way already", param="id")
@@ -281,9 +392,20 @@ class Engine:
         return request_for(open_run(Recorded(0, self._clock(), RunStarted(spec)), history))
 
     async def resume(self, run_id: str) -> Handle:
-        """Takes up a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
+        """Resumes a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
         async with self._resuming:
-            return await self._resume(run_id)
+            handle = await self._resume(run_id)
+        if not handle.run.has_ended and handle.run.spec.governed not in ("", self.governed):
+            log.warning(
+                "run %s was started under other governance or budget settings and continues under the current ones", run_id
+            )
+        for observer in self.observers:
+            await observer.run_resumed(handle.retell)
+        return handle
+
+    async def find_run(self, run_id: str) -> Run:
+        """A run as it stands now. Raises `NotFound`."""
+        return (await self.attach(run_id)).run
 
     async def _resume(self, run_id: str) -> Handle:
         handle = await self.attach(run_id)
@@ -356,9 +478,17 @@ class Engine:
         return journal.run
 
     async def forget(self, run_id: str) -> None:
-        """Deletes a run that has ended, or that nobody drives, from the store. Raises `NotFound`."""
+        """Deletes a run that has ended, or that nobody drives, with the runs of agents that it called. Raises `NotFound`."""
+        run = await self.find_run(run_id)
+        for item in run.allowed:
+            if is_delegation(item.name):
+                with suppress(NotFound):  # it was refused, or is gone
+                    await self.cancel(child := child_id(run_id, item.call_id))
+                    await self.forget(child)
         await self.store.delete(run_id)
         self._histories.pop(run_id, None)
+        for observer in self.observers:
+            await observer.run_forgotten(run)
 
     def _group(self) -> TaskGroup:
         if self._drivers is None:
@@ -419,12 +549,22 @@ class Engine:
         if failure is None and journal.is_stored:
             self._remember(journal.run.spec.tenant, handle.id, history_after(journal.run))
         self._live.pop(handle.id, None)
-        self._let_go(handle.id)
+        self._release(handle.id)
+        if journal.run.has_ended and self.observers:
+            self._notify_observers(EndedRun(journal.run, journal.log, journal.history.waiting))
         journal.close(failure)
         handle._ended.set()
 
-    def _let_go(self, run_id: str) -> None:
-        """For engines that keep something for a run: it is not driven here any more."""
+    def _release(self, run_id: str) -> None:
+        for step in self.steps:
+            step.release(run_id)
+
+    def _notify_observers(self, ended: EndedRun) -> None:
+        for observer in self.observers:
+            try:
+                observer.run_ended(ended)
+            except Exception:
+                log.exception("observer %s failed for run %s", observer.name, ended.run.spec.id)
 
     async def _history(self, spec: RunSpec) -> History:
         if spec.conversation is not None:

@@ -13,7 +13,6 @@ takes its place.
 
 from asyncio import AbstractEventLoop, Future, Handle, get_running_loop, wait
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
@@ -37,7 +36,7 @@ from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.engine.approvals import asked
 from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
-from mainspring.ports import Document, Note, Snapshot, Store
+from mainspring.ports import Document, Note, Snapshot, Store, Watcher
 
 Clock = Callable[[], float]
 
@@ -47,16 +46,6 @@ DELAYS: dict[type, float] = {
     **dict.fromkeys((TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress), 0.02),
     **dict.fromkeys((ToolEnded, RunEnded), 0.0),
 }
-
-
-class Watcher(Protocol):
-    """Makes something of the log as it grows, without ever waiting: `add` is called on the token path."""
-
-    def reset(self) -> None:
-        """All that was told is void; it is told again from the first event."""
-
-    def add(self, record: Recorded, run: Run) -> None:
-        """An event, and the run as it left it. Recorded does not mean shown: see `Journal.published`."""
 
 
 class Journal:

@@ -14,7 +14,7 @@ from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, pars
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, result_of, start
 from mainspring.engine.journal import Journal
 from mainspring.engine.redact import presentable, shortened, without_secrets
-from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
+from mainspring.ports import CallContext, Runs, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)
 
@@ -52,9 +52,10 @@ class _Told(Struct):
 class Toolbox:
     """Finds the executor of a tool and runs it: `perform` records a start and an end for every call it is given."""
 
-    def __init__(self, executors: Sequence[ToolExecutor], guard: Guard) -> None:
+    def __init__(self, executors: Sequence[ToolExecutor], guard: Guard, runs: Runs) -> None:
         self._executors = tuple(executors)
         self._guard = guard
+        self._runs = runs
 
     async def perform(self, journal: Journal, calls: Sequence[FunctionCall]) -> None:
         """Runs the calls at once. Their start is durable before any of them runs; each end is recorded as it comes.
@@ -102,7 +103,7 @@ class Toolbox:
 
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
-        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope)
+        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs)
         work = self._performed(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), seconds)
 

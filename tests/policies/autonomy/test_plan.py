@@ -238,7 +238,7 @@ async def test_a_statement_says_what_is_used_held_and_left() -> None:
         await at.run("Go.")
         ledger = at.admission.ledger
         await ledger.settle_ended("b1")
-        await ledger.admit(replace(at.spec("Go.", max_tool_calls=3), id="resp_held"), "b1")
+        await ledger.admit(replace(at.order("Go.", max_tool_calls=3), id="resp_held"), "b1")
         told = statement(await ledger.account("b1"))
     assert (told.id, told.state, told.runs) == ("b1", "active", ("resp_held",))
     assert [line for line in told.lines if line.measure == "calls"] == [Line("calls", 1, 3, 6, 10)]
@@ -341,7 +341,7 @@ async def test_a_run_that_goes_on_is_paid_from_the_account_it_was_paid_from() ->
     async with engine(plan, call("look"), call("write", path="a"), policies=[AsksFirst()]) as at:
         paused = await at.run("Go.", caller=Caller("key:1"))
         [request] = [item for item in paused.output if isinstance(item, ApprovalRequest)]
-        approvals = Approvals(at)
+        approvals = Approvals(at.core)
         answered = await approvals.answer(request.id, approve=True, by="key:2")
         assert answered.handle is not None
         run = await answered.handle.wait()

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import force_setattr
 
+from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Charter
 from mainspring.definitions.parsed_file import ParsedFile, hint, plain
@@ -55,7 +56,6 @@ SPEC_CAPABILITIES: Final = {
     "X-05": "synthesising findings",
 }  # fmt: skip
 GROUPS: Final = {"P": "planning", "I": "implementation", "V": "verification", "R": "review", "X": "research"}
-TOOL_PREFIX: Final = "agent_"
 MOST_TOOL_NAME: Final = 64 - len(TOOL_PREFIX)
 EVERYTHING: Final = "*"
 

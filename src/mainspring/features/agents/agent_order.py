@@ -10,11 +10,12 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
 from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
 from mainspring.definitions.parsed_file import hint
-from mainspring.features.agents.agent_definition import TOOL_PREFIX, AgentDefinition, charter
+from mainspring.features.agents.agent_definition import AgentDefinition, charter
 from mainspring.features.agents.agent_inputs import schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
@@ -57,7 +58,7 @@ class Manner(Struct, frozen=True):
 
 class Orders:
     """Applies definitions to orders. `offered` gives the tools of the server, `has_servers` says that every run has those of MCP
-    servers besides; `root` is the folder that tools work in."""
+    servers besides; `root` is the folder that tools work in. What `recall` finds enters the prompt."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class Orders:
         *,
         has_servers: bool = False,
         root: str = "",
+        recall: Recall | None = None,
     ) -> None:
         self._registry, self._skills, self._offered = registry, skills, offered
-        self._has_servers, self._root = has_servers, root
+        self._has_servers, self._root, self._recall = has_servers, root, recall
         self._skill_tools = SkillTools(lambda: skills.skills)
-        self.recall: Recall | None = None
 
     async def applied(
         self, spec: RunSpec, definition: AgentDefinition, manner: Manner, above: tuple[Charter, ...] = ()
@@ -146,10 +147,10 @@ class Orders:
     async def _recalled(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[Memory]:
         """What is remembered that fits. An agent works without, if its memory does not."""
         query = "\n".join([item.text for item in spec.input if isinstance(item, Message) and item.role == "user"])
-        if self.recall is None or not query:
+        if self._recall is None or not query:
             return ()
         try:
-            return await self.recall(query, tenant=spec.tenant, agent=definition.name, top_k=MOST_MEMORIES)
+            return await self._recall(query, tenant=spec.tenant, agent=definition.name, top_k=MOST_MEMORIES)
         except MainspringError as error:
             log.warning("agent %s works without memories: %s", definition.name, error)
             return ()

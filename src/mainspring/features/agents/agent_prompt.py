@@ -6,13 +6,13 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.items import Json
 from mainspring.core.spec import Charter
 from mainspring.features.agents.agent_definition import (
     EVERYTHING,
     GROUPS,
     SPEC_CAPABILITIES,
-    TOOL_PREFIX,
     AgentDefinition,
     Parameter,
     charter,

@@ -6,21 +6,19 @@ async with Engine("anthropic/claude-sonnet-5-5", agents=[Path("agents")]) as eng
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 from anyio import to_thread
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
-from mainspring.core.ids import NewId
-from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, ToolDefinition, encode, user
+from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
-from mainspring.engine.engine import Handle
+from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_inputs import checked, message, understood
 from mainspring.features.agents.agent_order import Effort, Manner, Orders
-from mainspring.features.agents.agent_prompt import Recall
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import (
     AgentResult,
@@ -31,28 +29,11 @@ from mainspring.features.agents.agent_result import (
     tool_loop_result,
 )
 from mainspring.features.governance.injection import refuse_injection
-from mainspring.features.skills.skill_folder import SkillFolders
-from mainspring.ports import Note, Store
+from mainspring.ports import Note
 
 PREFIX: Final = "agent:"
 DOMAIN_CHARS: Final = 100
 MOST_INPUT_BYTES: Final = 1024 * 1024
-
-
-class Host(Protocol):
-    """The engine, as far as agents need it."""
-
-    store: Store
-    model: str
-    new_id: NewId
-    definitions: tuple[ToolDefinition, ...]
-    context_tokens: int | None
-
-    async def start(self, spec: RunSpec) -> Handle: ...
-
-    async def resume(self, run_id: str) -> Handle: ...
-
-    async def attach(self, run_id: str) -> Handle: ...
 
 
 class Options(TypedDict, total=False):
@@ -78,28 +59,12 @@ _MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds")
 
 
 class AgentRuntime:
-    """The agents of a registry, at work in an engine. `has_servers` says that its runs have the tools of MCP servers, `root` is
-    the folder that its tools work in, `audit` keeps a note of inputs that were refused."""
+    """The agents of a registry, at work in an engine. An audited engine keeps a note of inputs that were refused."""
 
     def __init__(
-        self,
-        engine: Host,
-        registry: AgentRegistry,
-        *,
-        skills: SkillFolders | None = None,
-        has_servers: bool = False,
-        root: str = "",
-        audit: bool = False,
-        clock: Callable[[], float] = time.time,
+        self, engine: Engine, registry: AgentRegistry, orders: Orders, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self.engine = engine
-        self.registry = registry
-        self.orders = Orders(registry, skills or SkillFolders(()), lambda: engine.definitions, has_servers=has_servers, root=root)
-        self._audit, self._clock = audit, clock
-
-    def remember_with(self, recall: Recall) -> None:
-        """From now on, what this finds enters the prompt of every run."""
-        self.orders.recall = recall
+        self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
 
     async def invoke(self, name: str, inputs: Mapping[str, object] | None = None, **options: Unpack[Options]) -> AgentResult:
         """The agent's answer in one turn, without tools.
@@ -181,7 +146,7 @@ class AgentRuntime:
         try:
             await to_thread.run_sync(refuse_injection, inputs)
         except InvalidRequest as error:
-            if self._audit:
+            if self.engine.is_audited:
                 digest = digest_of(encode(inputs).decode())
                 who = "" if caller is None else caller.subject
                 entry = Entry(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from mainspring.core.delegation import is_delegation
 from mainspring.core.events import (
     CallJudged,
     Compacted,
@@ -25,7 +26,6 @@ from mainspring.core.events import (
 from mainspring.core.items import FunctionCall, Json, Message, ToolDefinition, text_of
 from mainspring.core.run import Run
 from mainspring.features.agents.agent_result import tool_loop_result
-from mainspring.features.agents.delegation import is_delegation
 
 EventType = Literal[
     "loop_started", "iteration_started", "llm_request", "llm_token", "llm_response", "tool_call_requested", "tool_call_started",

@@ -11,23 +11,22 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
 from mainspring.core.allowance import spent
+from mainspring.core.delegation import TOOL_PREFIX, child_id, is_delegation
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import ToolStarted, TurnStarted, Used
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
-from mainspring.engine.engine import Handle
-from mainspring.features.agents.agent_definition import TOOL_PREFIX
 from mainspring.features.agents.agent_inputs import checked, message
-from mainspring.features.agents.agent_order import Manner, refusal
+from mainspring.features.agents.agent_order import Manner, Orders, refusal
+from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import budget_of, narrowed, spent_by
@@ -37,10 +36,7 @@ from mainspring.features.budgets.ledger import limited
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.features.memory.capture import SESSION, TAGS, session_of
 from mainspring.features.traces.spans import traceparent_of
-from mainspring.ports import CallContext, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from mainspring.features.agents.agent_runtime import AgentRuntime
+from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
 
 KEPT: Final = 0.2
 REMEMBERED: Final = 256
@@ -51,13 +47,12 @@ class AgentTools:
 
     kind: ToolKind = "builtin"
 
-    def __init__(self, runtime: "AgentRuntime") -> None:
-        self._runtime = runtime
-        self._engine = runtime.engine
+    def __init__(self, registry: AgentRegistry, orders: Orders) -> None:
+        self._registry, self._orders = registry, orders
         self._unstored: OrderedDict[str, Run] = OrderedDict()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._runtime.registry.agents
+        return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._registry.agents
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         try:
@@ -80,29 +75,30 @@ class AgentTools:
         while len(self._unstored) > REMEMBERED:
             self._unstored.popitem(last=False)
 
-    async def _child(self, call: ToolCall, context: CallContext) -> Handle:
+    async def _child(self, call: ToolCall, context: CallContext) -> RunHandle:
         """The run of this call: the one that it has begun, or a new one. Raises a `CallerError` if it may not begin."""
-        id = child_id(context.run_id, call.id)
+        id, runs = child_id(context.run_id, call.id), context.runs
+        assert runs is not None, "agents are called by runs of an engine"
         try:
-            return await self._engine.resume(id)
+            return await runs.resume(id)
         except NotFound:
-            caller = (await self._engine.attach(context.run_id)).run
-            return await self._engine.start(await self._order(id, call, caller))
+            caller = (await runs.attach(context.run_id)).run
+            return await runs.start(await self._order(id, call, caller, runs))
 
-    async def _order(self, id: str, call: ToolCall, caller: Run) -> RunSpec:
-        spec, runtime = caller.spec, self._runtime
+    async def _order(self, id: str, call: ToolCall, caller: Run, runs: Runs) -> RunSpec:
+        spec = caller.spec
         if (why := refusal([each.agent for each in spec.charters], _agent(call.name))) is not None:
             raise InvalidRequest(why)
-        definition = runtime.registry.get(_agent(call.name))
+        definition = self._registry.get(_agent(call.name))
         inputs = checked(definition, call.parsed)
         await to_thread.run_sync(refuse_injection, inputs)
-        earlier = await self._earlier(caller)
+        earlier = await self._earlier(caller, runs)
         beside = len([item for item in _latest(caller) if is_delegation(item.name)])
         order = spec_for(
             "iterative",
             id=id,
             model=spec.model,
-            input=(user(message(definition, inputs), id=runtime.engine.new_id("msg")),),
+            input=(user(message(definition, inputs), id=runs.new_id("msg")),),
             tenant=spec.tenant,
             caller=spec.caller,
             store=spec.store,
@@ -112,17 +108,21 @@ class AgentTools:
             traceparent=traceparent_of(spec),
             context_tokens=spec.window.context_tokens,
         )
-        made = await runtime.orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
+        made = await self._orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
         held = replace(made, limits=_within(made.limits, _left(caller, earlier), max(beside, 1)))
         budget = budget_of(spec)
-        return held if budget is None else narrowed(held, await self._share(budget, caller, earlier, max(beside, 1)))
+        return (
+            held
+            if budget is None
+            else narrowed(held, await self._share(budget, caller, await self._all(earlier, runs), max(beside, 1)))
+        )
 
-    async def _earlier(self, caller: Run) -> list[Run]:
+    async def _earlier(self, caller: Run, runs: Runs) -> list[Run]:
         """The runs that the caller's earlier turns have begun."""
         now = {item.call_id for item in _latest(caller)}
-        return await self._children(caller, [item for item in caller.allowed if item.call_id not in now])
+        return await self._children(caller, [item for item in caller.allowed if item.call_id not in now], runs)
 
-    async def _children(self, run: Run, calls: Sequence[FunctionCall]) -> list[Run]:
+    async def _children(self, run: Run, calls: Sequence[FunctionCall], runs: Runs) -> list[Run]:
         found = []
         for item in calls:
             id = child_id(run.spec.id, item.call_id)
@@ -130,7 +130,7 @@ class AgentTools:
                 found.append(self._unstored[id])
             elif is_delegation(item.name):
                 with suppress(NotFound):  # it was refused, and never began
-                    found.append((await self._engine.attach(id)).run)
+                    found.append((await runs.attach(id)).run)
         return found
 
     async def _share(self, budget: AutonomyBudget, caller: Run, earlier: Sequence[Run], beside: int) -> AutonomyBudget:
@@ -138,7 +138,7 @@ class AgentTools:
         layers = []
         for layer in budget.layers:
             used = await spent_by(caller, layer)
-            for run in await self._all(earlier):
+            for run in earlier:
                 # Time that was waited for is in the caller's own.
                 used = used + replace(await spent_by(run, layer), seconds=0.0)
             # Under a name of its own it holds beside the operator's, which every run has.
@@ -146,19 +146,9 @@ class AgentTools:
             layers.append(limited(named, _part(ceilings(layer), used, beside)))
         return replace(layers[0], overlays=tuple(layers[1:]))
 
-    async def _all(self, runs: Sequence[Run]) -> list[Run]:
-        below = [child for run in runs for child in await self._all(await self._children(run, run.allowed))]
-        return [*runs, *below]
-
-
-def child_id(run_id: str, call_id: str) -> str:
-    """The id of the run that a call of a run begins."""
-    return f"resp_{sha256(f'{run_id} delegates {call_id}'.encode()).hexdigest()[:24]}"
-
-
-def is_delegation(tool: str) -> bool:
-    """Whether a call of this tool is work for another agent."""
-    return tool.startswith(TOOL_PREFIX)
+    async def _all(self, found: Sequence[Run], runs: Runs) -> list[Run]:
+        below = [child for run in found for child in await self._all(await self._children(run, run.allowed, runs), runs)]
+        return [*found, *below]
 
 
 def _agent(tool: str) -> str:
@@ -223,7 +213,7 @@ def _part(most: Ceilings, used: Spent, beside: int) -> Ceilings:
     return Ceilings(**rest, commands=commands)
 
 
-async def _follow(handle: Handle, context: CallContext) -> None:
+async def _follow(handle: RunHandle, context: CallContext) -> None:
     """Waits for the end, and says meanwhile how far the agent has come."""
     turns = 0
     async for batch in handle.batches():

@@ -57,12 +57,12 @@ def answer(said: Answer, place: Place, *, as_json: bool) -> int:
 
     async def left() -> tuple[Approval, Run]:
         async with reader(place.database) as reading:
-            approval = await Approvals(reading).get(said.id, tenant=said.tenant)
+            approval = await Approvals(reading.core).get(said.id, tenant=said.tenant)
             return approval, (await found(reading, approval.response_id, place.database)).run
 
     async def answered(engine: Engine, labels: set[str]) -> int:
         async with engine:
-            done = await Approvals(engine, labels).answer(
+            done = await Approvals(engine.core, labels).answer(
                 said.id,
                 approve=said.approve,
                 reason=said.reason,

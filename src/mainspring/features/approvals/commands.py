@@ -43,7 +43,7 @@ def list_approvals(
 
     async def listed() -> int:
         async with reader(database) as engine:
-            found = await Approvals(engine).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
+            found = await Approvals(engine.core).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
         if json:
             write_lines(found.approvals)
             return 0
@@ -70,7 +70,7 @@ def show(
 
     async def shown() -> int:
         async with reader(database) as engine:
-            approval = await Approvals(engine).get(approval_id, tenant=tenant)
+            approval = await Approvals(engine.core).get(approval_id, tenant=tenant)
         if json:
             write_lines([approval])
         else:

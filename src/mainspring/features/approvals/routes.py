@@ -34,7 +34,7 @@ class ApprovalRoutes:
     """Every endpoint under `/v1/approvals`."""
 
     def __init__(self, engine: Engine, dialect: Dialect) -> None:
-        self._approvals = Approvals(engine, {spec.label for spec in engine.mcp.servers})
+        self._approvals = Approvals(engine.core, {spec.label for spec in engine.mcp.servers})
         self._dialect = dialect
 
     async def list(self, request: Request) -> HttpResponse:

@@ -8,13 +8,14 @@ and never widen. A run that a person's approval continues goes on under what the
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
@@ -23,7 +24,7 @@ from mainspring.features.budgets.budget_policy import Budgeted, budget_of, deleg
 from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
 from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
 from mainspring.features.budgets.preflight import cleared, preflight
-from mainspring.ports import Store
+from mainspring.ports import OrderContext, OrderStep, Store
 
 LEVEL: Final = "mainspring_autonomy_level"
 
@@ -58,17 +59,27 @@ class Before(Struct, frozen=True):
 _NOTHING: Final = Before()
 
 
-class Admission:
+class Admission(OrderStep):
     """Puts orders under their budgets. `policy` judges by those, `ledger` has the accounts of shared ones.
 
     `root` is the folder that relative paths are in, where a budget does not say.
     """
+
+    name = "budget"
 
     def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "", clock: Callable[[], float] = time.time) -> None:
         self.plan, self.ledger = plan, Ledger(store, clock=clock)
         self.is_shared = plan is not None and plan.per != "run"
         self.policy = Budgeted(self.ledger.state if self.is_shared else None)
         self._root, self._clock = root, clock
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        if (continued := context.continued) is None:
+            return await self.admit(order)
+        before = Before(continued.budget)
+        with suppress(MainspringError):  # it was not stored, or is gone
+            before = Before(continued.budget, await context.find_run(continued.run_id))
+        return await self.admit(order, before)
 
     async def admit(self, spec: RunSpec, before: Before = _NOTHING) -> RunSpec:
         """The order under its budget, if it has one. Raises `InvalidRequest` if preflight fails or too little is left, before
@@ -86,11 +97,11 @@ class Admission:
             left = [await self._left(first, before), *left]
         return narrowed(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
 
-    async def withdraw(self, spec: RunSpec) -> None:
+    async def withdraw(self, order: RunSpec) -> None:
         """Gives back what was reserved for a run that did not begin."""
-        for account in await self.ledger.accounts(tenant=spec.tenant) if self.is_shared else ():
-            if spec.id in account.held:
-                await self.ledger.release(spec.id, account.budget.budget_id, tenant=spec.tenant)
+        for account in await self.ledger.accounts(tenant=order.tenant) if self.is_shared else ():
+            if order.id in account.held:
+                await self.ledger.release(order.id, account.budget.budget_id, tenant=order.tenant)
 
     def _own(self, plan: Plan, spec: RunSpec, before: Before) -> AutonomyBudget:
         """The operator's budget. A run that goes on is paid from where it was, whoever has approved it."""

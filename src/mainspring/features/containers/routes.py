@@ -96,7 +96,7 @@ class ContainerRoutes:
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
         tenant = caller_of(request).tenant
-        return json_response(_shown(await self._containers.create(tenant, self._engine.new_id("cntr"), body.name, seconds)))
+        return json_response(_shown(await self._containers.create(tenant, self._engine.core.new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
         wanted = request.query_params.get("name")
@@ -149,7 +149,7 @@ class ContainerRoutes:
 
     @property
     def _containers(self) -> Containers:
-        if (found := self._engine.workshop.containers) is None:
+        if (found := self._engine.builtins.containers) is None:
             raise NotFound(
                 "this server has no containers; its operator can offer them: mainspring serve --builtin code_interpreter"
             )

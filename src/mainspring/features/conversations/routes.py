@@ -64,7 +64,7 @@ class Conversations:
 
     async def create(self, request: Request) -> HttpResponse:
         body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
-        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
+        conversation = Conversation(self._engine.core.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = caller_of(request).tenant
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_document(conversation, tenant), *items])
@@ -135,11 +135,11 @@ class Conversations:
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
         """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
         items = await resolve_references(items, self._engine.store, tenant, param="items")
-        await self._engine.seal.check(items)
+        await self._engine.core.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:
-            item = assign_id(understood(given), self._engine.new_id)
-            id = item_id(item) or self._engine.new_id("item")
+            item = assign_id(understood(given), self._engine.core.new_id)
+            id = item_id(item) or self._engine.core.new_id("item")
             if id in documents:
                 raise _already_there(id)
             documents[id] = Document(ITEM, id, encode(with_id(item, id)), tenant, conversation)

@@ -19,10 +19,14 @@ from string import ascii_lowercase
 from typing import Final
 from urllib.parse import unquote
 
-from msgspec import Struct
+from anyio import to_thread
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import RunSpec
 from mainspring.features.governance.injection_phrases import DELIMITER, RULES, SECTION, TELLTALES
+from mainspring.ports import OrderContext, OrderStep
 
 LAYERS: Final = 6
 GROWTH: Final = 6
@@ -234,3 +238,13 @@ def _readable(data: bytes) -> str:
 def _unescaped(text: str) -> str:
     text = _UNICODE.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
     return unquote(html.unescape(text), errors="ignore")
+
+
+class InjectionFlagsStep(OrderStep):
+    """Notes in an order what in its input reads like instructions to the model."""
+
+    name = "injection flags"
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        found = await to_thread.run_sync(flags_of, to_builtins(order.input))
+        return replace(order, flags=found) if found else order

@@ -24,7 +24,7 @@ from mainspring.features.governance.tool_policies import ToolStatus, fill_standa
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import NAMES, Workshop
+from mainspring.tools.builtin.builtins import NAMES, BuiltinTools
 from mainspring.tools.functions import load
 from mainspring.tools.registry import Registry
 
@@ -86,9 +86,9 @@ class Trial:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         root = settings.working_dir
-        workshop = Workshop(NAMES, working_dir=None if root is None else Path(root))
+        builtins = BuiltinTools(NAMES, working_dir=None if root is None else Path(root))
         self._registry = Registry([function for reference in settings.tools for function in load(reference)])
-        for tool in workshop.tools:
+        for tool in builtins.tools:
             self._registry.register(tool)
         if settings.tool_definitions is not None:
             self._registry.load_definitions(Path(settings.tool_definitions))

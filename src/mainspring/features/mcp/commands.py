@@ -115,7 +115,7 @@ def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
     from mainspring.cli.follow import launch
     from mainspring.cli.plain import say
     from mainspring.core.errors import InvalidRequest
-    from mainspring.tools.builtin.builtins import Workshop
+    from mainspring.tools.builtin.builtins import BuiltinTools
     from mainspring.tools.mcp.executor import McpTools
 
     servers = _servers(config)
@@ -125,8 +125,8 @@ def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
 
     async def offered() -> int:
-        async with Workshop(wraps=any(spec.is_held for spec in chosen)) as workshop:
-            servers = McpTools(chosen, wrap=workshop.wrap)
+        async with BuiltinTools(wraps=any(spec.is_held for spec in chosen)) as builtins:
+            servers = McpTools(chosen, wrap=builtins.wrap)
             try:
                 found = await servers.toolset()
             finally:

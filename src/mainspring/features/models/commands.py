@@ -15,7 +15,7 @@ from mainspring.features.models import backends
 from mainspring.features.models.backends import Found
 from mainspring.features.models.probes import Finding, Verdict, examine
 from mainspring.ports import Provider
-from mainspring.tools.builtin.builtins import Workshop
+from mainspring.tools.builtin.builtins import BuiltinTools
 
 MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
 
@@ -137,8 +137,8 @@ async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str]
 
 async def _sandbox() -> Finding:
     """Which sandbox holds here, found out by trying to get out of it."""
-    async with Workshop(wraps=True) as workshop:
-        health = await workshop.health()
+    async with BuiltinTools(wraps=True) as builtins:
+        health = await builtins.health()
     if health is None or not health.is_ok:
         why = "; ".join(health.refused) if health is not None else ""
         return Finding("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")

@@ -44,9 +44,9 @@ class Compact:
         handle = await engine.start(ordered_by(request, spec))
         await wait_for_end(handle, request)
         run = handle.run
-        content = await engine.seal.close(Summary(_summary(run)))
-        item = compaction_item(engine.new_id("cmp"), content)
-        output = (*_asked(run, engine.new_id), item)
+        content = await engine.core.seal.close(Summary(_summary(run)))
+        item = compaction_item(engine.core.new_id("cmp"), content)
+        output = (*_asked(run, engine.core.new_id), item)
         return json_response(Compaction(run.spec.id, int(run.started_at), output, handle.response.usage))
 
 
@@ -65,7 +65,7 @@ def _summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
         # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
         truncation="auto",
     )
-    spec = order(plain, new_id=engine.new_id, default_model=body.model, context_tokens=engine.context_tokens)
+    spec = order(plain, new_id=engine.core.new_id, default_model=body.model, context_tokens=engine.core.context_tokens)
     # One turn to sum up, and one more if the first was too long.
     return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=replace(spec.limits, max_turns=2))
 

@@ -28,8 +28,8 @@ class Tokens:
     async def count(self, request: Request) -> HttpResponse:
         engine = self._engine
         body = parse(await read_json_body(request))
-        asked = await engine.preview(await ordered(engine, request, body))
-        provider = engine.provider
+        asked = await engine.core.preview(await ordered(engine, request, body))
+        provider = engine.core.provider
         if isinstance(provider, TokenCounter):
             counted = await provider.count_tokens(asked)
         else:

@@ -32,10 +32,10 @@ async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) 
     choice = chosen(body)
     spec = order(
         body if choice is None or not _is_agent(body.model) else replace(body, model=None),
-        new_id=engine.new_id,
+        new_id=engine.core.new_id,
         default_model=engine.model,
         server_tools=engine.definitions,
-        context_tokens=engine.context_tokens,
+        context_tokens=engine.core.context_tokens,
     )
     spec = ordered_by(client, spec)
     return spec if choice is None else await _selected(engine, client, choice, spec)

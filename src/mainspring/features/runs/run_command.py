@@ -16,11 +16,11 @@ from mainspring.cli.json_lines import Lines
 from mainspring.cli.open_database import found, how_to_list, reader
 from mainspring.cli.plain import say
 from mainspring.cli.screen import Screen
+from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.core.items import ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL, PresetName, ToolChoice
-from mainspring.features.agents.agent_definition import TOOL_PREFIX
 from mainspring.features.models import backends
 from mainspring.ports import Provider
 
@@ -184,7 +184,7 @@ def check_tools(engine: Engine, run: Run) -> None:
     known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.agents}
     needed = [tool for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
     if run.spec.model == STEP_MODEL:  # steps have a tool that no model is told of
-        needed = [tool for tool in needed if not engine.can_perform(tool)]
+        needed = [tool for tool in needed if not engine.core.can_perform(tool)]
     if missing := [tool.name for tool in needed if tool.name not in known]:
         names = ", ".join([f"`{name}`" for name in missing])
         raise InvalidRequest(f"run `{run.spec.id}` uses the tools {names}; pass them with --tool MODULE:FUNCTION, as to `run`")
@@ -192,7 +192,7 @@ def check_tools(engine: Engine, run: Run) -> None:
 
 def check_governed(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` unless the settings in force are those that the run began under, or it began under none."""
-    if run.spec.governed not in ("", engine.governed):
+    if run.spec.governed not in ("", engine.core.governed):
         raise InvalidRequest(
             f"run `{run.spec.id}` began under other settings of governance or budget than those in force here; name the ones it "
             "began under with --config FILE, from the folder that it began in, or leave it to its server"

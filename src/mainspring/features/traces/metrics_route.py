@@ -26,5 +26,5 @@ class MetricsRoute:
             is_store_up = True
         except StoreError:
             is_store_up = False
-        text = engine.metrics.text(live=engine.live, is_store_up=is_store_up)
+        text = engine.metrics.text(live=engine.core.live, is_store_up=is_store_up)
         return HttpResponse(text, headers={"content-type": TEXT})

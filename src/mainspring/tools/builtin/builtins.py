@@ -1,12 +1,12 @@
 """The built-in tools by name, and the sandbox that some of them work in.
 
-The sandbox is opened with the workshop, if a tool needs one. Where none holds, the tools are there all the same, and refuse every
+The sandbox is opened with the builtins, if a tool needs one. Where none holds, the tools are there all the same, and refuse every
 call with what to install.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -18,6 +18,7 @@ from mainspring.core.ids import derived
 from mainspring.core.items import Json, ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.spec import RunSpec
+from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, Sandbox, SandboxHealth, SandboxSpec
@@ -35,7 +36,7 @@ LASTING = (*JAILED, "browser")
 _CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
-class Workshop:
+class BuiltinTools:
     """Use as `async with` around whatever calls the tools. `context` is what their calls may touch. With `wraps`, there is a
     sandbox for programs that others start, too: see `wrap`."""
 
@@ -189,6 +190,25 @@ def _check_container(containers: "Containers | None", tenant: str, id: str) -> N
             containers.about(tenant, id)
     except NotFound as error:
         raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
+
+
+class HostedToolsStep(OrderStep):
+    """Adds the built-in tools that an order names by their own kind, in the container of what it continues."""
+
+    name = "hosted tools"
+
+    def __init__(self, builtins: BuiltinTools, offered: Sequence[ToolDefinition]) -> None:
+        self._builtins, self._offered = builtins, tuple(offered)
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        if not asks_for_container(order):
+            return order
+        scope = order.conversation.id if order.conversation is not None else order.scope or order.id
+        if order.parent is not None:
+            with suppress(NotFound):
+                parent = (await context.find_run(order.parent)).spec
+                scope = parent.scope or parent.id if parent.tenant == order.tenant else scope
+        return hosted(order, self._offered, scope, self._builtins.containers)
 
 
 def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None) -> RunSpec:

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, ServerTool, Tool, ToolDefinition, Unknown
-from mainspring.core.spec import RunSpec, ToolChoice
+from mainspring.core.spec import STEP_MODEL, RunSpec, ToolChoice
+from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec, from_request
 from mainspring.tools.mcp.toolset import Offer, Route, Toolset
@@ -24,7 +25,24 @@ def choice_mark(label: str, name: str | None) -> str:
     return f"{MARK}{label}" if name is None else f"{MARK}{label}/{name}"
 
 
-async def joined(spec: RunSpec, servers: McpTools, new_id: NewId) -> RunSpec:
+class McpToolsStep(OrderStep):
+    """Adds the tools of MCP servers to an order."""
+
+    name = "mcp tools"
+
+    def __init__(self, servers: McpTools, new_id: NewId) -> None:
+        self._servers, self._new_id = servers, new_id
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        # An agent that answers in one turn has no tools at all, and a step of a workflow only its own.
+        is_single = bool(order.agent) and not order.tools and order.tool_choice.mode == "none"
+        return order if is_single or order.model == STEP_MODEL else await join_mcp_tools(order, self._servers, self._new_id)
+
+    def release(self, run_id: str) -> None:
+        self._servers.unbind(run_id)
+
+
+async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> RunSpec:
     """The order with the tools of the operator's servers and of its own, bound to its run. Raises `InvalidRequest` for a server
     that is described wrongly; one that cannot be reached is listed with the reason, and has no tools."""
     given = [tool.data for tool in spec.tools if isinstance(tool, Unknown) and tool.data.get("type") == "mcp"]
