@@ -42,6 +42,7 @@ def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, 
             engine.store,
             folder,
             model=engine.model,
+            model_seconds=300.0,
             policies=engine.operator_policies,
             admission=engine.admission,
         )

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.engine.policy_order import PolicySlots
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from mainspring_tasks.task_tools import TaskServer
 
 DAY = 86_400.0
+MODEL_SECONDS = 30.0
 LABEL = "mainspring-tasks"
 """What runs of the agent know the task server by."""
 
 
-class DecisionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[decisions]` may hold. Files are beside the database unless they are named."""
+class DecisionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The task agent behind /v1/chat. Files are beside the database unless they are named. See docs/decisions.md."""
 
     model: str | None = None
     """The model that decides; by default the server's."""
@@ -43,15 +44,15 @@ class DecisionSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How many messages of a conversation the model sees."""
     max_iterations: int = 5
     """How many turns the model has for a decision."""
-    model_seconds: float = 30.0
-    """How long the model may take for a turn."""
+    model_seconds: float | None = None
+    """How long the model may take for a turn. Default: 30, and 300 in `mainspring chat`, whose user can stop waiting."""
     confirm_seconds: float = 300.0
     """How long a deletion waits for its yes."""
 
     def __post_init__(self) -> None:
         for name in ("retention_days", "max_iterations", "model_seconds", "confirm_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name):g}")
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value:g}")
         if self.history < 0:
             raise ValueError(f"history must not be negative, but is {self.history}")
         if self.is_remote and self.tasks_secret_file is None:
@@ -62,17 +63,18 @@ class DecisionSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.tasks or "").startswith(("http://", "https://"))
 
 
-def decisions_of(table: Mapping[str, object]) -> DecisionSettings:
-    """The settings in the table. Raises `InvalidRequest`, naming what it may hold, or the constitution that cannot be read."""
+def with_options(settings: DecisionSettings, options: Mapping[str, str]) -> DecisionSettings:
+    """The settings with the options of a command line. Raises `InvalidRequest` for options that do not go together."""
     try:
-        settings = msgspec.convert(table, DecisionSettings)
-    except msgspec.ValidationError as error:
-        known = ", ".join(DecisionSettings.__struct_fields__)
-        told = f"decisions: {str(error).replace('`$.', '`')}; it may hold {known}"
-        raise InvalidRequest(f"the settings are not right: {told}") from None
+        return replace(settings, **options)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def check_constitution(settings: DecisionSettings) -> None:
+    """Raises `InvalidRequest` if the constitution cannot be read."""
     if settings.constitution is not None:
         constitution(Path(settings.constitution))
-    return settings
 
 
 class Opened(Struct, frozen=True):
@@ -90,6 +92,7 @@ async def opened(
     folder: Path,
     *,
     model: str = "",
+    model_seconds: float = MODEL_SECONDS,
     context_tokens: int | None = None,
     sinks: Sequence[Sink] = (),
     policies: Sequence[PolicySlots] = (),
@@ -120,7 +123,7 @@ async def opened(
             constitution=constitution(None if settings.constitution is None else Path(settings.constitution)),
             max_iterations=settings.max_iterations,
             history=settings.history,
-            model_seconds=settings.model_seconds,
+            model_seconds=model_seconds if settings.model_seconds is None else settings.model_seconds,
             confirm_seconds=settings.confirm_seconds,
             context_tokens=context_tokens,
             sinks=sinks,

@@ -12,6 +12,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.items import ApprovalRequest, Json
 from mainspring.core.run import Call, Run
 from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls
 from mainspring.tools.addresses import AddressGuard
@@ -198,7 +199,7 @@ RULED = '[governance]\nlevel = "supervised"\n'
 async def supervised(shell: Shell) -> str:
     """A run that a server with a supervised level left waiting; `add` declares no effect, so it may do anything."""
     script = Scripted(calls(call("add", a=1, b=2)))
-    policies = build_policies({"level": "supervised"}, AddressGuard())
+    policies = build_policies(GovernanceSettings(level="supervised"), AddressGuard())
     async with Engine(script, tools=[add], policies=policies, database=shell.folder / "runs.db") as engine:
         run = await engine.run("Add.")
     [asked] = [item.id for item in run.output if isinstance(item, ApprovalRequest)]

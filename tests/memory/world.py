@@ -10,9 +10,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from mainspring.app.engine import memory_for
-from mainspring.app.settings import Remembering
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.observation import Observation
+from mainspring.features.memory.settings import MemorySettings
 
 NOW = 1_800_000_000.0
 
@@ -32,7 +32,7 @@ def seen(content: str, **fields: Any) -> Observation:
 
 def a_memory(path: Path | None = None, **options: Any) -> Memory:
     """A memory as the server makes one: with the engine's own redaction."""
-    return memory_for(path, Remembering(enabled=True, **options))
+    return memory_for(path, MemorySettings(enabled=True, **options))
 
 
 class Embeddings:

@@ -7,7 +7,7 @@ import pytest
 from anyio import fail_after
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, convert
 from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine, tool
@@ -17,8 +17,10 @@ from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
-from mainspring.features.budgets.plan import LEVEL
-from mainspring.features.governance.governance_settings import build_policies, plan_of
+from mainspring.features.budgets.plan import LEVEL, build_plan
+from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, calls, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -35,8 +37,8 @@ class World(Struct):
     turns: list[list[tuple[str, Json]]]
 
     def engine(self, store: MemoryStore, script: Scripted) -> Engine:
-        policies = build_policies(self.governance, AddressGuard())
-        options: Json = {"policies": policies, "budget": plan_of(self.budget), "store": store}
+        policies = build_policies(convert(self.governance, GovernanceSettings), AddressGuard())
+        options: Json = {"policies": policies, "budget": build_plan(convert(self.budget, BudgetSettings)), "store": store}
         return Engine(script, tools=[look, files, shell], **options)
 
     @property

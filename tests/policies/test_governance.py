@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 from msgspec.structs import replace
 from tests.policies.world import Hands, every_policy, every_slot, folder, order, tried
 
@@ -16,7 +17,10 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.agents.charter import Chartered
 from mainspring.features.budgets.budget_policy import Budgeted
-from mainspring.features.governance.governance_settings import build_policies, plan_of
+from mainspring.features.budgets.plan import build_plan
+from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -43,8 +47,8 @@ def test_a_slot_that_does_not_exist_is_an_error() -> None:
 
 
 def test_what_is_not_configured_is_not_asked() -> None:
-    assert build_policies({}, AddressGuard()) == {}
-    assert list(build_policies({"per_minute": 60}, AddressGuard())) == ["rate"]
+    assert build_policies(GovernanceSettings(), AddressGuard()) == {}
+    assert list(build_policies(GovernanceSettings(per_minute=60), AddressGuard())) == ["rate"]
 
 
 @pytest.mark.requirement("C-T8", "D66")
@@ -121,9 +125,10 @@ async def test_a_line_is_parsed_once_for_all_policies(root: Path) -> None:
 
     sys.addaudithook(count)
     lists = {"commands": {"allowed": ["ls", "wc"]}, "paths": {"allowed": [str(root)], "denied": [".env"]}, "domains": {}}
-    policies = build_policies({"level": "supervised", "rules": {"terminal": "allow"}, **lists}, AddressGuard())
+    table = {"level": "supervised", "rules": {"terminal": "allow"}, **lists}
+    policies = build_policies(convert(table, GovernanceSettings), AddressGuard())
     charter = Charter("clerk", "supervised", commands=("ls", "wc"), files=("src",), root=str(root))
-    options: Json = {"policies": policies, "budget": plan_of({"per": "tenant", "level": 2})}
+    options: Json = {"policies": policies, "budget": build_plan(BudgetSettings(per="tenant", level=2))}
     try:
         async with MainspringEngine(
             Scripted(call("terminal", line="ls src/main.py | wc -w"), say("Done.")), tools=[terminal], **options

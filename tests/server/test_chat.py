@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from aiohttp import ClientSession
 from tests.decisions.world import Actor, Cue, answer, heard, on
@@ -27,7 +28,7 @@ from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
 from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
-from mainspring_tasks.decision_settings import DecisionSettings, decisions_of
+from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
 from mainspring_tasks.routes import person_of
 from mainspring_tasks.server.identity import signed
 from mainspring_tasks.server.serve_tasks import Address, application
@@ -357,7 +358,7 @@ async def test_tasks_may_be_elsewhere(tmp_path: Path) -> None:
     app = application(store, signed(secret), Address("127.0.0.1", 0))
     async with hosted(app) as url:
         remote = url.removesuffix("/v1") + "/mcp"
-        settings = decisions_of({"tasks": remote, "tasks_secret_file": str(tmp_path / "secret")})
+        settings = DecisionSettings(tasks=remote, tasks_secret_file=str(tmp_path / "secret"))
         async with door(tmp_path, settings) as d:
             ada, bob = await d.keys.create(tenant="ada"), await d.keys.create(tenant="bob")
             await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"), key=ada)
@@ -374,14 +375,14 @@ async def test_a_constitution_of_ones_own_is_what_the_model_reads(tmp_path: Path
         assert request.instructions == "# Be kind."
         return answer("Hi!")
 
-    async with door(tmp_path, decisions_of({"constitution": str(tmp_path / "mine.md")})) as d:
+    async with door(tmp_path, DecisionSettings(constitution=str(tmp_path / "mine.md"))) as d:
         await d.chat("hi", reads)
 
 
 async def test_an_agent_that_cannot_be_opened_is_told_of_and_tried_again(tmp_path: Path) -> None:
     mine = tmp_path / "mine.md"
     mine.write_text("# Be kind.")
-    settings = decisions_of({"constitution": str(mine)})
+    settings = DecisionSettings(constitution=str(mine))
     mine.unlink()
     async with door(tmp_path, settings) as d:
         for _ in range(2):
@@ -392,19 +393,17 @@ async def test_an_agent_that_cannot_be_opened_is_told_of_and_tried_again(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        ({"taks": "x"}, "unknown field `taks`; it may hold model, constitution, tasks"),
-        ({"confirm_seconds": 0}, "confirm_seconds must be above 0, not 0"),
-        ({"history": -1}, "history must not be negative"),
-        ({"tasks": "https://tasks.example/mcp"}, "need tasks_secret_file"),
-        ({"constitution": "/nowhere.md"}, "the constitution cannot be read from /nowhere.md"),
-    ],
+    "table",
+    [{"taks": "x"}, {"confirm_seconds": 0}, {"model_seconds": 0}, {"history": -1}, {"tasks": "https://tasks.example/mcp"}],
 )
-def test_settings_that_are_not_right_are_told_at_the_start(table: Json, why: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        decisions_of(table)
-    assert why in refused.value.message
+def test_settings_that_are_not_right_are_refused(table: Json) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(table, DecisionSettings)
+
+
+def test_a_constitution_that_is_not_there_is_told_at_the_start() -> None:
+    with pytest.raises(InvalidRequest, match=r"the constitution cannot be read from /nowhere\.md"):
+        check_constitution(DecisionSettings(constitution="/nowhere.md"))
 
 
 def test_a_server_with_wrong_settings_does_not_start(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from msgspec import convert
 from tests.decisions.world import Actor, answer, on
 from tests.server.hosting import hosted
 from tests.server.test_chat import LIST, Door
@@ -15,7 +16,10 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
 from mainspring.engine.audit import entry_of
-from mainspring.features.governance.governance_settings import build_policies, plan_of
+from mainspring.features.budgets.plan import build_plan
+from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.providers.scripted import call
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.registry import Registry
@@ -33,8 +37,8 @@ async def door(
         actor,
         tools=tools or Registry(),
         database=folder / "runs.db",
-        policies=build_policies(governance or {}, AddressGuard()),
-        budget=plan_of(budget or {}),
+        policies=build_policies(convert(governance or {}, GovernanceSettings), AddressGuard()),
+        budget=build_plan(convert(budget or {}, BudgetSettings)),
         audit=True,
     )
     async with hosted(server(engine)) as url, ClientSession() as client:

@@ -16,6 +16,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.engine.approvals import SPENT
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.workflows.view import shown_run
 from mainspring.features.workflows.workflow_events import StepWaiting
 from mainspring.features.workflows.workflows import WorkflowHandle
@@ -31,7 +32,7 @@ steps:
   - {id: later, action: transform, value: "{{ steps.send.output.status }}"}
 outputs: {status: "{{ steps.later.output }}"}
 """
-POSTING = {"rules": {"http_request:POST": "ask"}}
+POSTING = GovernanceSettings(rules={"http_request:POST": "ask"})
 
 
 async def waiting(handle: WorkflowHandle) -> tuple[str, ...]:
@@ -98,7 +99,10 @@ async def test_an_answer_that_came_first_is_followed_and_what_it_began_is_stoppe
     agent(tmp_path / "agents", "doer")
     model = Scripted(calls(call("act", word="a")), calls(call("act", word="b")), say("unasked"))
     text = "name: one\nsteps: [{id: s, action: invoke-agent, agent: doer, inputs: {task: work it out}}]"
-    options: dict[str, Any] = {"policies": build_policies({"rules": {"act": "ask"}}, AddressGuard()), "database": tmp_path / "db"}
+    options: dict[str, Any] = {
+        "policies": build_policies(GovernanceSettings(rules={"act": "ask"}), AddressGuard()),
+        "database": tmp_path / "db",
+    }
     async with engine_for(tmp_path, text, model=model, tools=[act], agents=[tmp_path / "agents"], **options) as engine:
         handle = await engine.workflows.start("one")
         (first,) = await waiting(handle)

@@ -18,6 +18,7 @@ from mainspring.core.spec import Caller
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.budget import AutonomyBudget, Limits, Network
 from mainspring.features.governance.governance_settings import build_policies
+from mainspring.features.governance.settings import AccessList, GovernanceSettings
 from mainspring.features.traces.spans import spans_of
 from mainspring.features.workflows.workflow_definition import Execution
 from mainspring.features.workflows.workflow_events import StepCompleted, StepRetrying, StepStarted
@@ -124,7 +125,7 @@ async def test_private_addresses_are_refused_unless_they_are_allowed(tmp_path: P
 
 async def test_requests_are_judged_by_the_rules_for_domains(tmp_path: Path) -> None:
     with tallying() as tally:
-        policies = build_policies({"domains": {"allowed": ["example.com"]}}, AddressGuard((LOCAL,)))
+        policies = build_policies(GovernanceSettings(domains=AccessList(allowed=("example.com",))), AddressGuard((LOCAL,)))
         step = one("{id: s, action: http-request, url: '{{ inputs.base }}/x'}")
         run = await carried_out(tmp_path, step, {"base": tally.url}, policies=policies)
         assert "The rule `domains` denies this call" in failure(run, "s")
@@ -170,7 +171,7 @@ async def test_without_a_shell_there_are_no_commands(tmp_path: Path) -> None:
 
 
 async def test_a_command_is_judged_by_the_rules_that_a_model_s_command_is_judged_by(tmp_path: Path) -> None:
-    policies = build_policies({"commands": {"allowed": ["echo"], "denied": ["curl"]}}, AddressGuard())
+    policies = build_policies(GovernanceSettings(commands=AccessList(allowed=("echo",), denied=("curl",))), AddressGuard())
     text = """
 name: judged
 execution: {continue_on_error: true}
@@ -190,7 +191,7 @@ outputs: {said: "{{ steps.fine.output.text }}"}
 
 
 async def test_a_command_that_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
-    policies = build_policies({"commands": {"allowed": ["echo"]}}, AddressGuard())
+    policies = build_policies(GovernanceSettings(commands=AccessList(allowed=("echo",))), AddressGuard())
     text = "name: asks\nsteps: [{id: s, action: run-command, command: 'touch f && ls'}]"
     async with engine_for(tmp_path, text, builtins=["shell"], policies=policies, database=tmp_path / "db") as engine:
         for approve, status in ((True, "success"), (False, "failed")):

@@ -11,16 +11,17 @@ from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
 from mainspring.engine.policy_order import PolicySlots
+from mainspring.features.budgets.plan import build_plan
 from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.governance_settings import build_policies, digest_of, plan_of, scans_inputs
+from mainspring.features.governance.governance_settings import build_policies, digest_settings
 from mainspring.features.governance.paths import Paths
+from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools, Mode
 from mainspring.tools.functions import load
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.server_specs import servers_of
 from mainspring.tools.registry import Registry
 
 
@@ -39,7 +40,7 @@ def composed(
     `ValueError` for tools that do not go together.
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
-    guard, servers = AddressGuard(settings.allow_hosts), servers_of(settings.mcp)
+    guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
     policies = build_policies(settings.governance, guard)
     builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
     registry = Registry(tuple(functions), context=builtins.context)
@@ -52,7 +53,7 @@ def composed(
         provider,
         default_model=model,
         owns_provider=True,
-        governed=digest_of(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
+        governed=digest_settings(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
         tools=registry,
         instructions=instructions,
         database=database,
@@ -63,8 +64,8 @@ def composed(
         agents=[Path(folder) for folder in settings.agents],
         workflows=[Path(folder) for folder in settings.workflows],
         policies=policies,
-        budget=plan_of(settings.budget),
-        scans=scans_inputs(settings.governance),
+        budget=build_plan(settings.budget),
+        scans=settings.governance.scan_inputs,
         audit=settings.audit and database is not None,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,

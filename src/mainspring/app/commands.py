@@ -305,13 +305,13 @@ def chat(
     from mainspring.app.settings import load
     from mainspring.features.runs.run_command import Setup
     from mainspring_tasks.chat_command import Talk, chat
-    from mainspring_tasks.decision_settings import decisions_of
+    from mainspring_tasks.decision_settings import check_constitution, with_options
     from mainspring_tasks.task_commands import data_folder
 
     given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution, "model": model}
     named = {name: str(value) for name, value in given.items() if value is not None}
-    # Whoever waits at a terminal can stop waiting themselves.
-    settings = decisions_of({"model_seconds": 300, **load({}).decisions, **named})
+    settings = with_options(load({}).decisions, named)
+    check_constitution(settings)
     model = model or settings.model
     talk = Talk(user, conversation, message)
     return chat(talk, Setup(model, base_url, api_key, ()), settings, folder or data_folder(), as_json=json)

@@ -14,7 +14,6 @@ from typing import Final, Literal, Self, TypedDict, Unpack
 from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mainspring.app.settings import Remembering
 from mainspring.core.errors import InvalidRequest, RunFailed
 from mainspring.core.events import TextDelta
 from mainspring.core.history import History
@@ -52,6 +51,7 @@ from mainspring.features.governance.tool_policies import ToolStatus, fill_standa
 from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.memory_observer import MemoryObserver, catch_up_memory
+from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.backends import provider_for
 from mainspring.features.skills.activation import ActiveSkills
 from mainspring.features.skills.skill_folder import SkillFolders
@@ -462,9 +462,9 @@ def _skills_of(run: Run) -> Iterable[str]:
     return [name for charter in run.spec.charters for name in charter.skills]
 
 
-def memory_for(database: str | Path | None, asked: Remembering | None = None) -> Memory:
+def memory_for(database: str | Path | None, asked: MemorySettings | None = None) -> Memory:
     """A memory beside the runs of a database, or in this process; it keeps no secrets. Raises `InvalidRequest`."""
-    asked = asked or Remembering()
+    asked = asked or MemorySettings()
     embedder: Embedder | None = None
     if asked.embedding_model is not None:
         if asked.embedding_url is None:

@@ -23,7 +23,7 @@ from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted, say
-from mainspring_tasks.decision_settings import decisions_of
+from mainspring_tasks.decision_settings import check_constitution
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
@@ -128,7 +128,7 @@ def serve(settings: Settings) -> int:
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
-    decisions = decisions_of(settings.decisions)
+    check_constitution(settings.decisions)
     choice = chosen(settings)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
@@ -138,7 +138,7 @@ def serve(settings: Settings) -> int:
             dialect,
             keys=Keys(engine.store, configured=settings.api_key),
             is_local=is_loopback(settings.host),
-            decisions=decisions,
+            decisions=settings.decisions,
         ),
         host=settings.host,
         port=settings.port,

@@ -8,44 +8,24 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import field
 from msgspec.structs import FieldInfo, fields
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.governance.settings import GovernanceSettings
+from mainspring.features.mcp.settings import McpServerSettings
+from mainspring.features.memory.settings import MemorySettings
+from mainspring.features.models.settings import ModelSettings
+from mainspring.features.traces.settings import OtelSettings
+from mainspring_tasks.decision_settings import DecisionSettings
 
 FILE = "mainspring.toml"
 
 
-class Otel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an OpenTelemetry collector is sent."""
-
-    endpoint: str | None = None
-    """Its address for OTLP over HTTP, such as `http://127.0.0.1:4318`; or `OTEL_EXPORTER_OTLP_ENDPOINT`; or nothing is sent."""
-    content: bool = False
-    """Send what was said as well: prompts, answers, arguments and results of calls."""
-
-
-class Remembering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is remembered of runs, and how it is found again."""
-
-    enabled: bool = False
-    """Whether what runs say and do is remembered."""
-    keep_days: float = 90.0
-    """How long an observation is kept."""
-    keep_observations: int = 1_000_000
-    """How many of each tenant's are kept at most; the oldest go first."""
-    embedding_model: str | None = None
-    """A model that makes embeddings: recall goes by meaning, too. Needs `pip install 'mainspring[vectors]'`."""
-    embedding_url: str | None = None
-    """The OpenAI-compatible backend that has it, up to `/v1`."""
-    embedding_key: str | None = None
-    """The backend's key."""
-
-
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(ModelSettings, frozen=True, kw_only=True):
     """What a server needs to know. In the environment a field is `MAINSPRING_` and its name in capitals."""
 
     host: str = "127.0.0.1"
@@ -54,21 +34,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The port to listen at; 0 picks a free one."""
     database: str = "mainspring.db"
     """The file that keeps everything."""
-    model: str | None = None
-    """The model for requests that name none: `PROVIDER/MODEL`, an alias, `local`, or `scripted:FILE`."""
-    base_url: str | None = None
-    """An OpenAI-compatible backend that serves every model name."""
-    backend_key: str | None = None
-    """The backend's key."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
-    providers: dict[str, dict[str, Any]] = {}
-    """Backends by name, each a table `[providers.NAME]`; `mainspring/backends.py` lists what it may hold."""
-    aliases: dict[str, str | tuple[str, ...]] = {}
-    """Names for models; several models are tried in order until one answers."""
-    mcp: dict[str, dict[str, Any]] = {}
-    """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`. A program
-    runs in the sandbox; `folders`, `reads` and `network` grant it more, and `sandboxed = false` lets it out."""
+    mcp: dict[str, McpServerSettings] = field(default_factory=dict)
+    """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts that MCP servers and web pages named by a request may have although they are private, such as 127.0.0.1."""
     context_tokens: int | None = None
@@ -91,20 +60,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Folders of skills, each a folder with a SKILL.md, that every request may load."""
     agents: tuple[str, ...] = ()
     """Folders of agents, each a file of YAML or JSON; see docs/agents.md."""
-    governance: dict[str, Any] = {}
-    """What calls may do: rules, level, rate, commands, paths, domains; `mainspring/oversight.py` lists what it may hold."""
+    governance: GovernanceSettings = GovernanceSettings()
+    """What calls may do: a table `[governance]`."""
     workflows: tuple[str, ...] = ()
     """Folders of workflows, each a file of YAML or JSON; see docs/workflows.md."""
-    budget: dict[str, Any] = {}
-    """How far runs may go on their own, and how much they may use: `level`, `per`, `limits` and more; see docs/governance.md."""
+    budget: BudgetSettings = BudgetSettings()
+    """How far runs may go on their own, and how much they may use: a table `[budget]`."""
     tool_definitions: str | None = None
     """A folder of YAML files that say more about tools: their status (active, deprecated, blocked), effects, timeout."""
-    otel: Otel = Otel()
-    """Where to send spans and metrics: a table `[otel]`. The standard variables `OTEL_*` do, too."""
-    memory: Remembering = Remembering()
-    """Whether and how runs are remembered: a table `[memory]`; see docs/memory.md."""
-    decisions: dict[str, Any] = {}
-    """The task agent behind /v1/chat: `constitution`, `tasks`, `log` and more; see docs/decisions.md."""
+    otel: OtelSettings = OtelSettings()
+    """Where to send spans and metrics: a table `[otel]`."""
+    memory: MemorySettings = MemorySettings()
+    """Whether and how runs are remembered: a table `[memory]`."""
+    decisions: DecisionSettings = DecisionSettings()
+    """The task agent behind /v1/chat: a table `[decisions]`."""
     drain_seconds: float = 10.0
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False
@@ -157,25 +126,25 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, object]:
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
     values: dict[str, object] = {}
-    for field in fields(Settings):
-        text = environment.get(f"MAINSPRING_{field.name.upper()}")
+    for each in fields(Settings):
+        text = environment.get(f"MAINSPRING_{each.name.upper()}")
         if text is not None:
-            values[field.name] = _parsed(field, text, problems)
+            values[each.name] = _parsed(each, text, problems)
     return values
 
 
-def _parsed(field: FieldInfo, text: str, problems: list[str]) -> object:
-    if field.type == tuple[str, ...]:
+def _parsed(setting: FieldInfo, text: str, problems: list[str]) -> object:
+    if setting.type == tuple[str, ...]:
         return tuple(text.split())
     try:
-        return msgspec.convert(text, field.type, strict=False)
+        return msgspec.convert(text, setting.type, strict=False)
     except msgspec.ValidationError as error:
-        problems.append(f"MAINSPRING_{field.name.upper()}: {error}")
-        return field.default
+        problems.append(f"MAINSPRING_{setting.name.upper()}: {error}")
+        return setting.default
 
 
 def _is_known(name: str, where: str, problems: list[str]) -> bool:
-    known = [field.name for field in fields(Settings)]
+    known = [each.name for each in fields(Settings)]
     if name in known:
         return True
     close = get_close_matches(name, known, 1)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from msgspec import ValidationError, convert
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, Usage
@@ -12,7 +13,7 @@ from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, All
 from mainspring.features.budgets.budget_scope import objections, rule_for
 from mainspring.features.budgets.call_effects import context_of
 from mainspring.features.budgets.enforcement import Ceilings, ceilings
-from mainspring.features.governance.governance_settings import plan_of
+from mainspring.features.budgets.settings import BudgetSettings
 
 
 @pytest.mark.requirement("C28")
@@ -52,8 +53,8 @@ def test_a_budget_is_the_same_after_json() -> None:
     ],
 )
 def test_a_wrong_field_of_the_settings_is_named(table: Json, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
-        plan_of(table)
+    with pytest.raises(ValidationError, match=told):
+        convert(table, BudgetSettings)
 
 
 @pytest.mark.parametrize("start", TRANSITIONS)

@@ -9,24 +9,28 @@ and never widen. A run that a person's approval continues goes on under what the
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
+from mainspring.features.budgets.budget import LEVELS, AllowedCommand, AutonomyBudget, Share
 from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, narrowed, spent_by
 from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
 from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
 from mainspring.features.budgets.preflight import cleared, preflight
+from mainspring.features.budgets.settings import BudgetCommand, BudgetSettings, TenantBudget
 from mainspring.ports import OrderContext, OrderStep, Store
 
 LEVEL: Final = "mainspring_autonomy_level"
+SHARE: Final = 0.2
+
+S = TypeVar("S", bound=Struct)
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,12 +41,62 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
 
     budget: AutonomyBudget
     per: Literal["run", "key", "tenant"] = "run"
-    share: Share = 0.2
+    share: Share = SHARE
     tenants: dict[str, AutonomyBudget] = {}
 
     def budget_for(self, spec: RunSpec) -> AutonomyBudget:
         budget, key = self.tenants.get(spec.tenant, self.budget), spec.caller.subject
         return replace(budget, budget_id=f"{budget.budget_id}.{key}") if self.per == "key" and key else budget
+
+
+def build_plan(settings: BudgetSettings) -> Plan | None:
+    """The plan that the settings describe; None by default.
+
+    `limits`, `files` and `network` change those of the level's preset, other fields replace the preset's. A tenant's budget is
+    the common one but for what the tenant's own table says.
+    """
+    if settings == BudgetSettings():
+        return None
+    tenants = {name: _make_budget(_merge(settings, own)) for name, own in (settings.tenants or {}).items()}
+    share = SHARE if settings.share is None else settings.share
+    return Plan(_make_budget(settings), settings.per or "run", share, tenants)
+
+
+def _make_budget(table: TenantBudget) -> AutonomyBudget:
+    preset = replace(LEVELS[3 if table.level is None else table.level], budget_id="default")
+    changes = {name: value for name, value in _given(table).items() if name in AutonomyBudget.__struct_fields__}
+    for name in ("limits", "files", "network"):
+        if name in changes:
+            given = {key: None if value == "unlimited" else value for key, value in _given(changes[name]).items()}
+            changes[name] = replace(getattr(preset, name), **given)
+    if table.allowed_commands is not None:
+        changes["allowed_commands"] = tuple([_make_command(command) for command in table.allowed_commands])
+    return replace(preset, **changes)
+
+
+def _make_command(command: str | BudgetCommand) -> AllowedCommand:
+    if isinstance(command, str):
+        return AllowedCommand(command)
+    most = None if command.max_calls == "unlimited" else command.max_calls
+    return AllowedCommand(command.command, command.args_pattern, most)
+
+
+def _merge(table: S, own: Struct) -> S:
+    """The table but for what `own` says; tables in it are merged alike."""
+    changes: Json = {}
+    for name, value in _given(own).items():
+        match getattr(table, name), value:
+            case Struct() as inner, Struct():
+                changes[name] = _merge(inner, value)
+            case dict() as inner, dict():
+                changes[name] = {**inner, **value}
+            case _:
+                changes[name] = value
+    return replace(table, **changes)
+
+
+def _given(table: Struct) -> Json:
+    return {name: value for name, value in asdict(table).items() if value is not None}
 
 
 class Before(Struct, frozen=True):

@@ -18,8 +18,8 @@ from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.agents.charter import Chartered
-from mainspring.features.budgets.plan import Admission
-from mainspring.features.governance.governance_settings import build_policies, doubts, plan_of
+from mainspring.features.budgets.plan import Admission, build_plan
+from mainspring.features.governance.governance_settings import build_policies, doubts
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.storage.memory_runs import MemoryStore
@@ -99,7 +99,7 @@ class Trial:
         """What in the settings may be a slip."""
         settings = self._settings
         tools = () if settings.mcp or settings.agents else self._registry.definitions
-        return doubts(settings.governance, plan_of(settings.budget), tools, settings.model or "")
+        return doubts(settings.governance, build_plan(settings.budget), tools, settings.model or "")
 
     def policies(self) -> tuple[CallPolicy, ...]:
         """All that are in force, in their order."""
@@ -114,7 +114,7 @@ class Trial:
         return Finding(case, await gate.judge(call, run))
 
     def _admission(self) -> Admission:
-        return Admission(MemoryStore(), plan_of(self._settings.budget), root=self._root)
+        return Admission(MemoryStore(), build_plan(self._settings.budget), root=self._root)
 
     def _policies(self, admission: Admission) -> tuple[CallPolicy, ...]:
         guard = AddressGuard(self._settings.allow_hosts)

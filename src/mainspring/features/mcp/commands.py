@@ -51,7 +51,7 @@ def add(
     from mainspring.app.settings import load
     from mainspring.cli.plain import say
     from mainspring.core.errors import InvalidRequest
-    from mainspring.tools.mcp.server_specs import servers_of
+    from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
@@ -68,7 +68,7 @@ def add(
     table |= {"sandboxed": False} if no_sandbox else {}
     if not command and not url:
         raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
-    servers_of({label: table})
+    make_server_specs({label: msgspec.convert(table, McpServerSettings)})
     known = load({}, file=config).mcp if config.exists() else {}
     if label in known:
         raise InvalidRequest(f"{config} has a server `{label}` already; remove its table, or choose another label")
@@ -106,9 +106,9 @@ def try_out(
 
 def _servers(config: Path) -> "tuple[ServerSpec, ...]":
     from mainspring.app.settings import load
-    from mainspring.tools.mcp.server_specs import servers_of
+    from mainspring.features.mcp.settings import make_server_specs
 
-    return servers_of(load({}, file=config if config != Path("mainspring.toml") else None).mcp)
+    return make_server_specs(load({}, file=config if config != Path("mainspring.toml") else None).mcp)
 
 
 def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:

@@ -9,51 +9,28 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 from anyio import create_task_group, fail_after
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest, ProviderError
 from mainspring.core.items import Json
+from mainspring.features.models.settings import Kind, ModelSettings, ProviderSettings
 from mainspring.ports import ModelInfo, Provider
-from mainspring.providers.compose import Count, Options, compose
+from mainspring.providers.compose import Options, compose
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted
 
 if TYPE_CHECKING:
     from mainspring.providers.http_client import Tape
 
-Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted"]
 Progress = Callable[[str], None]
 
 PROBE_SECONDS = 0.5
 _NOT_FOR_TALK = re.compile(r"embed|rerank|whisper|tts|moderation|\bbge\b|\bclip\b", re.IGNORECASE)
 OPENAI = "https://api.openai.com/v1"
-
-
-class Backend(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A backend as `[providers.NAME]` describes it. Only what differs from the kind's own defaults needs to be said."""
-
-    kind: Kind = "chat"
-    """The wire format it speaks; `local` runs a model on this machine, `scripted` plays a file."""
-    base_url: str | None = None
-    """Its address; for `chat` and `responses` usually ending in `/v1`."""
-    key: str | None = None
-    """Its key. Better leave it in the environment and name the variable in `key_env`."""
-    key_env: str | None = None
-    """The environment variable that holds its key."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Further headers to send."""
-    timeout: float = 600.0
-    """How many seconds it may stay silent."""
-    model: str | None = None
-    """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
-    attempts: Count = 3
-    failures: Count | None = 10
 
 
 class Known(Struct, frozen=True):
@@ -91,33 +68,21 @@ SERVERS: dict[str, Server] = {
 class Found(Struct, frozen=True):
     """A backend, and where it was found, in words."""
 
-    backend: Backend
+    backend: ProviderSettings
     origin: str
 
 
-def configured(tables: Mapping[str, object]) -> dict[str, Found]:
-    """The backends of the settings. Raises `InvalidRequest` with everything that is wrong in them."""
-    found: dict[str, Found] = {}
-    problems: list[str] = []
-    for name, table in tables.items():
-        try:
-            backend = msgspec.convert(table, Backend)
-        except msgspec.ValidationError as error:
-            problems.append(f"providers.{name}: {str(error).replace('`$.', '`')}")
-            continue
-        if isinstance(table, dict) and "kind" not in table and name in VENDORS:
-            backend = replace(backend, kind=VENDORS[name].kind)
-        found[name] = Found(_complete(name, backend), "configured")
-    if problems:
-        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
-    return found
+def configured(providers: Mapping[str, ProviderSettings]) -> dict[str, Found]:
+    """The backends of the settings, with what is known of vendors."""
+    return {name: Found(_complete(name, backend), "configured") for name, backend in providers.items()}
 
 
-def _complete(name: str, backend: Backend) -> Backend:
+def _complete(name: str, backend: ProviderSettings) -> ProviderSettings:
     known = VENDORS.get(name)
-    if known is None or known.kind != backend.kind:
-        return backend
-    return replace(backend, base_url=backend.base_url or known.base_url, model=backend.model or known.model)
+    kind = backend.kind or ("chat" if known is None else known.kind)
+    if known is None or known.kind != kind:
+        return replace(backend, kind=kind)
+    return replace(backend, kind=kind, base_url=backend.base_url or known.base_url, model=backend.model or known.model)
 
 
 def in_environment(environment: Mapping[str, str]) -> dict[str, Found]:
@@ -127,10 +92,10 @@ def in_environment(environment: Mapping[str, str]) -> dict[str, Found]:
         variable = next((key for key in known.keys if environment.get(key)), None)
         base_url = environment.get("OPENAI_BASE_URL") if name == "openai" else None
         if base_url and base_url.rstrip("/") != OPENAI:
-            backend = Backend(kind="chat", base_url=base_url, key_env=variable)
+            backend = ProviderSettings(kind="chat", base_url=base_url, key_env=variable)
             found[name] = Found(backend, "OPENAI_BASE_URL is set")
         elif variable is not None:
-            backend = Backend(kind=known.kind, base_url=known.base_url, key_env=variable, model=known.model)
+            backend = ProviderSettings(kind=known.kind, base_url=known.base_url, key_env=variable, model=known.model)
             found[name] = Found(backend, f"{variable} is set")
     return found
 
@@ -141,7 +106,7 @@ async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, 
 
     async def look(name: str, server: Server) -> None:
         base_url = _address(name, server, environment)
-        provider = made(name, Backend(kind=server.kind, base_url=base_url, attempts=1, failures=None), environment)
+        provider = made(name, ProviderSettings(kind=server.kind, base_url=base_url, attempts=1, failures=None), environment)
         try:
             with fail_after(PROBE_SECONDS):
                 models = await provider.models()
@@ -150,7 +115,7 @@ async def on_this_machine(environment: Mapping[str, str], servers: Mapping[str, 
         finally:
             await provider.close()
         if (model := _chatty(models)) and (server.owner is None or models[0].owned_by == server.owner):
-            backend = Backend(kind=server.kind, base_url=base_url, model=model)
+            backend = ProviderSettings(kind=server.kind, base_url=base_url, model=model)
             found[name] = Found(backend, f"it answers at {base_url}")
 
     async with create_task_group() as tasks:
@@ -177,7 +142,7 @@ def of_our_own() -> dict[str, Found]:
     """The model that runs in a process of ours, if its runtime is installed."""
     from mainspring.providers.local.provider import is_available
 
-    return {"local": Found(Backend(kind="local", model="smollm2"), "it runs on this machine")} if is_available() else {}
+    return {"local": Found(ProviderSettings(kind="local", model="smollm2"), "it runs on this machine")} if is_available() else {}
 
 
 async def found(environment: Mapping[str, str] = os.environ) -> dict[str, Found]:
@@ -195,7 +160,7 @@ async def found(environment: Mapping[str, str] = os.environ) -> dict[str, Found]
 
 def made(
     name: str,
-    backend: Backend,
+    backend: ProviderSettings,
     environment: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
     tape: "Tape | None" = None,
@@ -218,7 +183,7 @@ def made(
     return compose(_adapter(name, backend, key or _usual_key(backend, environment), tape), _options(backend))
 
 
-def _usual_key(backend: Backend, environment: Mapping[str, str]) -> str | None:
+def _usual_key(backend: ProviderSettings, environment: Mapping[str, str]) -> str | None:
     """The vendor's key from its usual variable, for the vendor's own address and no other."""
     for known in VENDORS.values():
         if known.kind == backend.kind and backend.base_url == known.base_url:
@@ -226,7 +191,7 @@ def _usual_key(backend: Backend, environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def _adapter(name: str, backend: Backend, key: str | None, tape: "Tape | None") -> Provider:
+def _adapter(name: str, backend: ProviderSettings, key: str | None, tape: "Tape | None") -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
     if tape is not None:
         options["new_id"] = tape.new_id
@@ -256,7 +221,7 @@ def _adapter(name: str, backend: Backend, key: str | None, tape: "Tape | None") 
             return Chat(**address, **options)
 
 
-def _options(backend: Backend) -> Options:
+def _options(backend: ProviderSettings) -> Options:
     return Options(**{field: getattr(backend, field) for field in Options.__struct_fields__})
 
 
@@ -280,7 +245,7 @@ def default_model(backends: Mapping[str, Found]) -> str | None:
     return next((f"{name}/{model}" for name, entry in backends.items() if (model := _own_model(entry.backend))), None)
 
 
-def _own_model(backend: Backend) -> str | None:
+def _own_model(backend: ProviderSettings) -> str | None:
     return backend.model or ("smollm2" if backend.kind == "local" else None)
 
 
@@ -312,11 +277,13 @@ def discovered(
     return Answering(provider_of(known, aliases=aliases, default=first, progress=progress), model, told)
 
 
-def configured_answering(settings: Settings, *, progress: Progress | None = None) -> Answering:
+def configured_answering(settings: ModelSettings, *, progress: Progress | None = None) -> Answering:
     """What answers when the settings name providers. Raises `InvalidRequest`."""
     known = configured(settings.providers)
     if settings.base_url is not None:
-        known["default"] = Found(Backend(base_url=settings.base_url, key=settings.backend_key), "configured")
+        known["default"] = Found(
+            ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key), "configured"
+        )
     # A name that no provider has is refused: guessing would send what was meant for one to another.
     default = "default" if "default" in known else None
     provider = provider_of(known, aliases=settings.aliases, default=default, progress=progress)
@@ -341,13 +308,13 @@ def provider_for(
     kind, _, rest = model.partition(":")
     vendor = model.partition("/")[0]
     if kind == "scripted":
-        return made(kind, Backend(kind="scripted", model=rest), tape=tape)
+        return made(kind, ProviderSettings(kind="scripted", model=rest), tape=tape)
     if base_url is not None:
         key = api_key or environment.get("OPENAI_API_KEY")
-        return made("openai", Backend(kind="chat", base_url=base_url, key=key), environment, tape=tape)
+        return made("openai", ProviderSettings(kind="chat", base_url=base_url, key=key), environment, tape=tape)
     if kind == "local" or vendor == "local":
         weights = rest if kind == "local" else model.removeprefix("local/")
-        backend = Backend(kind="local", model=weights or "smollm2")
+        backend = ProviderSettings(kind="local", model=weights or "smollm2")
         return provider_of({"local": Found(backend, "named")}, default="local", progress=progress, tape=tape)
     known = _named(model, api_key, environment)
     if not known:
@@ -365,14 +332,14 @@ def _named(model: str, api_key: str | None, environment: Mapping[str, str]) -> d
     vendor, slash, _ = model.partition("/")
     if slash and vendor in SERVERS:
         address = _address(vendor, SERVERS[vendor], environment)
-        return {vendor: Found(Backend(kind=SERVERS[vendor].kind, base_url=address, key=api_key), "named")}
+        return {vendor: Found(ProviderSettings(kind=SERVERS[vendor].kind, base_url=address, key=api_key), "named")}
     known = in_environment(environment)
     if slash and vendor in VENDORS:
         known = {vendor: known[vendor]} if vendor in known else {}
     if api_key is None:
         return known
     asked = vendor if slash and vendor in VENDORS else _likely(model, VENDORS)
-    found = known.get(asked) or Found(_complete(asked, Backend(kind=VENDORS[asked].kind)), "named")
+    found = known.get(asked) or Found(_complete(asked, ProviderSettings(kind=VENDORS[asked].kind)), "named")
     return {asked: Found(replace(found.backend, key=api_key, key_env=None), "named")}
 
 

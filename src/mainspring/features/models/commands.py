@@ -14,6 +14,7 @@ from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.features.models import backends
 from mainspring.features.models.backends import Found
 from mainspring.features.models.probes import Finding, Verdict, examine
+from mainspring.features.models.settings import ProviderSettings
 from mainspring.ports import Provider
 from mainspring.tools.builtin.builtins import BuiltinTools
 
@@ -40,7 +41,7 @@ async def known(model: str | None, base_url: str | None, api_key: str | None, co
     if settings.providers:
         return backends.configured(settings.providers)
     if settings.base_url is not None:
-        backend = backends.Backend(base_url=settings.base_url, key=settings.backend_key, model=settings.model)
+        backend = ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key, model=settings.model)
         return {"default": Found(backend, "named")}
     return await backends.found()
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mainspring.app.build import composed
 from mainspring.app.engine import Engine
-from mainspring.app.settings import Remembering, Settings, load
+from mainspring.app.settings import Settings, load
 from mainspring.cli.follow import View, follow, launch
 from mainspring.cli.json_lines import Lines
 from mainspring.cli.open_database import found, how_to_list, reader
@@ -21,6 +21,7 @@ from mainspring.core.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.core.items import ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL, PresetName, ToolChoice
+from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models import backends
 from mainspring.ports import Provider
 
@@ -64,7 +65,7 @@ class Setup(Struct, frozen=True):
             skills=self.skills,
             workflows=(),
             mcp={},
-            memory=Remembering(),
+            memory=MemorySettings(),
         )
         return found if found.working_dir is not None else replace(found, working_dir=str(Path.cwd()))
 

@@ -173,25 +173,6 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"MCP server `{self.label}`: header `{name}` cannot be sent")
 
 
-def servers_of(tables: Mapping[str, Mapping[str, object]]) -> tuple[ServerSpec, ...]:
-    """The operator's servers, as the settings describe them. Raises `InvalidRequest` with everything that is wrong in them.
-
-    Who configures a server trusts it: its calls need no approval unless the table says so.
-    """
-    servers: list[ServerSpec] = []
-    problems: list[str] = []
-    for label, table in tables.items():
-        transport = "stdio" if "command" in table else "http"
-        try:
-            fields = {"transport": transport, "require_approval": "never", **table, "label": label, "trusted": True}
-            servers.append(msgspec.convert(fields, ServerSpec))
-        except (msgspec.ValidationError, TypeError) as error:
-            problems.append(f"mcp.{label}: {str(error).replace('`$.', '`')}")
-    if problems:
-        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
-    return tuple(servers)
-
-
 def from_request(tool: Json) -> ServerSpec:
     """The server that a `type: "mcp"` tool of a request describes. Raises `InvalidRequest`, naming the field at fault.
 

@@ -1,0 +1,48 @@
+"""Which models can be asked: the settings `model`, `base_url`, `backend_key`, `aliases` and the tables `[providers.NAME]`."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from mainspring.providers.compose import Count, Options
+
+Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted"]
+
+
+class ProviderSettings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A backend. Only what differs from the defaults of its kind needs to be set. See docs/models.md."""
+
+    kind: Kind | None = None
+    """The wire format it speaks; `local` runs a model on this machine, `scripted` plays a file. Default: the vendor's own for
+    `openai`, `anthropic` and `gemini`, else `chat`."""
+    base_url: str | None = None
+    """Its address; for `chat` and `responses` usually ending in `/v1`."""
+    key: str | None = None
+    """Its key. Better leave it in the environment and name the variable in `key_env`."""
+    key_env: str | None = None
+    """The environment variable that holds its key."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers to send."""
+    timeout: float = 600.0
+    """How many seconds it may stay silent."""
+    model: str | None = None
+    """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
+    attempts: Count = 3
+    """How often a turn is tried, the first time included, if the backend fails before it has said anything."""
+    failures: Count | None = 10
+    """After how many failures in a row the backend is left alone for a while."""
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True):
+    """Which models can be asked."""
+
+    model: str | None = None
+    """The model for requests that name none: `PROVIDER/MODEL`, an alias, `local`, or `scripted:FILE`."""
+    base_url: str | None = None
+    """An OpenAI-compatible backend that serves every model name."""
+    backend_key: str | None = None
+    """The backend's key."""
+    providers: dict[str, ProviderSettings] = {}
+    """Backends by name, each a table `[providers.NAME]`."""
+    aliases: dict[str, str | tuple[str, ...]] = {}
+    """Names for models; several models are tried in order until one answers."""
