@@ -21,8 +21,10 @@ from mainspring.core.spec import Caller as SpecCaller
 from mainspring.engine.approvals import APPROVE
 from mainspring.http.auth import EXECUTE, Caller, caller_of
 from mainspring.http.bodies import parse_body, read_json_body
+from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.replies import Replies
+from mainspring.http.run_replies import IDEMPOTENCY_HEADER
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
 
 if TYPE_CHECKING:
@@ -88,6 +90,14 @@ class ChatRoutes:
         self._wanted, self._ready = Event(), Event()
         self._opened: Opened | None = None
         self._failure = "the server is stopping"
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/chat", self.chat, "decisions", Reply, Say, headers=IDEMPOTENCY_HEADER, errors=(404, 409, 503)),
+            Endpoint(
+                "POST", "/v1/decisions", self.decide, "decisions", Decision, Decide, headers=IDEMPOTENCY_HEADER, errors=(409, 503)
+            ),
+        )
 
     async def own(self) -> None:
         """Opens the agent once it is wanted, or tries to again, and closes it when this is cancelled."""

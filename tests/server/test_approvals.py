@@ -23,7 +23,8 @@ from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
 from mainspring.engine.approvals import GIVEN, Given
 from mainspring.features.approvals.pending import continuing_id
-from mainspring.http.auth import Area, Keys
+from mainspring.http.auth import Keys
+from mainspring.http.endpoints import KeyScope
 from mainspring.ports import Document
 
 ASKING = Path(__file__).with_name("asking.py")
@@ -70,7 +71,7 @@ class House:
     def client(self, key: str = "") -> Client:
         return Client(self._session, self._url, key)
 
-    async def key(self, tenant: str = "", *scopes: Area) -> Client:
+    async def key(self, tenant: str = "", *scopes: KeyScope) -> Client:
         return self.client(await Keys(self.engine.store).create(tenant=tenant, scopes=scopes or ("*",)))
 
     @property

@@ -12,6 +12,8 @@ import openai
 import pytest
 from msgspec.structs import replace
 from openai import AsyncOpenAI
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from tests.server.hosting import hosted
 
@@ -19,7 +21,8 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json
-from mainspring.http.auth import MEMORY, REMEMBERED, Area, Caller, Guard, Key, Keys, area_of, is_loopback
+from mainspring.http.auth import MEMORY, REMEMBERED, AuthMiddleware, Caller, Key, Keys, is_loopback
+from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Public, ScopeTable
 from mainspring.http.faults import Fault
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
@@ -190,23 +193,41 @@ def test_only_loopback_addresses_are_local(host: str, is_safe: bool) -> None:
     assert is_loopback(host) is is_safe
 
 
-@pytest.mark.parametrize(
-    ("path", "area"),
+async def answer(request: Request) -> Response:
+    return Response()
+
+
+TABLE = ScopeTable(
     [
-        ("/v1/responses", "responses"),
-        ("/v1/responses/resp_1/cancel", "responses"),
-        ("/v1/conversations/conv_1/items", "conversations"),
-        ("/v1/models", "models"),
-        ("/v1/keys", "admin"),
-        ("/v1/", "admin"),
-        ("/metrics", "metrics"),
-        ("/v1/budgets", "budgets"),
-        ("/v1/budgets/default", "budgets"),
-        ("/", "admin"),
+        Endpoint("GET", "/healthz", answer, PUBLIC),
+        Endpoint("POST", "/v1/things", answer, "responses"),
+        Endpoint("GET", "/v1/things/all", answer, "traces"),
+        Endpoint("GET", "/v1/things/{id}", answer, "models"),
+        Endpoint("DELETE", "/v1/things/{id}", answer, "admin"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("GET", "/healthz", PUBLIC),
+        ("PUT", "/healthz", PUBLIC),
+        ("GET", "/healthz/x", "admin"),
+        ("POST", "/v1/things", "responses"),
+        ("GET", "/v1/things/all", "traces"),
+        ("HEAD", "/v1/things/1", "models"),
+        ("DELETE", "/v1/things/1", "admin"),
+        ("DELETE", "/v1/things/all", "admin"),
+        ("POST", "/v1/things/1", "models"),
+        ("GET", "/v1/things/1/2", "responses"),
+        ("GET", "/v1/things/", "responses"),
+        ("GET", "/v1/", "admin"),
+        ("GET", "/", "admin"),
     ],
 )
-def test_every_path_has_its_scope(path: str, area: Area) -> None:
-    assert area_of(path) == area
+def test_a_request_needs_the_scope_of_its_endpoint_or_of_its_neighbours(method: str, path: str, scope: KeyScope | Public) -> None:
+    assert TABLE.find_scope(method, path) == scope
 
 
 async def test_a_local_server_needs_no_key_until_there_is_one(tmp_path: Path) -> None:
@@ -249,7 +270,7 @@ async def test_behind_a_prefix_the_door_is_closed_too() -> None:
     async def send(message: Message) -> None:
         told.append(message)
 
-    guard = Guard(door, Keys(MemoryStore()), is_local=False)
+    guard = AuthMiddleware(door, Keys(MemoryStore()), TABLE, is_local=False)
     for path, prefix in (("/api/v1/models", "/api"), ("/v1/models", ""), ("/v1/models", "/api"), ("/healthz/x", ""), ("/", "")):
         await guard({"type": "http", "path": path, "root_path": prefix, "headers": []}, receive, send)
     assert [message["status"] for message in told if message["type"] == "http.response.start"] == [401] * 5

@@ -1,10 +1,18 @@
 """The server describes itself, and the description is true."""
 
+from inspect import getdoc
 from pathlib import Path
 
 import aiohttp
+from inline_snapshot import snapshot
+from starlette.routing import Route, WebSocketRoute
 from tests.server.linter import Json
 from tests.server.process import serving
+
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.http.endpoints import WEBSOCKET, ScopeTable
+from mainspring.providers.scripted import Scripted
 
 
 async def test_the_document_lists_every_route_and_its_references_resolve(tmp_path: Path) -> None:
@@ -35,6 +43,36 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
         "/v1/conversations/{conversation_id}/items/{item_id}",
     }
     assert {"id", "output", "usage", "error"} <= set(told["components"]["schemas"]["Response"]["required"])
+
+
+def test_every_route_needs_a_scope_and_has_a_summary() -> None:
+    app = server(Engine(Scripted()))
+    table = next(each.kwargs["scopes"] for each in app.user_middleware if "scopes" in each.kwargs)
+    assert isinstance(table, ScopeTable)
+    routes = [route for route in app.routes if isinstance(route, Route | WebSocketRoute)]
+    assert len(routes) == len(app.routes)
+    assert [route.path for route in routes if not getdoc(route.endpoint)] == []
+    scopes: dict[str, set[str]] = {}
+    for route in routes:
+        for method in (route.methods or ()) if isinstance(route, Route) else (WEBSOCKET,):
+            scopes.setdefault(table.find_scope(method, route.path), set()).add("/".join(route.path.split("/")[:3]))
+    assert scopes == snapshot(
+        {
+            "responses": {"/v1/containers", "/v1/responses"},
+            "conversations": {"/v1/conversations"},
+            "agents:invoke": {"/v1/agents"},
+            "approvals": {"/v1/approvals"},
+            "decisions": {"/v1/chat", "/v1/decisions"},
+            "budgets": {"/v1/budgets"},
+            "traces": {"/v1/traces"},
+            "memory": {"/v1/memory"},
+            "workflows:run": {"/v1/workflows"},
+            "models": {"/v1/models"},
+            "metrics": {"/metrics"},
+            "public": {"/health", "/healthz", "/readyz"},
+            "admin": {"/openapi.json"},
+        }
+    )
 
 
 def _answer(operation: Json) -> Json:

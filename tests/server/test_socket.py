@@ -22,7 +22,7 @@ from mainspring.app.server import server
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.features.responses.websocket import MOST_WAITING, Sockets
-from mainspring.http.auth import Guard, Keys
+from mainspring.http.auth import Keys
 from mainspring.http.wire import Dialect
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, turn
 
@@ -421,7 +421,7 @@ UPGRADE = {
 async def test_keys_are_asked_for_at_the_handshake_and_runs_belong_to_their_tenant() -> None:
     engine = Engine(Model())
     keys = Keys(engine.store)
-    async with hosted(Guard(server(engine), keys, is_local=False)) as url:
+    async with hosted(server(engine, keys=keys, is_local=False)) as url:
         async with aiohttp.ClientSession(headers={"authorization": "Bearer wrong"}) as session:
             async with session.get(f"{url}/responses", headers=UPGRADE) as refused:
                 assert refused.status == 401

@@ -1,7 +1,7 @@
 """API keys: who may use the server, for which tenant, and for what.
 
 Theory of operation. A key is `ms_<id>_<secret>`. The id finds its document; of the secret, 256 random bits, only a hash is kept,
-so a key is shown once and cannot be had again. `Guard` stands before every route, WebSockets included, and leaves a
+so a key is shown once and cannot be had again. `AuthMiddleware` stands before every route, WebSockets included, and leaves a
 `Caller` for the handlers. Keys that were shown lately are remembered for `MEMORY` seconds: so much later, at most, a process
 learns that another one has revoked a key. A revoked key stays in the list, lest revoking the last one open the door.
 
@@ -9,19 +9,19 @@ A server that only this machine can reach needs no keys as long as there are non
 server listens to the network, everybody needs one. Browsers on this machine reach it too, on behalf of any web page: without keys
 a page is let in only from this machine, and only by its name, lest a name that was pointed here make a foreign page ours.
 
-A key without a list of scopes is for everything. One with a list is for what that names and nothing else: areas of the API, and
+A key without a list of scopes is for everything. One with a list is for what that names and nothing else: scopes of the API, and
 for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them.
 """
 
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
 from secrets import token_hex
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ from mainspring.core.spec import Caller as spec_caller
 from mainspring.core.spec import RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.features.traces.spans import accepted
+from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
 from mainspring.ports import Document, Store
 
@@ -46,11 +47,7 @@ POLICY_VIOLATION: Final = 1008
 EXECUTE: Final = "tools:execute"
 INVOKE: Final = "agents:invoke"
 
-Area = Literal[
-    "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
-    "workflows:run", "decisions", "admin", "*",
-]  # fmt: skip
-AREAS: Final[tuple[Area, ...]] = get_args(Area)
+KEY_SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 Seconds = Callable[[], float]
 
 _FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
@@ -67,8 +64,8 @@ class Caller(Struct, frozen=True):
     scopes: tuple[str, ...] = ("*",)
     subject: str = ""
 
-    def may(self, area: Area) -> bool:
-        return area in self.scopes or "*" in self.scopes
+    def may(self, scope: KeyScope) -> bool:
+        return scope in self.scopes or "*" in self.scopes
 
     @property
     def tools(self) -> tuple[str, ...] | None:
@@ -188,54 +185,56 @@ class Keys:
         return key
 
 
-class Guard:
-    """Lets a request pass if its key may do what it asks for; to the `open_paths`, any.
+class AuthMiddleware:
+    """Lets a request pass if its key has the scope of the endpoint, or the endpoint is public.
 
     `is_local` says that only this machine can reach us.
     """
 
-    def __init__(
-        self, app: ASGIApp, keys: Keys, *, is_local: bool, open_paths: Collection[str] = ("/health", "/healthz", "/readyz")
-    ) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, scopes: ScopeTable, *, is_local: bool) -> None:
         self._app = app
         self._keys = keys
+        self._scopes = scopes
         self._is_local = is_local
-        self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and _path(scope) not in self._open_paths:
+        if scope["type"] in ("http", "websocket"):
             try:
-                scope[_GUARD] = self
-                scope[_CALLER] = await self.admitted(HTTPConnection(scope))
+                scope[_MIDDLEWARE] = self
+                scope[_CALLER] = await self.authorize(HTTPConnection(scope))
             except (Fault, MainspringError) as fault:
                 await _refuse(fault, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    async def admitted(self, connection: HTTPConnection) -> Caller:
+    async def authorize(self, connection: HTTPConnection) -> Caller:
         """Whoever sends this request. Raises `Fault` if they may not."""
+        needed = self._scopes.find_scope(connection.scope.get("method", WEBSOCKET), _path(connection.scope))
+        if needed == PUBLIC:
+            return Caller()
         if self._is_local and not await self._keys.are_needed():
             _require_local(connection)
             return Caller()
         caller = await self._keys.caller(connection.headers.get("authorization", ""))
-        area = area_of(_path(connection.scope))
-        if not caller.may(area):
+        if not caller.may(needed):
             scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
-            raise Fault(403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope `{area}` is needed here")
+            raise Fault(
+                403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope `{needed}` is needed here"
+            )
         return caller
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """Who sends this request, as the guard has found out."""
+    """Who sends this request, as the middleware has found out."""
     found = connection.scope.get(_CALLER)
     return found if isinstance(found, Caller) else Caller()
 
 
 async def check_again(connection: HTTPConnection) -> None:
     """Raises `Fault` if whoever opened this connection would be let in no more: keys are revoked and expire."""
-    guard = connection.scope.get(_GUARD)
-    if isinstance(guard, Guard):
-        await guard.admitted(connection)
+    middleware = connection.scope.get(_MIDDLEWARE)
+    if isinstance(middleware, AuthMiddleware):
+        await middleware.authorize(connection)
 
 
 def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
@@ -247,38 +246,9 @@ def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
 
 def check_scope(scope: str) -> None:
     """Raises `InvalidRequest` for what is no scope."""
-    if scope not in AREAS and _TOOLS.fullmatch(scope) is None:
-        known = ", ".join([f"`{area}`" for area in (*AREAS, EXECUTE, f"{EXECUTE}:NAME")])
+    if scope not in KEY_SCOPES and _TOOLS.fullmatch(scope) is None:
+        known = ", ".join([f"`{each}`" for each in (*KEY_SCOPES, EXECUTE, f"{EXECUTE}:NAME")])
         raise InvalidRequest(f"there is no scope `{scope}`; known: {known}", param="scope")
-
-
-def area_of(path: str) -> Area:
-    """What a key must be for to ask for this path."""
-    match path.split("/"):
-        case ["", "v1", "responses" | "containers", *_]:
-            return "responses"
-        case ["", "v1", "conversations", *_]:
-            return "conversations"
-        case ["", "v1", "models", *_]:
-            return "models"
-        case ["", "v1", "approvals", *_]:
-            return "approvals"
-        case ["", "v1", "agents", *_]:
-            return INVOKE
-        case ["", "v1", "workflows", *_]:
-            return "workflows:run"
-        case ["", "v1", "budgets", *_]:
-            return "budgets"
-        case ["", "v1", "chat" | "decisions"]:
-            return "decisions"
-        case ["", "v1", "traces", *_]:
-            return "traces"
-        case ["", "v1", "memory", *_]:
-            return "memory"
-        case ["", "metrics"]:
-            return "metrics"
-        case _:
-            return "admin"
 
 
 def is_loopback(host: str) -> bool:
@@ -328,4 +298,4 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode(errors="surrogateescape")).digest()
 
 
-_CALLER, _GUARD = "mainspring.caller", "mainspring.guard"
+_CALLER, _MIDDLEWARE = "mainspring.caller", "mainspring.auth"

@@ -7,10 +7,17 @@ from msgspec import Struct
 from starlette.requests import Request
 
 from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.http.endpoints import Parameter
 
 T = TypeVar("T")
 
 FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
+CURSOR: Final = (
+    Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+    Parameter("order", {"enum": ["asc", "desc"], "default": "desc"}),
+    Parameter("after"),
+)
+"""The query of every list endpoint, as `read_cursor` reads it."""
 
 
 class Page(Struct, frozen=True):

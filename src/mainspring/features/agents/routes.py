@@ -20,12 +20,15 @@ from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered
 from mainspring.features.agents.agent_runtime import failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, told
 from mainspring.features.responses.order import runtime_of
-from mainspring.http.auth import caller_of, ordered_by
+from mainspring.http.auth import INVOKE, caller_of, ordered_by
 from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
+from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
 from mainspring.http.streams import EventStream
 from mainspring.http.wire import without_addresses
+
+_ERRORS = (422, *MODEL_ERRORS)
 
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
@@ -92,6 +95,32 @@ class AgentRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/agents", self.list, INVOKE, Agents, errors=(503,)),
+            Endpoint("GET", "/v1/agents/{name}", self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
+            Endpoint("POST", "/v1/agents/{name}/invoke", self.invoke, INVOKE, InvokedAgent, InvokeAgent, errors=_ERRORS),
+            Endpoint(
+                "POST",
+                "/v1/agents/{name}/invoke-iterative",
+                self.invoke_iterative,
+                INVOKE,
+                InvokedAgentIteratively,
+                InvokeAgentIteratively,
+                errors=_ERRORS,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/agents/{name}/invoke-iterative/stream",
+                self.stream_iterative,
+                INVOKE,
+                InvokedAgentIteratively,
+                InvokeAgentIteratively,
+                errors=_ERRORS,
+                streams=True,
+            ),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """The agents that there are, by name."""

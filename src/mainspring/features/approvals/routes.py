@@ -8,12 +8,14 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
-from mainspring.features.approvals.pending import Answered, Approvals
+from mainspring.features.approvals.pending import Answered, Approval, Approvals
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import Name, parse_body, read_json_body
+from mainspring.http.endpoints import MODEL_ERRORS, Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.queries import make_page, read_choice, read_cursor
+from mainspring.http.queries import CURSOR, Page, make_page, read_choice, read_cursor
 from mainspring.http.run_replies import choose_dialect, raise_failure, wait_for_end
 from mainspring.http.wire import Dialect, shown
 
@@ -36,6 +38,24 @@ class ApprovalRoutes:
     def __init__(self, engine: Engine, dialect: Dialect) -> None:
         self._approvals = Approvals(engine.core, {spec.label for spec in engine.mcp.servers})
         self._dialect = dialect
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                "GET", "/v1/approvals", self.list, "approvals", Page, query=(*CURSOR, Parameter("state", {"enum": list(_STATES)}))
+            ),
+            Endpoint("GET", "/v1/approvals/{approval_id}", self.retrieve, "approvals", Approval),
+            Endpoint(
+                "POST",
+                "/v1/approvals/{approval_id}",
+                self.answer,
+                "approvals",
+                Response,
+                AnswerApproval,
+                errors=(409, 410, *MODEL_ERRORS),
+                accepted=Approval,
+            ),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """What waits for a person, or has waited, newest first."""

@@ -4,10 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.app.engine import Engine
-from mainspring.features.budgets.statement import statement
+from mainspring.features.budgets.statement import Statement, statement
 from mainspring.http.auth import caller_of
+from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
-from mainspring.http.queries import make_page
+from mainspring.http.queries import Page, make_page
 
 
 class BudgetRoutes:
@@ -15,6 +16,12 @@ class BudgetRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._ledger = engine.admission.ledger
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/budgets", self.list, "budgets", Page),
+            Endpoint("GET", "/v1/budgets/{budget_id}", self.retrieve, "budgets", Statement),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """The budgets of the tenant, oldest first."""

@@ -22,8 +22,9 @@ from mainspring.core.items import Json
 from mainspring.features.governance.tool_policies import EXECUTE
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
+from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.queries import Deleted, cut_page, read_cursor
+from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
 from mainspring.tools.builtin.builtins import JAILED
 from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
 from mainspring.tools.sandbox.sandbox_port import Entry
@@ -33,6 +34,7 @@ LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
 # Those of RFC 8187 and its forerunners. Python knows others, which unpack or execute what they are given.
 _CHARSETS: Final = ("utf-8", "iso-8859-1", "us-ascii")
 
+_PATH: Final = "/v1/containers/{container_id}"
 _BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
 
 
@@ -86,7 +88,21 @@ class ContainerRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/containers", self.create, "responses", ContainerObject, CreateContainer, errors=(404, 429)),
+            Endpoint("GET", "/v1/containers", self.list, "responses", Page, query=(*CURSOR, Parameter("name")), errors=(404,)),
+            Endpoint("GET", _PATH, self.retrieve, "responses", ContainerObject),
+            Endpoint("DELETE", _PATH, self.delete, "responses", Deleted),
+            Endpoint("POST", f"{_PATH}/files", self.add_file, "responses", ContainerFile, CreateFile, takes_file=True),
+            Endpoint("GET", f"{_PATH}/files", self.list_files, "responses", Page, query=CURSOR),
+            Endpoint("GET", f"{_PATH}/files/{{file_id}}", self.retrieve_file, "responses", ContainerFile),
+            Endpoint("DELETE", f"{_PATH}/files/{{file_id}}", self.delete_file, "responses", Deleted),
+            Endpoint("GET", f"{_PATH}/files/{{file_id}}/content", self.content, "responses", is_file=True),
+        )
+
     async def create(self, request: Request) -> HttpResponse:
+        """Makes a container."""
         _check_scope(request)
         body = parse_body(await read_json_body(request) or b"{}", CreateContainer)
         for name in ("file_ids", "memory_limit", "network_policy", "skills"):
@@ -99,20 +115,24 @@ class ContainerRoutes:
         return json_response(_shown(await self._containers.create(tenant, self._engine.core.new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
+        """The containers that there are, newest first."""
         wanted = request.query_params.get("name")
         found = [about for about in self._containers.all(caller_of(request).tenant) if wanted in (None, about.name)]
         return json_response(cut_page([_shown(about) for about in found], [about.id for about in found], read_cursor(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
+        """A container."""
         return json_response(_shown(self._containers.about(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
+        """Removes a container, with its files."""
         _check_scope(request)
         tenant, id = _key(request)
         await self._containers.remove(tenant, id)
         return json_response(Deleted(id, "container.deleted"))
 
     async def add_file(self, request: Request) -> HttpResponse:
+        """Puts a file into a container."""
         _check_scope(request)
         tenant, id = _key(request)
         self._containers.about(tenant, id)
@@ -126,12 +146,14 @@ class ContainerRoutes:
         return json_response(_file(id, entry, (entry.path,)))
 
     async def list_files(self, request: Request) -> HttpResponse:
+        """The files in a container, newest first."""
         tenant, id = _key(request)
         listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
         files = [_file(id, entry, given) for entry in listing.entries]
         return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
     async def retrieve_file(self, request: Request) -> HttpResponse:
+        """A file in a container, without its content."""
         tenant, id = _key(request)
         entry = await self._entry(request)
         return json_response(_file(id, entry, self._containers.given(tenant, id)))
@@ -143,6 +165,7 @@ class ContainerRoutes:
         return HttpResponse(data, headers=headers, media_type="application/octet-stream")
 
     async def delete_file(self, request: Request) -> HttpResponse:
+        """Removes a file from a container."""
         _check_scope(request)
         await self._containers.remove_file(*_key(request), (await self._entry(request)).path)
         return json_response(Deleted(str(request.path_params["file_id"]), "container.file.deleted"))

@@ -21,12 +21,15 @@ from mainspring.engine.journal import Clock
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import Metadata, parse_body, read_json_body
 from mainspring.http.client_tools import spelled, understood
+from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
-from mainspring.http.queries import Deleted, Page, make_page, read_cursor
+from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
 from mainspring.ports import Document
 
 MOST_ITEMS: Final = 20
+
+_PATH: Final = "/v1/conversations/{conversation_id}"
 
 Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
 
@@ -62,7 +65,20 @@ class Conversations:
         self._engine = engine
         self._clock = clock
 
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/conversations", self.create, "conversations", Conversation, CreateConversation),
+            Endpoint("GET", _PATH, self.retrieve, "conversations", Conversation),
+            Endpoint("POST", _PATH, self.update, "conversations", Conversation, UpdateConversation),
+            Endpoint("DELETE", _PATH, self.delete, "conversations", Deleted),
+            Endpoint("GET", f"{_PATH}/items", self.list_items, "conversations", Page, query=CURSOR),
+            Endpoint("POST", f"{_PATH}/items", self.add_items, "conversations", Page, CreateItems),
+            Endpoint("GET", f"{_PATH}/items/{{item_id}}", self.retrieve_item, "conversations"),
+            Endpoint("DELETE", f"{_PATH}/items/{{item_id}}", self.delete_item, "conversations", Conversation),
+        )
+
     async def create(self, request: Request) -> HttpResponse:
+        """Creates a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
         conversation = Conversation(self._engine.core.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = caller_of(request).tenant
@@ -71,9 +87,11 @@ class Conversations:
         return json_response(conversation)
 
     async def retrieve(self, request: Request) -> HttpResponse:
+        """A conversation, without its items."""
         return json_response(await self._find(request))
 
     async def update(self, request: Request) -> HttpResponse:
+        """Changes the metadata of a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
@@ -81,12 +99,14 @@ class Conversations:
         return json_response(changed)
 
     async def delete(self, request: Request) -> HttpResponse:
+        """Deletes a conversation."""
         id = str(request.path_params["conversation_id"])
         if not await self._engine.store.remove(CONVERSATION, id, tenant=caller_of(request).tenant):
             raise _not_found(id)
         return json_response(Deleted(id, "conversation.deleted"))
 
     async def list_items(self, request: Request) -> HttpResponse:
+        """The items of a conversation, newest first."""
         cursor = read_cursor(request)
         conversation, tenant = await self._find(request), caller_of(request).tenant
         number = None
@@ -101,6 +121,7 @@ class Conversations:
         return json_response(_page(found[: cursor.limit], has_more=len(found) > cursor.limit))
 
     async def add_items(self, request: Request) -> HttpResponse:
+        """Adds items to a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", CreateItems)
         conversation, tenant = await self._find(request), caller_of(request).tenant
         items = await self._documents(body.items, tenant, conversation.id)
@@ -112,6 +133,7 @@ class Conversations:
         return json_response(_page(items, has_more=False))
 
     async def retrieve_item(self, request: Request) -> HttpResponse:
+        """An item of a conversation."""
         conversation, id = await self._find(request), str(request.path_params["item_id"])
         found = await self._engine.store.get(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id)
         if found is None:
@@ -119,6 +141,7 @@ class Conversations:
         return json_response(spelled(decode(found.body, Item)))
 
     async def delete_item(self, request: Request) -> HttpResponse:
+        """Deletes an item of a conversation."""
         conversation, id = await self._find(request), str(request.path_params["item_id"])
         if not await self._engine.store.remove(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id):
             raise _no_item(id, conversation.id)

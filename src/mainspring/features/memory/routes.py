@@ -9,8 +9,10 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
 from mainspring.http.auth import caller_of
+from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import read_choice
 
@@ -30,11 +32,35 @@ class Forgotten(Struct, frozen=True):
     deleted: bool = True
 
 
+_SEARCH = (
+    Parameter("q"),
+    Parameter("level", {"enum": list(LEVELS), "default": "index"}),
+    Parameter("top_k", {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS, "default": TOP_K}),
+    Parameter("agent"),
+    Parameter("session"),
+)
+
+
 class MemoryRoutes:
     """Every endpoint under `/v1/memory`. Each sees the caller's tenant, and no other."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/memory/search", self.search, "memory", Recollection, query=_SEARCH, errors=(404,)),
+            Endpoint(
+                "DELETE",
+                "/v1/memory/observations",
+                self.forget,
+                "memory",
+                Forgotten,
+                query=(Parameter("session"),),
+                errors=(404,),
+            ),
+            Endpoint("GET", "/v1/memory/observations/{observation_id}", self.retrieve, "memory", Observation),
+        )
 
     async def search(self, request: Request) -> HttpResponse:
         """Finds observations by words and meaning; without `q`, the newest."""

@@ -37,6 +37,7 @@ class Compact:
         self._engine = engine
 
     async def create(self, request: Request) -> HttpResponse:
+        """Makes a conversation short, to begin a new one with."""
         engine = self._engine
         body = parse(await read_json_body(request))
         await resolve_input(body, engine.store, caller_of(request).tenant)

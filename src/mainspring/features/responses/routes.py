@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -10,19 +11,41 @@ from mainspring.core.drafts import item_id
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Status
 from mainspring.core.response import Response
+from mainspring.core.tokens import estimate
 from mainspring.engine.engine import Handle
+from mainspring.features.responses.compact import Compact, Compaction
 from mainspring.features.responses.order import ordered
-from mainspring.features.responses.request import parse
+from mainspring.features.responses.request import CreateResponse, parse
+from mainspring.features.responses.websocket import Sockets
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import read_json_body
 from mainspring.http.client_tools import spelled
+from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import Idempotency
-from mainspring.http.queries import FLAGS, Deleted, cut_page, make_page, read_choice, read_cursor, read_number
-from mainspring.http.run_replies import IDEMPOTENCY_KEY, choose_dialect, outlives, raise_failure, wait_for_end
+from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
+from mainspring.http.run_replies import IDEMPOTENCY_HEADER, IDEMPOTENCY_KEY, choose_dialect, outlives, raise_failure, wait_for_end
 from mainspring.http.streams import EventStream, Wires, frames
 from mainspring.http.wire import Dialect, shown
-from mainspring.ports import Filter
+from mainspring.ports import Filter, TokenCounter
+
+# The store knows no `queued`: such a run is in progress there.
+_STATUSES: dict[str, tuple[Status, ...]] = {status: (status,) for status in get_args(Status) if status != "queued"}
+_FILTERS = (
+    Parameter("status", {"enum": list(_STATUSES)}),
+    Parameter("model"),
+    Parameter("background", FLAG),
+    Parameter("previous_response_id"),
+    Parameter("conversation"),
+    Parameter("created_after", COUNT),
+    Parameter("created_before", COUNT),
+)
+_STREAMING = (Parameter("stream", {"type": "boolean", "default": False}), Parameter("starting_after", COUNT))
+
+
+class InputTokens(Struct, frozen=True):
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 class Responses:
@@ -34,7 +57,47 @@ class Responses:
         self._wires = Wires()
         self._idempotency = Idempotency(engine)
 
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                "POST",
+                "/v1/responses",
+                self.create,
+                "responses",
+                Response,
+                CreateResponse,
+                headers=IDEMPOTENCY_HEADER,
+                errors=(404, 409, *MODEL_ERRORS),
+                streams=True,
+            ),
+            Endpoint("GET", "/v1/responses", self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
+            Endpoint(WEBSOCKET, "/v1/responses", Sockets(self._engine, self._dialect).serve, "responses"),
+            Endpoint(
+                "POST",
+                "/v1/responses/compact",
+                Compact(self._engine).create,
+                "responses",
+                Compaction,
+                CreateResponse,
+                errors=(404, 409, *MODEL_ERRORS),
+            ),
+            Endpoint(
+                "POST",
+                "/v1/responses/input_tokens",
+                self.count_tokens,
+                "responses",
+                InputTokens,
+                CreateResponse,
+                errors=(404, *MODEL_ERRORS),
+            ),
+            Endpoint("GET", "/v1/responses/{response_id}", self.retrieve, "responses", Response, query=_STREAMING, streams=True),
+            Endpoint("DELETE", "/v1/responses/{response_id}", self.delete, "responses", Deleted),
+            Endpoint("POST", "/v1/responses/{response_id}/cancel", self.cancel, "responses", Response, errors=(400,)),
+            Endpoint("GET", "/v1/responses/{response_id}/input_items", self.input_items, "responses", Page, query=CURSOR),
+        )
+
     async def create(self, request: Request) -> HttpResponse:
+        """Creates a response."""
         raw = await read_json_body(request)
         body = parse(raw)
         spec = await ordered(self._engine, request, body)
@@ -48,6 +111,7 @@ class Responses:
         return json_response(shown(handle.response, self._told(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
+        """A response, as far as it has come."""
         handle = await self._find(request)
         if read_choice(request, "stream", FLAGS):
             after = read_number(request, "starting_after")
@@ -55,6 +119,7 @@ class Responses:
         return json_response(shown(handle.response, self._told(request)))
 
     async def delete(self, request: Request) -> HttpResponse:
+        """Deletes a response; one under way is cancelled."""
         handle = await self._find(request)
         if not handle.run.has_ended:
             await self._engine.cancel(handle.id)
@@ -62,6 +127,7 @@ class Responses:
         return json_response(Deleted(handle.id))
 
     async def cancel(self, request: Request) -> HttpResponse:
+        """Cancels a response in the background."""
         handle = await self._find(request)
         # An agent's run is told by its id while it works, so whoever sees it going wrong can stop it.
         if not handle.run.spec.background and not handle.run.spec.agent:
@@ -72,6 +138,7 @@ class Responses:
         return json_response(shown((await self._find(request)).response, self._told(request)))
 
     async def list(self, request: Request) -> HttpResponse:
+        """The stored responses, newest first."""
         cursor = read_cursor(request)
         only = _filter(request, self._told(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
@@ -82,9 +149,18 @@ class Responses:
         return json_response(make_page(told, [answer.id for answer in told], has_more=page.has_more))
 
     async def input_items(self, request: Request) -> HttpResponse:
+        """The input items of a response."""
         cursor, handle = read_cursor(request), await self._find(request)
         items = [spelled(item) for item in handle.run.spec.input]
         return json_response(cut_page(items, [item_id(item) for item in items], cursor))
+
+    async def count_tokens(self, request: Request) -> HttpResponse:
+        """Counts the input tokens of a request; if the provider cannot count, estimates them. Nothing is run or stored."""
+        asked = await self._engine.core.preview(await ordered(self._engine, request, parse(await read_json_body(request))))
+        provider = self._engine.core.provider
+        if isinstance(provider, TokenCounter):
+            return json_response(InputTokens(await provider.count_tokens(asked)))
+        return json_response(InputTokens(estimate(asked.items, asked.instructions, asked.tools)))
 
     async def _find(self, request: Request) -> Handle:
         run_id = str(request.path_params["response_id"])
@@ -125,7 +201,3 @@ def _filter(request: Request, dialect: Dialect) -> Filter:
         since=None if after is None else after + 1,
         before=before,
     )
-
-
-# The store knows no `queued`: such a run is in progress there.
-_STATUSES: dict[str, tuple[Status, ...]] = {status: (status,) for status in get_args(Status) if status != "queued"}

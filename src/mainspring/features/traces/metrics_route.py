@@ -6,6 +6,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app.engine import Engine
 from mainspring.core.errors import StoreError
 from mainspring.http.auth import caller_of
+from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -14,6 +15,9 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 class MetricsRoute:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (Endpoint("GET", "/metrics", self.show, "metrics", in_schema=False),)
 
     async def show(self, request: Request) -> HttpResponse:
         """Counters and histograms of the runs that ended here, in the text format of Prometheus."""

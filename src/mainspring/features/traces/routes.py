@@ -7,9 +7,11 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import NotFound
+from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import caller_of
+from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
-from mainspring.http.queries import make_page, read_cursor
+from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
 from mainspring.ports import Filter
 
 
@@ -18,6 +20,12 @@ class Traces:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/traces", self.list, "traces", Page, query=CURSOR),
+            Endpoint("GET", "/v1/traces/{run_id}", self.retrieve, "traces", TraceRecord),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """Traces by the time their runs began, newest first; `after` is the id of a run."""

@@ -1,6 +1,7 @@
 """`/v1/workflows`: what workflows there are, and their runs."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from anyio import move_on_after
 from msgspec import Struct
@@ -12,15 +13,20 @@ from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
 from mainspring.core.spec import Caller
 from mainspring.features.traces.spans import accepted
-from mainspring.features.workflows.view import ShownWorkflow, shown_event, shown_run, shown_workflow
+from mainspring.features.workflows.view import ShownRun, ShownWorkflow, shown_event, shown_run, shown_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import parse_body, read_json_body
+from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import check_key
-from mainspring.http.queries import make_page, read_cursor, read_number
-from mainspring.http.run_replies import IDEMPOTENCY_KEY
+from mainspring.http.queries import CURSOR, Page, make_page, read_cursor, read_number
+from mainspring.http.run_replies import IDEMPOTENCY_HEADER, IDEMPOTENCY_KEY
 from mainspring.http.streams import EventStream
+
+_SCOPE: Final[KeyScope] = "workflows:run"
+_PATH: Final = "/v1/workflows/{name}"
+_RUN: Final = f"{_PATH}/runs/{{run_id}}"
 
 HEARTBEAT_SECONDS = 10.0
 
@@ -54,6 +60,34 @@ class WorkflowRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._workflows = engine.workflows
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/workflows", self.list, _SCOPE, ListOfWorkflows),
+            Endpoint("GET", _PATH, self.retrieve, _SCOPE, ShownWorkflow),
+            Endpoint(
+                "POST",
+                f"{_PATH}/runs",
+                self.start,
+                _SCOPE,
+                ShownRun,
+                RunWorkflow,
+                headers=IDEMPOTENCY_HEADER,
+                errors=(409, 422, 503),
+            ),
+            Endpoint("GET", f"{_PATH}/runs", self.runs, _SCOPE, Page, query=CURSOR),
+            Endpoint("GET", _RUN, self.retrieve_run, _SCOPE, ShownRun),
+            Endpoint("POST", f"{_RUN}/cancel", self.cancel, _SCOPE, ShownRun),
+            Endpoint(
+                "GET",
+                f"{_RUN}/events",
+                self.events,
+                _SCOPE,
+                WorkflowEvent,
+                query=(Parameter("starting_after", COUNT),),
+                streams=True,
+            ),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """The workflows that there are, by name."""

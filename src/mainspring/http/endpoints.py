@@ -1,0 +1,109 @@
+"""The endpoint table: one row per operation says where it is, who may call it, what goes in and what comes out.
+
+Rows stand beside their handlers. The routes of the server, the scopes that its API keys need and its OpenAPI document are three
+loops over the table; `scope` has no default, so no route exists without one.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import getdoc
+from re import Pattern
+from typing import Final, Literal
+
+from msgspec import Struct, field
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+from starlette.routing import Route, WebSocketRoute, compile_path
+from starlette.websockets import WebSocket
+
+from mainspring.core.items import Json
+
+KeyScope = Literal[
+    "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
+    "workflows:run", "decisions", "admin", "*",
+]  # fmt: skip
+"""What an API key can be for, apart from tools."""
+
+Public = Literal["public"]
+PUBLIC: Final[Public] = "public"
+"""The scope of endpoints that need no key."""
+
+WEBSOCKET: Final = "WEBSOCKET"
+Method = Literal["GET", "POST", "DELETE", "WEBSOCKET"]
+
+MODEL_ERRORS: Final = (429, 502, 503)
+"""The statuses that a failing model backend becomes."""
+
+COUNT: Final[Json] = {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}
+FLAG: Final[Json] = {"type": "boolean"}
+
+
+class Parameter(Struct, frozen=True):
+    """A parameter of the query or a header, with its JSON Schema."""
+
+    name: str
+    schema: Json = field(default_factory=lambda: {"type": "string"})
+
+
+class Endpoint(Struct, frozen=True):
+    """A row. `errors` are the statuses that follow from nothing else in it, `accepted` the answer (202) while the real one has to
+    wait, `schemas` what the document describes besides body and answer. An answer may also be an event stream, or a file."""
+
+    method: Method
+    path: str
+    handler: Callable[[Request], Awaitable[HttpResponse]] | Callable[[WebSocket], Awaitable[None]]
+    scope: KeyScope | Public
+    answer: type[Struct] | None = None
+    body: type[Struct] | None = None
+    query: tuple[Parameter, ...] = ()
+    headers: tuple[Parameter, ...] = ()
+    errors: tuple[int, ...] = ()
+    accepted: type[Struct] | None = None
+    schemas: tuple[type[Struct], ...] = ()
+    streams: bool = False
+    is_file: bool = False
+    takes_file: bool = False
+    in_schema: bool = True
+
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return (getdoc(self.handler) or self.path).partition("\n")[0]
+
+    def make_route(self) -> Route | WebSocketRoute:
+        if self.method == WEBSOCKET:
+            return WebSocketRoute(self.path, self.handler)
+        return Route(self.path, self.handler, methods=[self.method])
+
+
+class _ScopeRow(Struct, frozen=True):
+    path: Pattern[str]
+    methods: tuple[str, ...]
+    scope: KeyScope | Public
+
+
+class ScopeTable:
+    """The scope that a request needs. Rows are grouped by the first two segments of their paths, which have no parameters.
+
+    A path without an endpoint needs the scope of its group, or `admin`: what is missing is told to those who could have used it.
+    """
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._groups: dict[tuple[str, ...], list[_ScopeRow]] = {}
+        for endpoint in endpoints:
+            methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
+            row = _ScopeRow(compile_path(endpoint.path)[0], methods, endpoint.scope)
+            self._groups.setdefault(_group(endpoint.path), []).append(row)
+
+    def find_scope(self, method: str, path: str) -> KeyScope | Public:
+        group = self._groups.get(_group(path), [])
+        rows = [row for row in group if row.path.match(path)]
+        for row in rows:
+            if method in row.methods:
+                return row.scope
+        if rows:
+            return rows[0].scope
+        return "admin" if not group or group[0].scope == PUBLIC else group[0].scope
+
+
+def _group(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/")[:3])

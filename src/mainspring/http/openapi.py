@@ -1,0 +1,134 @@
+"""The OpenAPI document of an endpoint table."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import get_args
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import fields
+
+import mainspring
+from mainspring.core.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
+from mainspring.http.endpoints import PUBLIC, WEBSOCKET, Endpoint
+
+
+class Error(Struct, frozen=True):
+    """What is wrong, and what to do. `param` names the field at fault, if it is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Failure(Struct, frozen=True):
+    error: Error
+
+
+_FILE: Json = {"type": "string", "format": "binary"}
+_EVENT: Json = {
+    "description": "Each event; `data` is JSON, but for the last, which is `[DONE]`.",
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+_REFERENCE = "#/components/schemas/{name}"
+
+
+def build_document(endpoints: Sequence[Endpoint]) -> Json:
+    """The document for these endpoints, but for those that are not in the schema."""
+    told = [endpoint for endpoint in endpoints if endpoint.in_schema and endpoint.method != WEBSOCKET]
+    paths: dict[str, Json] = {}
+    for endpoint in told:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Mainspring", "version": mainspring.__version__},
+        "paths": paths,
+        "components": {"schemas": _schemas(told), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"key": []}],
+    }
+
+
+def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Json]:
+    answers: set[type[Struct]] = {Failure, Error}
+    bodies: set[type[Struct]] = set()
+    for endpoint in endpoints:
+        answers |= {kind for kind in (endpoint.answer, endpoint.accepted, *endpoint.schemas) if kind is not None}
+        bodies |= {endpoint.body} if endpoint.body is not None else set()
+    kinds = sorted([*answers, *bodies, *ITEMS.values(), *PARTS.values()], key=lambda kind: kind.__name__)
+    _, components = msgspec.json.schema_components(kinds, schema_hook=_schema, ref_template=_REFERENCE)
+    for kind in answers:  # whatever has a value is written, also where a reader could do without
+        components[kind.__name__]["required"] = [field.name for field in fields(kind) if field.default is not UNSET]
+    return components | {"Item": _ITEM, "Part": _PART, "Tool": _UNKNOWN}
+
+
+def _operation(endpoint: Endpoint) -> Json:
+    answer = endpoint.answer
+    content: Json = {"application/json": {"schema": {"type": "object"} if answer is None else _reference(answer)}}
+    if endpoint.is_file:
+        content = {"application/octet-stream": {"schema": _FILE}}
+    if endpoint.streams:
+        content["text/event-stream"] = {"schema": _EVENT}
+    responses: Json = {"200": {"description": "The answer.", "content": content}}
+    if endpoint.accepted is not None:
+        waits = {"application/json": {"schema": _reference(endpoint.accepted)}}
+        responses["202"] = {"description": "Something else has to happen first.", "content": waits}
+    for status in sorted(_errors(endpoint)):
+        failure = {"application/json": {"schema": _reference(Failure)}}
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": failure}
+    names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    operation: Json = {
+        "operationId": f"{endpoint.method.lower()}{endpoint.path.replace('/', '_').replace('{', '').replace('}', '')}",
+        "summary": endpoint.summary,
+        "responses": responses,
+        "parameters": [
+            *[{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names],
+            *[{"name": each.name, "in": "query", "schema": each.schema} for each in endpoint.query],
+            *[{"name": each.name, "in": "header", "schema": each.schema} for each in endpoint.headers],
+        ],
+    }
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(endpoint.body)}}}
+        if endpoint.takes_file:
+            form = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}
+            operation["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
+    return operation
+
+
+def _errors(endpoint: Endpoint) -> set[int]:
+    found = {500, *endpoint.errors}
+    if endpoint.scope != PUBLIC:
+        found |= {401, 403}
+    if "{" in endpoint.path or "after" in [each.name for each in endpoint.query]:
+        found.add(404)
+    if endpoint.query or endpoint.headers:
+        found.add(400)
+    if endpoint.body is not None:
+        found |= {400, 413, 415}
+    return found
+
+
+def _reference(kind: type) -> Json:
+    return {"$ref": _REFERENCE.format(name=kind.__name__)}
+
+
+def _schema(kind: type) -> Json:
+    if kind in (Item, Part, Tool):
+        return _reference(kind)
+    if kind is object:
+        return {"description": "Anything."}
+    raise NotImplementedError(f"no schema for {kind}")
+
+
+# Items, parts and tools are open: whatever has a `type` is one. A message may do without, and its content may be a plain string.
+_UNKNOWN: Json = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+_CONTENT: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": _reference(Part)}]}
+_MESSAGE: Json = {
+    "type": "object",
+    "properties": {"role": {"enum": list(get_args(Role))}, "content": _CONTENT},
+    "required": ["role"],
+}
+_ITEM: Json = {"anyOf": [*map(_reference, ITEMS.values()), _MESSAGE, _UNKNOWN]}
+_PART: Json = {"anyOf": [*map(_reference, PARTS.values()), _UNKNOWN]}
