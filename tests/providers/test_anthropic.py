@@ -284,7 +284,7 @@ async def test_models_are_listed(backend: Backend) -> None:
         "has_more": False,
     }
     backend.replies(msgspec.json.encode(listed), expect=None, mime="application/json")
-    backend.replies(b"[]", expect=None, mime="application/json")
+    backend.replies(b'"no list"', expect=None, mime="application/json")
     provider = Anthropic(backend.url, api_key=KEY, headers={"Anthropic-Version": "2026-10-21"})
     models = await provider.models()
     assert models == (ModelInfo("claude-opus-5", "anthropic", 1_782_864_000), ModelInfo("copied", "anthropic"))

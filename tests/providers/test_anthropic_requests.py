@@ -33,7 +33,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.anthropic.provider import VERSION
-from mainspring.providers.anthropic.request import Redacted, Thinking, body_of, kept
+from mainspring.providers.anthropic.request import Redacted, Thinking, build_body, kept
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LOOK = ToolDefinition("look", "Looks at a clock.", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -449,6 +449,6 @@ def test_no_conversation_makes_a_request_that_the_vendor_refuses(data: st.DataOb
         top_p=data.draw(st.none() | st.floats(0, 1)),
         reasoning=data.draw(st.sampled_from([None, {"effort": "none"}, {"effort": "high"}, {"summary": "auto"}])),
     )
-    body = msgspec.json.decode(msgspec.json.encode(body_of(request)))
+    body = msgspec.json.decode(msgspec.json.encode(build_body(request)))
     headers = {"x-api-key": KEY, "content-type": "application/json", "anthropic-version": VERSION}
     assert DIALECT.asked("POST", "/v1/messages", headers, body).model == request.model

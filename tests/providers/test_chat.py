@@ -3,9 +3,11 @@
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.kit.waiting import PATIENCE
-from tests.providers.backend import ASKED, DONE, Backend, ask, begun, chunk, events_of, sse, usage_chunk
+from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, chunk, events_of, sse, usage_chunk
 
+from mainspring.core.errors import Refused
 from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
@@ -282,6 +284,15 @@ async def test_stream_options_are_dropped_for_good_when_the_backend_does_not_kno
     chat = Chat(backend.url)
     assert [len(await events_of(chat)) for _ in range(2)] == [4, 4]
     await chat.close()
+
+
+async def test_a_refused_field_that_the_caller_has_added_is_not_left_out(backend: Backend) -> None:
+    backend.replies(b'{"error": {"message": "unknown field `stream_options`"}}', status=400)
+    chat = Chat(backend.url)
+    with pytest.raises(Refused):
+        await events_of(chat, replace(QUESTION, extra={"stream_options": {"include_usage": True}}))
+    await chat.close()
+    assert len(backend.received) == 1
 
 
 async def test_events_arrive_while_the_backend_is_still_speaking(backend: Backend) -> None:

@@ -28,7 +28,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.chat.request import body_of
+from mainspring.providers.chat.request import build_body
 
 NOON = sse(chunk({"content": "noon"}, finish="stop"))
 LOOK = ToolDefinition("look", "Looks at a clock", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -312,13 +312,13 @@ async def test_every_option_is_sent_and_extra_has_the_last_word(backend: Backend
     ],
 )
 def test_response_formats(text: Json | None, sent: Json | None) -> None:
-    assert body_of(replace(QUESTION, text=text), "localhost").get("response_format") == sent
+    assert build_body(replace(QUESTION, text=text), "localhost").get("response_format") == sent
 
 
 def test_openai_has_its_own_name_for_the_output_limit() -> None:
     request = replace(QUESTION, max_output_tokens=100)
-    assert body_of(request, "api.openai.com") == ASKED | {"max_completion_tokens": 100}
-    assert body_of(request, "openrouter.ai") == ASKED | {"max_tokens": 100}
+    assert build_body(request, "api.openai.com") == ASKED | {"max_completion_tokens": 100}
+    assert build_body(request, "openrouter.ai") == ASKED | {"max_tokens": 100}
 
 
 async def test_key_headers_and_query_are_sent(backend: Backend) -> None:

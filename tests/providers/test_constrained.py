@@ -40,10 +40,10 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.chat.request import body_of
+from mainspring.providers.chat.request import build_body
 from mainspring.providers.constrained.grammar_schema import flaw_of, tidied
 from mainspring.providers.constrained.provider import Constrained
-from mainspring.providers.constrained.reply import Answer, JsonString
+from mainspring.providers.constrained.reply import ConstrainedReply, JsonString
 from mainspring.providers.constrained.request import asked, choices_of, talked
 from mainspring.providers.turn import Turn
 
@@ -111,7 +111,7 @@ def schema_of(request: ModelRequest) -> Json:
 
 
 def read(*pieces: str, finish: str = "stop", is_text: bool = True) -> list[ModelEvent]:
-    answer = Answer(Turn(counting()), (LOOK, RING), is_text=is_text)
+    answer = ConstrainedReply(Turn(counting()), (LOOK, RING), is_text=is_text)
     events: list[ModelEvent] = [TextDelta("m", piece) for piece in pieces]
     return [told for event in (*events, TurnEnded("length" if finish == "length" else "stop")) for told in answer.take(event)]
 
@@ -171,7 +171,7 @@ async def test_the_same_call_is_made_when_it_was_asked_for_again_or_is_another(
 ) -> None:
     request = replace(TOOLS, items=(*QUESTION.items, *items), tool_choice=choice)
     backend.replies(
-        saying('{"tool": "look", "arguments": {"at": "tower"}}'), DONE, expect=body_of(asked(request, choices_of(request)), "")
+        saying('{"tool": "look", "arguments": {"at": "tower"}}'), DONE, expect=build_body(asked(request, choices_of(request)), "")
     )
     assert FunctionCall("call_2", "look", '{"at":"tower"}', id="fc_1") in [
         event.item for event in await events_of(model, request) if isinstance(event, ItemDone)
@@ -184,7 +184,7 @@ COUNTING = replace(QUESTION, tools=(SEVENS,), tool_choice=ToolChoice("required")
 
 def corrected(written: str, flaw: str, tool: str = "count") -> Json:
     """What the model is asked after a call that does not fit."""
-    body = body_of(asked(COUNTING, choices_of(COUNTING)), "")
+    body = build_body(asked(COUNTING, choices_of(COUNTING)), "")
     note = f"This call of {tool} cannot be made: {flaw}. Write it again with arguments that fit."
     shown = [{"role": "assistant", "content": written}, {"role": "user", "content": note}]
     return {**body, "messages": [*body["messages"], *shown], "temperature": 0.4}
@@ -196,7 +196,7 @@ async def test_a_call_that_does_not_fit_its_tool_is_made_again_and_never_heard_o
         sse(chunk({"reasoning_content": "Three."})),
         saying(wrong),
         DONE,
-        expect=body_of(asked(COUNTING, choices_of(COUNTING)), ""),
+        expect=build_body(asked(COUNTING, choices_of(COUNTING)), ""),
     )
     backend.replies(saying('{"tool": "sing"}'), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
     backend.replies(saying(right), DONE, expect=corrected('{"tool": "sing"}', "there is no tool `sing`", "sing"))
@@ -210,7 +210,7 @@ async def test_a_call_that_does_not_fit_its_tool_is_made_again_and_never_heard_o
 
 async def test_a_model_that_finds_no_call_that_fits_has_failed(backend: Backend, model: Constrained) -> None:
     wrong = '{"tool": "count", "arguments": {"n": 3}}'
-    backend.replies(saying(wrong), DONE, expect=body_of(asked(COUNTING, choices_of(COUNTING)), ""))
+    backend.replies(saying(wrong), DONE, expect=build_body(asked(COUNTING, choices_of(COUNTING)), ""))
     for _ in range(2):
         backend.replies(saying(wrong), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
     heard: list[ModelEvent] = []
@@ -337,7 +337,7 @@ def test_an_empty_answer_is_an_empty_turn() -> None:
 
 
 def test_of_a_repeated_call_nothing_is_told_not_even_its_thoughts() -> None:
-    answer = Answer(Turn(counting()), (LOOK, RING), repeats=CALLED)
+    answer = ConstrainedReply(Turn(counting()), (LOOK, RING), repeats=CALLED)
     said: list[ModelEvent] = [
         ReasoningDelta("r", "Hm."),
         TextDelta("m", '{"tool":"look","arguments":{"at":"tower"}}'),
@@ -349,7 +349,7 @@ def test_of_a_repeated_call_nothing_is_told_not_even_its_thoughts() -> None:
 
 
 def test_thoughts_and_refusals_pass() -> None:
-    answer = Answer(Turn(counting()), (LOOK, RING))
+    answer = ConstrainedReply(Turn(counting()), (LOOK, RING))
     said: list[ModelEvent] = [ReasoningDelta("r", "Hm."), RefusalDelta("m", "No."), TurnEnded("stop")]
     told = [event for piece in said for event in answer.take(piece)]
     assert [event.delta for event in told if isinstance(event, ReasoningDelta | RefusalDelta)] == ["Hm.", "No."]

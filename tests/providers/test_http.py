@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.errors import BadOutput
-from mainspring.providers.http_client import Complaint, Sse, complaint
+from mainspring.providers.http_client import Complaint, complaint
+from mainspring.providers.reply import Sse
 
 Events = list[tuple[bytes, bytes]]
 

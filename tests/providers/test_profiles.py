@@ -26,8 +26,8 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.chat.request import body_of
-from mainspring.providers.ollama.provider import body_of as ollama_body_of
+from mainspring.providers.chat.request import build_body
+from mainspring.providers.ollama.request import build_body as ollama_build_body
 from mainspring.providers.profiles import PLAIN, Tagged, profile_of
 from mainspring.providers.turn import Turn
 
@@ -120,14 +120,14 @@ async def test_a_thinking_model_behind_chat_completions_is_heard_apart(backend: 
 
 def test_a_model_that_cannot_call_is_never_sent_tools() -> None:
     request = ModelRequest("resp_1", "smollm2", (user("hi"),), tools=(CLOCK,), tool_choice=ToolChoice("required"))
-    for body in (body_of(request, "localhost"), ollama_body_of(request)):
+    for body in (build_body(request, "localhost"), ollama_build_body(request)):
         assert not {"tools", "tool_choice"} & set(body)
 
 
 def test_a_model_that_does_not_sample_is_sent_no_temperature() -> None:
     request = ModelRequest("resp_1", "o3-mini", (user("hi"),), temperature=0.5, top_p=0.5)
-    assert not {"temperature", "top_p"} & set(body_of(request, "api.openai.com"))
-    assert {"temperature", "top_p"} <= set(body_of(replace(request, model="gpt-4o"), "api.openai.com"))
+    assert not {"temperature", "top_p"} & set(build_body(request, "api.openai.com"))
+    assert {"temperature", "top_p"} <= set(build_body(replace(request, model="gpt-4o"), "api.openai.com"))
 
 
 def test_a_model_that_recalls_gets_its_reasoning_back_with_its_calls() -> None:
@@ -141,9 +141,9 @@ def test_a_model_that_recalls_gets_its_reasoning_back_with_its_calls() -> None:
         assistant("Ten."),
     )
     request = ModelRequest("resp_1", "deepseek-reasoner", items)
-    said = [message for message in body_of(request, "x")["messages"] if message["role"] == "assistant"]
+    said = [message for message in build_body(request, "x")["messages"] if message["role"] == "assistant"]
     assert [message.get("reasoning_content") for message in said] == ["I should look.", "", None]
-    plain = body_of(replace(request, model="gpt-4o"), "x")["messages"]
+    plain = build_body(replace(request, model="gpt-4o"), "x")["messages"]
     assert not [message for message in plain if "reasoning_content" in message]
 
 
@@ -162,7 +162,7 @@ async def test_what_a_backend_does_not_take_is_left_out_from_then_on(
     backend: Backend, caplog: pytest.LogCaptureFixture, refusal: str, options: Json, without: set[str]
 ) -> None:
     request = replace(QUESTION, **options)
-    full = body_of(request, "localhost")
+    full = build_body(request, "localhost")
     less = {name: value for name, value in full.items() if name not in without}
     answer = sse(chunk({"content": "Nine."}), chunk(finish="stop")) + DONE
     backend.replies(b'{"error": {"message": "%b"}}' % refusal.replace('"', '\\"').encode(), status=400, expect=full)

@@ -8,8 +8,8 @@ from mainspring.core.events import TurnEnded
 from mainspring.core.items import FunctionCall, FunctionCallOutput, ToolDefinition, Usage, user
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.chat.request import body_of
-from mainspring.providers.responses.request import body_of as responses_body_of
+from mainspring.providers.chat.request import build_body
+from mainspring.providers.responses.request import build_body as responses_build_body
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 BELL = ToolDefinition("bell", "Rings.", {"type": "object", "properties": {}})
@@ -28,7 +28,7 @@ async def test_a_backend_is_asked_with_messages_model_temperature_and_limit_and_
 @pytest.mark.requirement("C38")
 def test_a_call_on_the_chat_wire_has_an_id_and_a_function_with_its_arguments_as_text() -> None:
     items = (user("What time is it?"), FunctionCall("call_1", "clock", '{"zone":"UTC"}'), FunctionCallOutput("call_1", "nine"))
-    said = body_of(ModelRequest("resp_1", "m", items), "localhost")["messages"][1]
+    said = build_body(ModelRequest("resp_1", "m", items), "localhost")["messages"][1]
     function = {"name": "clock", "arguments": '{"zone":"UTC"}'}
     assert said["tool_calls"] == [{"id": "call_1", "type": "function", "function": function}]
 
@@ -44,7 +44,7 @@ async def test_calls_without_ids_get_some_of_ours(backend: Backend) -> None:
 @pytest.mark.requirement("S6")
 def test_the_allowed_subset_goes_to_a_backend_that_understands_it_and_to_no_other() -> None:
     request = ModelRequest("resp_1", "m", (user("hi"),), tools=(CLOCK, BELL), tool_choice=ToolChoice(allowed=("clock",)))
-    told = responses_body_of(request, "localhost")["tool_choice"]
+    told = responses_build_body(request, "localhost")["tool_choice"]
     assert (told["type"], [tool["name"] for tool in told["tools"]]) == ("allowed_tools", ["clock"])
-    assert "tool_choice" not in body_of(request, "localhost")
-    assert len(body_of(request, "localhost")["tools"]) == 2
+    assert "tool_choice" not in build_body(request, "localhost")
+    assert len(build_body(request, "localhost")["tools"]) == 2

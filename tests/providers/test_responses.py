@@ -55,7 +55,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, TokenCounter
 from mainspring.providers.responses.provider import Responses
-from mainspring.providers.responses.request import body_of
+from mainspring.providers.responses.request import build_body
 from mainspring.providers.scripted import Scripted, call, turn
 
 COMPLETED: Json = {"type": "response.completed", "response": response(status="completed")}
@@ -263,7 +263,7 @@ def test_a_whole_response_in_place_of_a_stream_is_read() -> None:
     reader = DIALECT.reader()
     usage = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 5}, "output_tokens_details": None}
     body = msgspec.json.encode(response(status="completed", output=[NOON], usage=usage))
-    assert [*reader.given(body), *reader.end()] == [*said("Noon."), TurnEnded("stop", Usage(9, 4, cached_tokens=5))]
+    assert [*reader.read_whole(body), *reader.end()] == [*said("Noon."), TurnEnded("stop", Usage(9, 4, cached_tokens=5))]
 
 
 async def test_a_backend_that_answers_json_or_a_web_page_is_told_apart() -> None:
@@ -444,13 +444,13 @@ def test_events_of_tools_that_fail_and_events_nobody_knows_are_no_errors() -> No
 
 
 def input_of(*given: Item, host: str = "api.openai.com") -> list[Json]:
-    told: list[Json] = body_of(replace(QUESTION, items=given), host)["input"]
+    told: list[Json] = build_body(replace(QUESTION, items=given), host)["input"]
     return told
 
 
 def test_a_request_stores_nothing_whatever_the_caller_adds() -> None:
     extra = {"store": True, "stream": False, "include": ["message.output_text.logprobs"], "service_tier": "flex"}
-    body = body_of(replace(QUESTION, extra=extra), "api.openai.com")
+    body = build_body(replace(QUESTION, extra=extra), "api.openai.com")
     assert (body["store"], body["stream"], body["service_tier"]) == (False, True, "flex")
     assert body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
 
@@ -482,7 +482,7 @@ def test_an_error_with_parts_says_that_it_is_one() -> None:
 
 def test_tools_we_do_not_know_are_offered_as_they_are() -> None:
     tools = (ToolDefinition("look", "Looks."), Unknown({"type": "web_search"}))
-    body = body_of(replace(QUESTION, tools=tools, parallel_tool_calls=False), "api.openai.com")
+    body = build_body(replace(QUESTION, tools=tools, parallel_tool_calls=False), "api.openai.com")
     look = {
         "type": "function",
         "name": "look",
@@ -516,7 +516,7 @@ async def test_the_allowed_subset_goes_to_the_backend(choice: ToolChoice, told: 
 
 @pytest.mark.parametrize("choice", [ToolChoice("none", allowed=("look",)), ToolChoice("none")])
 def test_no_tools_are_none_even_if_some_are_allowed(choice: ToolChoice) -> None:
-    body = body_of(replace(QUESTION, tools=(ToolDefinition("look"),), tool_choice=choice), "localhost")
+    body = build_body(replace(QUESTION, tools=(ToolDefinition("look"),), tool_choice=choice), "localhost")
     assert body["tool_choice"] == "none"
 
 

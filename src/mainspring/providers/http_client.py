@@ -1,21 +1,20 @@
 """HTTP as model backends need it: one session per backend, answers read as they arrive, every failure a `ProviderError`.
 
 `Http` sends a request and returns a `Reply` once the backend has agreed to answer. A reply that is closed before its end closes
-its connection; one that was read to its end leaves the connection to the next request. `Sse` splits an event stream: it is
-fed bytes, does no I/O itself, and gives the same events however the bytes were cut. `failure` is the one place that decides
+its connection; one that was read to its end leaves the connection to the next request. `failure` is the one place that decides
 which error a status means.
 """
 
 import math
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from types import SimpleNamespace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import aiohttp
 import anyio
@@ -33,6 +32,8 @@ from mainspring.core.errors import (
     Unauthorized,
     Unavailable,
 )
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 15.0
 DRAIN_SECONDS = 0.5
@@ -74,7 +75,7 @@ class Http:
         if self._tape is None:
             received: Received = await self._answer(method, url, body)
         else:
-            said = None if body is None else self.redacted(body.decode()).encode()
+            said = None if body is None else self.redact(body.decode()).encode()
             received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body), self._secrets)
         reply = Reply(received, _shown(url), self._timeout)
         if received.status // 100 == 2:
@@ -84,16 +85,38 @@ class Http:
         finally:
             reply.close()
 
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        decoder: "msgspec.json.Decoder[T]",
+        what: str,
+        *,
+        body: bytes | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> T:
+        """The whole answer, decoded; `what` is what it should be. Raises a `ProviderError`, `BadOutput` for anything else."""
+        with closing(await self.send(method, path, body, query)) as reply:
+            data = await reply.body()
+        try:
+            return decoder.decode(data)
+        except (ValueError, RecursionError) as error:
+            raise BadOutput(f"{reply.url} answered with no {what} ({error}): `{self.quote(data)}`; check the base URL") from error
+
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without the key and the header values this backend is sent."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
+
+    def quote(self, data: bytes) -> str:
+        """The beginning of the data, redacted, for an error message."""
+        return self.redact(_short(data[:400].decode(errors="replace"), 200))
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
         """The head of the answer. A kept connection may have been closed by its server just now; then the next one is tried."""
@@ -141,9 +164,9 @@ class Http:
     async def _refusal(self, reply: "Reply", response: "Received") -> ProviderError:
         if 300 <= response.status < 400:
             target = response.headers.get("Location", "nowhere")
-            return Refused(f"{reply.url} redirects to {self.redacted(_short(target))}; set the base URL to match")
+            return Refused(f"{reply.url} redirects to {self.redact(_short(target))}; set the base URL to match")
         said = complaint(await reply.beginning())
-        said = said._replace(message=self.redacted(said.message))
+        said = said._replace(message=self.redact(said.message))
         wait = _retry_after(response.headers)
         return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait)
 
@@ -245,96 +268,6 @@ class Reply:
         self._received.close()
 
 
-class Sse:
-    """Splits an event stream into (event name, data). Lines end in LF or CRLF; each byte is looked at a fixed number of times.
-
-    A line that is a bare JSON object counts as an event of its own, and so does the field `error`: backends that fail in
-    the middle of a stream forget its format. Raises `BadOutput` when an event grows beyond `limit` bytes.
-    """
-
-    __slots__ = ("_data", "_limit", "_name", "_size", "_tail")
-
-    def __init__(self, limit: int = EVENT_BYTES) -> None:
-        self._tail: list[bytes] = []
-        self._data: list[bytes] = []
-        self._name = b""
-        self._size = 0
-        self._limit = limit
-
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The events that `data` completes."""
-        self._size += len(data)
-        if self._size > self._limit:
-            raise BadOutput(f"the backend sent an event of more than {self._limit} bytes; no answer is that long")
-        cut = data.rfind(b"\n")
-        if cut < 0:
-            self._tail.append(data)
-            return
-        self._tail.append(data[:cut])
-        lines = b"".join(self._tail).split(b"\n")
-        self._tail = [data[cut + 1 :]]
-        for line in lines:
-            if line.endswith(b"\r"):
-                line = line[:-1]
-            if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
-            elif not line:
-                if self._data:
-                    name, event = self._name, b"\n".join(self._data)
-                    self._data = []
-                    if event:
-                        yield name, event
-                self._name = b""
-                self._size = len(self._tail[0])
-            else:
-                yield from self._field(line)
-
-    def end(self) -> Iterator[tuple[bytes, bytes]]:
-        """The event that the end of the stream completes."""
-        yield from self.feed(b"\n\n")
-
-    def _field(self, line: bytes) -> Iterator[tuple[bytes, bytes]]:
-        name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"event":
-            self._name = value
-        elif name == b"data":
-            self._data.append(value)
-        elif name == b"error":
-            yield b"error", value
-        elif line.startswith(b"{"):
-            yield self._name, line
-
-
-class Lines:
-    """Splits a stream of JSON lines. Each byte is looked at a fixed number of times; a line beyond `limit` raises `BadOutput`."""
-
-    __slots__ = ("_limit", "_size", "_tail")
-
-    def __init__(self, limit: int = EVENT_BYTES) -> None:
-        self._tail: list[bytes] = []
-        self._size = 0
-        self._limit = limit
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that `data` completes, but for empty ones."""
-        *whole, rest = data.split(b"\n")
-        if whole:
-            whole[0] = b"".join([*self._tail, whole[0]])
-            self._tail, self._size = [], 0
-        self._tail.append(rest)
-        self._size += len(rest)
-        if self._size > self._limit:
-            raise BadOutput(f"the backend sent a line of more than {self._limit} bytes; no answer is that long")
-        for line in whole:
-            if line := line.strip():
-                yield line
-
-    def end(self) -> Iterator[bytes]:
-        """The line that the end of the stream completes."""
-        yield from self.feed(b"\n")
-
-
 class Complaint(NamedTuple):
     """What a backend says went wrong: in words, the codes that came with them, and how many seconds to wait if it says so."""
 
@@ -393,11 +326,6 @@ def failure_within(said: Complaint, url: str) -> ProviderError:
     """The error that a backend reports in the middle of an answer, where its codes must stand in for the status."""
     statuses = [_STATUS.get(code.lower()) or _number(code) for code in said.codes]
     return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
-
-
-def shortened(data: bytes) -> str:
-    """The beginning of something too long to quote."""
-    return _short(data[:400].decode(errors="replace"), 200)
 
 
 class _Attempt:

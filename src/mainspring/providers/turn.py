@@ -7,6 +7,7 @@ pieces of parallel calls may alternate. Text after later reasoning still belongs
 in which the backend first spoke of them; calls also end in it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
@@ -29,6 +30,7 @@ from mainspring.core.events import (
 from mainspring.core.ids import NewId
 from mainspring.core.items import (
     FunctionCall,
+    Item,
     ItemStatus,
     Json,
     Message,
@@ -44,14 +46,36 @@ from mainspring.providers.profiles import Tagged
 Index = int | str
 
 
-class Turn:
-    """Collects one turn. `taken` are call ids that the conversation has used already, `think` the tags around reasoning that
-    comes as text."""
+class TurnEvents(ABC):
+    """The events of one turn until they are handed on. `taken` are call ids that the conversation has used already."""
 
-    def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
+    def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
         self._new_id = new_id
         self._taken = set(taken)
         self._events: list[ModelEvent] = []
+
+    def take(self) -> list[ModelEvent]:
+        """The events since the last time."""
+        events = self._events
+        self._events = []
+        return events
+
+    @abstractmethod
+    def end(self, finish: Finish, usage: Usage | None) -> None:
+        """Closes every item and the turn."""
+
+    def _unused(self, call_id: str) -> str:
+        while not call_id or call_id in self._taken:
+            call_id = self._new_id("call")
+        self._taken.add(call_id)
+        return call_id
+
+
+class Turn(TurnEvents):
+    """Collects one turn. `think` are the tags around reasoning that comes as text."""
+
+    def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
+        super().__init__(new_id, taken)
         self._reasoning: _Thought | None = None
         self._message: _Speech | None = None
         self._calls: list[_Call] = []
@@ -60,12 +84,6 @@ class Turn:
         self._last: _Thought | _Speech | _Call | None = None
         self._blank: list[str] = []
         self._tagged = Tagged(think) if think is not None else None
-
-    def take(self) -> list[ModelEvent]:
-        """The events since the last time."""
-        events = self._events
-        self._events = []
-        return events
 
     @property
     def is_silent(self) -> bool:
@@ -169,7 +187,7 @@ class Turn:
             if call.name:
                 self._events.append(ItemDone(call.done(is_cut and (call is self._last or call.is_half))))
             elif not is_cut and (call.pieces or call.vendor_id):
-                raise BadOutput(f"the model called a tool without naming it, with arguments `{call.arguments:.200}`; ask again")
+                raise unnamed_call(call.arguments)
         self._events.append(TurnEnded(finish, usage))
 
     def _speaking(self) -> "_Speech":
@@ -226,12 +244,6 @@ class Turn:
         self._events.append(ItemStarted(FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
         if call.pieces:
             self._events.append(ArgumentsDelta(call.id, call.arguments))
-
-    def _unused(self, call_id: str) -> str:
-        while not call_id or call_id in self._taken:
-            call_id = self._new_id("call")
-        self._taken.add(call_id)
-        return call_id
 
 
 class _Thought:
@@ -330,6 +342,15 @@ class _Call:
 
     def done(self, is_cut: bool) -> FunctionCall:
         return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
+
+
+def unnamed_call(arguments: str) -> BadOutput:
+    return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
+
+
+def list_call_ids(items: Iterable[Item]) -> list[str]:
+    """The call ids that a conversation has used."""
+    return [item.call_id for item in items if isinstance(item, FunctionCall)]
 
 
 def _status(is_cut: bool) -> ItemStatus:

@@ -17,7 +17,8 @@ from tests.providers.dialects.published import check
 from mainspring.core.ids import counting
 from mainspring.core.items import Json, Usage
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.anthropic.provider import Answer, Anthropic
+from mainspring.providers.anthropic.provider import Anthropic
+from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import Turn
 
@@ -57,8 +58,8 @@ class AnthropicDialect:
     def provider(self, url: str) -> Anthropic:
         return Anthropic(url, api_key=KEY, new_id=counting())
 
-    def reader(self) -> Answer:
-        return Answer(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+    def reader(self) -> AnthropicReply:
+        return AnthropicReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         frames = [frame(event) for event in _events(spoken)]

@@ -17,7 +17,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import Json, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.gemini.provider import Gemini
-from mainspring.providers.gemini.reply import Answer
+from mainspring.providers.gemini.reply import GeminiReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import Turn
 
@@ -74,8 +74,8 @@ class GeminiDialect:
     def provider(self, url: str) -> Gemini:
         return Gemini(url, api_key=KEY, new_id=counting())
 
-    def reader(self) -> Answer:
-        return Answer(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+    def reader(self) -> GeminiReply:
+        return GeminiReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         """Each chunk holds one part and the tokens so far; the last one also says why it is the last."""

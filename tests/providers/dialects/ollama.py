@@ -15,7 +15,8 @@ from mainspring.core.ids import counting
 from mainspring.core.items import Json, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.http_client import Http
-from mainspring.providers.ollama.provider import Answer, Ollama
+from mainspring.providers.ollama.provider import Ollama
+from mainspring.providers.ollama.reply import OllamaReply
 from mainspring.providers.turn import Turn
 
 KEY = "sk-clockwork-key"
@@ -38,8 +39,8 @@ class OllamaDialect:
     def provider(self, url: str) -> Ollama:
         return Ollama(url, api_key=KEY, new_id=counting())
 
-    def reader(self) -> Answer:
-        return Answer(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+    def reader(self) -> OllamaReply:
+        return OllamaReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         said: list[Json] = [{"content": "", "thinking": piece} for piece in spoken.think]

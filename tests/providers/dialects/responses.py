@@ -17,7 +17,7 @@ from mainspring.core.items import Json, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.http_client import Http
 from mainspring.providers.responses.provider import Responses
-from mainspring.providers.responses.reply import Answer
+from mainspring.providers.responses.reply import ResponsesReply, ResponsesTurn
 
 REASONS: dict[Stop, str] = {"length": "max_output_tokens", "safety": "content_filter"}
 PREFIXES = {"message": "msg_", "function_call": "fc_", "reasoning": "rs_"}
@@ -36,8 +36,8 @@ class ResponsesDialect:
     def provider(self, url: str) -> Responses:
         return Responses(f"{url}/v1", api_key=KEY, new_id=counting())
 
-    def reader(self) -> Answer:
-        return Answer(Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0), counting())
+    def reader(self) -> ResponsesReply:
+        return ResponsesReply(ResponsesTurn(counting()), Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         items = _items(spoken)

@@ -57,7 +57,7 @@ def kept(thought: Thinking | Redacted) -> str:
     return sealed(VENDOR, msgspec.json.encode(thought).decode())
 
 
-def body_of(request: ModelRequest) -> Json:
+def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     family = family_of(request.model)
     turns = dialogue(request.items)

@@ -1,90 +1,29 @@
 """What a Chat Completions backend answers: chunks, whole or streamed, as our events."""
 
-from collections.abc import Iterator
-from contextlib import suppress
-
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import BadOutput, ProviderError, Unavailable
-from mainspring.core.events import Finish, ModelEvent
-from mainspring.core.items import (
-    Json,
-    Usage,
-)
-from mainspring.providers.http_client import Http, Sse, complaint, failure_within, shortened
-from mainspring.providers.json_text import counted, json_text, lenient
+from mainspring.core.errors import Unavailable
+from mainspring.core.events import Finish
+from mainspring.core.items import Json, Usage
+from mainspring.providers.json_text import json_text, parse_count
+from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
 from mainspring.providers.turn import Index, Turn
 
 
-class Answer:
-    """Reads one reply and turns it into events. It does no I/O: feed it bytes, cut as they may be."""
+class ChatReply(ReplyReader[Turn]):
+    """Reads the chunks of a Chat Completions stream, or a whole completion."""
 
-    def __init__(self, turn: Turn, http: Http) -> None:
-        self._turn = turn
-        self._http = http
-        self._sse = Sse()
-        self._finish: Finish | None = None
-        self._usage: Usage | None = None
-        self.is_over = False
+    chunk_name = "Chat Completions chunk"
+    may_be_whole = True
 
-    @property
-    def is_complete(self) -> bool:
-        """The backend has said why it stopped; at most the usage is still to come."""
-        return self._finish is not None
-
-    def feed(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events that these bytes of an event stream complete."""
-        return self._read(self._sse.feed(data))
-
-    def given(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events of an answer that came in one piece: from a backend that does not stream, or does not say that it does."""
-        if data.lstrip().startswith((b"data:", b"event:", b":")):
-            yield from self.feed(data)
-            return
-        self._take(b"", data)
-        self._finish = self._finish or "stop"
-        self.is_over = True
-        yield from self._turn.take()
-
-    def end(self) -> Iterator[ModelEvent]:
-        """The last events. Raises `Unavailable` if the backend never said that it was done."""
-        if not self.is_over:
-            # Half an event is what a connection leaves that broke: no bad output.
-            with suppress(BadOutput):
-                yield from self._read(self._sse.end())
-        if self._finish is None:
-            raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
-        self._turn.end(self._finish, self._usage)
-        yield from self._turn.take()
-
-    def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
-        try:
-            for name, data in events:
-                if data.startswith(b"[DONE]"):
-                    self.is_over = True
-                    return
-                self._take(name, data)
-                yield from self._turn.take()
-        except ProviderError:
-            # What comes behind a complete answer, or does not, takes nothing of it back.
-            if not self.is_complete:
-                raise
-            self.is_over = True
-
-    def _take(self, name: bytes, data: bytes) -> None:
-        if name == b"error":
-            raise self._broken_off(data)
-        chunk = self._decoded(data)
-        if chunk.error:
-            raise self._broken_off(data)
-        if (usage := _counted(chunk.usage)) is not None:
+    def _take(self, data: bytes) -> None:
+        chunk = self._decode(_chunk, data)
+        if chunk.error or (chunk.choices is None and chunk.object == "error"):
+            raise self._failure(data)
+        if (usage := _usage_of(chunk.usage)) is not None:
             self._usage = usage
-        if chunk.choices is None:
-            if chunk.object == "error":
-                raise self._broken_off(data)
-            return
-        for choice in chunk.choices:
+        for choice in chunk.choices or ():
             if not choice.index:
                 self._choose(choice)
 
@@ -98,17 +37,6 @@ class Answer:
             if reason in _GAVE_UP:
                 raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
             self._finish = _FINISH.get(reason, "stop")
-
-    def _decoded(self, data: bytes) -> "_Chunk":
-        try:
-            return lenient(_chunk, data)
-        except (ValueError, RecursionError) as error:
-            text = self._http.redacted(shortened(data))
-            raise BadOutput(f"{self._http.url} sent what is no Chat Completions chunk ({error}): `{text}`") from error
-
-    def _broken_off(self, data: bytes) -> ProviderError:
-        said = complaint(data)
-        return failure_within(said._replace(message=self._http.redacted(said.message)), self._http.url)
 
 
 def _say(turn: Turn, delta: "_Delta") -> None:
@@ -174,9 +102,6 @@ def _flat(annotation: Json) -> Json:
     return {name: value for name, value in fields.items() if isinstance(value, str | int)}
 
 
-_NULL = msgspec.Raw(b"null")
-
-
 class _Function(Struct, gc=False):
     name: str | None = None
     arguments: object = None
@@ -219,51 +144,39 @@ class _Choice(Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Details(Struct, gc=False):
-    cached_tokens: object = None
-    cache_write_tokens: object = None
-    reasoning_tokens: object = None
-
-
 class _Usage(Struct, gc=False):
     prompt_tokens: object = None
     completion_tokens: object = None
     total_tokens: object = None
     prompt_cache_hit_tokens: object = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
 
 
 class _Chunk(Struct, gc=False):
     """A chunk of a stream, or a whole answer: they differ in `delta` and `message` only."""
 
     choices: list[_Choice] | None = None
-    usage: msgspec.Raw = _NULL
+    usage: msgspec.Raw = NULL
     error: object = None
     object: str | None = None
 
 
-def _counted(data: msgspec.Raw) -> Usage | None:
-    """Usage in our terms, if it can be read: no answer is lost because nobody counted it.
-
-    Some backends leave reasoning out of the completion and have it in the total only.
-    """
-    try:
-        usage = _usage.decode(data)
-    except ValueError:
-        return None
+def _usage_of(data: msgspec.Raw) -> Usage | None:
+    """Usage in our terms. Some backends leave reasoning out of the completion and have it in the total only."""
+    usage = decode_usage(_usage, data)
     if usage is None:
         return None
-    prompt, completion = counted(usage.prompt_tokens), counted(usage.completion_tokens)
-    if prompt is None and completion is None:
-        return None
     read, written = usage.prompt_tokens_details or _NO_DETAILS, usage.completion_tokens_details or _NO_DETAILS
-    return Usage(
-        input_tokens=prompt or 0,
-        output_tokens=max(completion or 0, (counted(usage.total_tokens) or 0) - (prompt or 0)),
-        cached_tokens=counted(read.cached_tokens) or counted(usage.prompt_cache_hit_tokens) or 0,
-        cache_write_tokens=counted(read.cache_write_tokens) or 0,
-        reasoning_tokens=counted(written.reasoning_tokens) or 0,
+    prompt, completion = parse_count(usage.prompt_tokens), parse_count(usage.completion_tokens)
+    if completion is not None or prompt is not None:
+        completion = max(completion or 0, (parse_count(usage.total_tokens) or 0) - (prompt or 0))
+    return count_usage(
+        prompt,
+        completion,
+        cached=parse_count(read.cached_tokens) or usage.prompt_cache_hit_tokens,
+        cache_write=read.cache_write_tokens,
+        reasoning=written.reasoning_tokens,
     )
 
 
@@ -273,6 +186,6 @@ _FINISH: dict[str, Finish] = {
 }  # fmt: skip
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource"})
 _NO_FUNCTION = _Function()
-_NO_DETAILS = _Details()
+_NO_DETAILS = TokenDetails()
 _chunk = msgspec.json.Decoder(_Chunk)
 _usage = msgspec.json.Decoder(_Usage | None)

@@ -27,7 +27,7 @@ OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
 
-def body_of(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
+def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     profile = profile_of(request.model)
     body: Json = {

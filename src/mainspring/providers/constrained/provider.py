@@ -3,8 +3,8 @@
 Theory of operation. `Constrained` wraps a provider whose backend honours `text.format` with a schema. Where tools may be called,
 `asked` rewrites the request: no tools, but their description in the instructions, and a schema that lets the model write one of
 `{"tool": NAME, "arguments": {...}}` and `{"reply": TEXT}`. Calls and outputs of the past become plain messages, because small
-models that are shown a tool protocol go on calling. `Answer` reads the JSON back as it arrives: a reply is streamed, a call
-appears once it is whole. Where no tool may be called, the model just chats.
+models that are shown a tool protocol go on calling. `ConstrainedReply` reads the JSON back as it arrives: a reply is streamed,
+a call appears once it is whole. Where no tool may be called, the model just chats.
 
 Two things are judged here. A model that answers an output by the very same call is asked again, for words only. And no schema
 that a backend enforces covers all of JSON Schema, so a call is held against its tool's own; one that does not fit is told to the
@@ -17,12 +17,12 @@ from contextlib import aclosing
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import FunctionCall, Usage
+from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
-from mainspring.providers.constrained.reply import Answer
+from mainspring.providers.constrained.reply import ConstrainedReply
 from mainspring.providers.constrained.request import Choices, Misfit, asked, choices_of, just_answered, talked
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import Turn, list_call_ids
 
 TRIES = 3
 
@@ -69,10 +69,10 @@ class Constrained:
     async def close(self) -> None:
         await self._inner.close()
 
-    def _answer(self, request: ModelRequest, choices: Choices) -> Answer:
-        turn = Turn(self._new_id, taken=[item.call_id for item in request.items if isinstance(item, FunctionCall)])
+    def _answer(self, request: ModelRequest, choices: Choices) -> ConstrainedReply:
+        turn = Turn(self._new_id, list_call_ids(request.items))
         repeats = just_answered(request) if choices.may_reply else None
-        return Answer(turn, choices.tools, is_text=choices.is_text, repeats=repeats)
+        return ConstrainedReply(turn, choices.tools, is_text=choices.is_text, repeats=repeats)
 
 
 def _with(event: ModelEvent, spent: Usage) -> ModelEvent:

@@ -17,7 +17,7 @@ from mainspring.providers.turn import Turn
 HEAD_CHARACTERS = 100
 
 
-class Answer:
+class ConstrainedReply:
     """Turns the events of the constrained model into those of the turn it means.
 
     `is_text` says that a reply is a string, which is streamed; otherwise it is JSON and comes whole. Nothing is told before it is

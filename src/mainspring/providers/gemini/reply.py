@@ -1,71 +1,35 @@
 """What Gemini answers: the chunks of a streamed `generateContent`, as our events."""
 
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import BadOutput, ProviderError, Unavailable
-from mainspring.core.events import Finish, ModelEvent
+from mainspring.core.errors import BadOutput, Unavailable
+from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.gemini.request import VENDOR
-from mainspring.providers.http_client import Http, Sse, complaint, failure_within, shortened
-from mainspring.providers.json_text import counted, json_text, lenient
+from mainspring.providers.http_client import Http
+from mainspring.providers.json_text import json_text, parse_count
+from mainspring.providers.reply import NULL, ReplyReader, decode_usage
 from mainspring.providers.transcript import sealed
 from mainspring.providers.turn import Turn
 
 
-class Answer:
-    """Reads one reply and turns it into events. It does no I/O: feed it bytes, cut as they may be."""
+class GeminiReply(ReplyReader[Turn]):
+    """Reads the chunks of a streamed `generateContent`. Nothing marks the last of them but the end of the stream."""
+
+    chunk_name = "chunk of Gemini's"
 
     def __init__(self, turn: Turn, http: Http) -> None:
-        self._turn = turn
-        self._http = http
-        self._sse = Sse()
-        self._finish: Finish | None = None
-        self._usage: Usage | None = None
+        super().__init__(turn, http)
         self._calls = 0
 
-    @property
-    def is_complete(self) -> bool:
-        """Gemini has said why it stopped."""
-        return self._finish is not None
-
-    def feed(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events that these bytes complete."""
-        return self._read(self._sse.feed(data))
-
-    def end(self) -> Iterator[ModelEvent]:
-        """The last events. Raises `Unavailable` if Gemini never said that it was done."""
-        # Half an event is what a connection leaves that broke: no bad output.
-        with suppress(BadOutput):
-            yield from self._read(self._sse.end())
-        if self._finish is None:
-            raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
-        self._turn.end(self._finish, self._usage)
-        yield from self._turn.take()
-
-    def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
-        try:
-            for name, data in events:
-                self._take(name, data)
-                yield from self._turn.take()
-        except ProviderError:
-            # What comes behind a complete answer, or does not, takes nothing of it back.
-            if not self.is_complete:
-                raise
-
-    def _take(self, name: bytes, data: bytes) -> None:
-        try:
-            chunk = lenient(_chunk, data)
-        except (ValueError, RecursionError) as error:
-            text = self._http.redacted(shortened(data))
-            raise BadOutput(f"{self._http.url} sent what is no chunk of Gemini's ({error}): `{text}`") from error
-        if chunk.error or name == b"error":
-            raise self._broken_off(data)
-        if (usage := _counted(chunk.usage)) is not None:
+    def _take(self, data: bytes) -> None:
+        chunk = self._decode(_chunk, data)
+        if chunk.error:
+            raise self._failure(data)
+        if (usage := _usage_of(chunk.usage)) is not None:
             self._usage = usage
         for candidate in chunk.candidates or ():
             if not candidate.index:
@@ -81,7 +45,7 @@ class Answer:
             if reason not in _FINISH:
                 kind = BadOutput if reason in _BOTCHED else Unavailable
                 said = f": {candidate.message}" if candidate.message else ""
-                raise kind(f"{self._http.url} gave up on the answer (`{reason}`){self._http.redacted(said)}; try again")
+                raise kind(f"{self._http.url} gave up on the answer (`{reason}`){self._http.redact(said)}; try again")
             self._finish = _FINISH[reason]
 
     def _say(self, part: "_Part") -> None:
@@ -101,10 +65,6 @@ class Answer:
         if signature:
             kind = "thought" if part.thought else "text" if text else "blank"
             turn.seal(sealed(VENDOR, f"{kind}.{signature}"))
-
-    def _broken_off(self, data: bytes) -> ProviderError:
-        said = complaint(data)
-        return failure_within(said._replace(message=self._http.redacted(said.message)), self._http.url)
 
 
 class _Call(Struct, gc=False):
@@ -156,28 +116,22 @@ class _Usage(
 class _Chunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usage": "usageMetadata"}):
     candidates: list[_Candidate] | None = None
     feedback: _Feedback | None = None
-    usage: msgspec.Raw = msgspec.Raw(b"null")
+    usage: msgspec.Raw = NULL
     error: object = None
 
 
-def _counted(data: msgspec.Raw) -> Usage | None:
-    """Usage in our terms, if it can be read: no answer is lost because nobody counted it.
-
-    Gemini counts thoughts beside the answer, and what its own tools read beside the prompt.
-    """
-    try:
-        usage = _usage.decode(data)
-    except ValueError:
-        return None
+def _usage_of(data: msgspec.Raw) -> Usage | None:
+    """Usage in our terms. Gemini counts thoughts beside the answer, and what its own tools read beside the prompt."""
+    usage = decode_usage(_usage, data)
     if usage is None:
         return None
-    prompt, candidates, thoughts = counted(usage.prompt), counted(usage.candidates), counted(usage.thoughts) or 0
+    prompt, candidates, thoughts = parse_count(usage.prompt), parse_count(usage.candidates), parse_count(usage.thoughts) or 0
     if prompt is None and candidates is None:
         return None
     return Usage(
-        input_tokens=(prompt or 0) + (counted(usage.tools) or 0),
+        input_tokens=(prompt or 0) + (parse_count(usage.tools) or 0),
         output_tokens=(candidates or 0) + thoughts,
-        cached_tokens=counted(usage.cached) or 0,
+        cached_tokens=parse_count(usage.cached) or 0,
         reasoning_tokens=thoughts,
     )
 

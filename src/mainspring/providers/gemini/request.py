@@ -30,7 +30,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.gemini.gemini_schema import cleaned
-from mainspring.providers.json_text import json_text, merged
+from mainspring.providers.json_text import json_text, merge_extra
 from mainspring.providers.media import attached, embedded, mime_of
 from mainspring.providers.transcript import UNANSWERED, Called, Heard, Said, dialogue, opened, output_text, readable
 
@@ -41,7 +41,7 @@ FILLER: Final = "Continue."
 Thinking = Literal["never", "budget", "level"]
 
 
-def body_of(request: ModelRequest) -> Json:
+def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     tools = [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
     system, contents = _contents(request)
@@ -67,7 +67,7 @@ def body_of(request: ModelRequest) -> Json:
     }
     if given := {name: value for name, value in options.items() if value is not None}:
         body["generationConfig"] = given
-    return merged(body, request.extra)
+    return merge_extra(body, request.extra)
 
 
 def resource(model: str) -> str:

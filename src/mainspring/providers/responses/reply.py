@@ -5,16 +5,15 @@ its deltas said: where a backend leaves deltas out, the whole item stands in for
 counts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import BadOutput, ProviderError, Unavailable
+from mainspring.core.errors import BadOutput
 from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
@@ -22,7 +21,6 @@ from mainspring.core.events import (
     Finish,
     ItemDone,
     ItemStarted,
-    ModelEvent,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -44,93 +42,83 @@ from mainspring.core.items import (
     Usage,
     convert,
 )
-from mainspring.providers.http_client import Complaint, Http, Sse, complaint, failure_within, shortened
-from mainspring.providers.json_text import counted, json_text, lenient
+from mainspring.providers.json_text import json_text
+from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
+from mainspring.providers.turn import TurnEvents, unnamed_call
 
-T = TypeVar("T")
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
 
 
-class Answer:
-    """Reads one reply and turns it into events. It does no I/O: feed it bytes, cut as they may be.
+class ResponsesReply(ReplyReader["ResponsesTurn"]):
+    """Reads the events of a Responses stream, or a whole Response."""
 
-    `items` and `calls` are the ids that the conversation has used already.
-    """
+    chunk_name = "Responses event"
+    may_be_whole = True
 
-    def __init__(self, http: Http, new_id: NewId, *, items: Iterable[str] = (), calls: Iterable[str] = ()) -> None:
-        self._http = http
-        self._new_id = new_id
-        self._item_ids = set(items)
-        self._call_ids = set(calls)
-        self._sse = Sse()
-        self._events: list[ModelEvent] = []
-        # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
-        self._by_id: dict[str | None, _Open] = {}
-        self._by_index: dict[int | None, _Open] = {}
-        self._items: list[_Open] = []
-        self._end: TurnEnded | None = None
-        self.is_over = False
-
-    def feed(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events that these bytes of an event stream complete."""
-        return self._read(self._sse.feed(data))
-
-    def given(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events of an answer that came in one piece, from a backend that does not stream."""
-        if data.lstrip().startswith((b"data:", b"event:", b":")):
-            yield from self.feed(data)
-            return
-        self._finish(data)
-        yield from self._take()
-
-    def end(self) -> Iterator[ModelEvent]:
-        """The last events. Raises `Unavailable` if the backend never said that it was done."""
-        if not self.is_over:
-            # Half an event is what a connection leaves that broke.
-            with suppress(BadOutput):
-                yield from self._read(self._sse.end())
-        if self._end is None:
-            raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
-        yield self._end
-
-    def _read(self, events: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
-        for name, data in events:
-            if self.is_over:
-                return
-            if data.startswith(b"[DONE]"):
-                self.is_over = True
-                return
-            self._handle(name, data)
-            yield from self._take()
-
-    def _take(self) -> list[ModelEvent]:
-        events, self._events = self._events, []
-        return events
-
-    def _handle(self, name: bytes, data: bytes) -> None:
-        event = self._decoded(_event, data)
+    def _take(self, data: bytes) -> None:
+        event = self._decode(_event, data)
         kind = event.type
         if (channel := _CHANNELS.get(kind)) is not None:
-            self._delta(channel, event)
+            self._turn.delta(channel, event)
         elif kind == "response.output_item.added":
-            self._start(self._item(event.item), event.output_index)
+            self._turn.start(self._item(event.item), event.output_index)
         elif kind == "response.output_item.done":
-            self._done(self._item(event.item), event.output_index)
+            self._turn.done(self._item(event.item), event.output_index)
         elif kind == "response.output_text.annotation.added":
-            self._annotate(event)
+            self._turn.annotate(event)
         elif kind in _TERMINAL:
-            self._finish(event.response)
-        elif kind == "error" or name == b"error" or (not kind and event.error):
-            raise self._broken_off(complaint(data))
+            self._take_whole(bytes(event.response))
+        elif kind == "error" or (not kind and event.error):
+            raise self._failure(data)
 
-    def _delta(self, channel: Channel, event: "_Event") -> None:
+    def _take_whole(self, data: bytes) -> None:
+        """A Response, alone or in the last event: how it ended, and the items that were not streamed."""
+        response = self._decode(_response, data)
+        if response.error is not None or response.status in ("failed", "cancelled"):
+            raise self._failure(msgspec.json.encode({"error": response.error or {}}))
+        if response.status is None and response.output is None:
+            raise BadOutput(f"{self._http.url} sent what is no Response: `{self._http.quote(data)}`")
+        for index, raw in enumerate(response.output or ()):
+            self._turn.add_missing(self._item(raw), index)
+        self._finish, self._usage, self.is_over = _finish_of(response), _usage_of(response.usage), True
+
+    def _item(self, raw: msgspec.Raw) -> "_Item":
+        item = self._decode(_item, bytes(raw))
+        if item.type not in ("message", "reasoning", "function_call"):
+            item.data = self._decode(_object, bytes(raw))
+        return item
+
+
+class ResponsesTurn(TurnEvents):
+    """Collects the items of one turn. `calls` and `items` are the ids that the conversation has used already."""
+
+    def __init__(self, new_id: NewId, calls: Iterable[str] = (), items: Iterable[str] = ()) -> None:
+        super().__init__(new_id, calls)
+        self._item_ids = set(items)
+        # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
+        self._by_id: dict[str | None, _OpenItem] = {}
+        self._by_index: dict[int | None, _OpenItem] = {}
+        self._items: list[_OpenItem] = []
+
+    def end(self, finish: Finish, usage: Usage | None) -> None:
+        for left in [item for item in self._items if not item.is_done]:
+            self._close(left, _Item(left.kind, status="completed" if finish == "stop" else "incomplete"))
+        self._events.append(TurnEnded(finish, usage))
+
+    def add_missing(self, given: "_Item", index: int) -> None:
+        """An item of the whole answer, unless it was streamed to its end."""
+        found = self._find(given, index)
+        if found is None or not found.is_done:
+            self.done(given, index)
+
+    def delta(self, channel: Channel, event: "_Event") -> None:
         delta = event.delta
         if not delta or not isinstance(delta, str):
             return
         item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
         if item is None or item.kind != _KINDS[channel]:
             # Arguments without a call have no name yet: they come once more with the whole.
-            item = self._start(_Item(type=_KINDS[channel], id=event.item_id), event.output_index)
+            item = self.start(_Item(type=_KINDS[channel], id=event.item_id), event.output_index)
         if item is None or item.is_done:
             return
         index = (event.summary_index if channel == "summary" else event.content_index) or 0
@@ -138,20 +126,20 @@ class Answer:
         if pieces is None:
             index, pieces = item.part(channel, index)
         pieces.append(delta)
-        self._events.append(_told(channel, item.id, delta, index))
+        self._events.append(_delta(channel, item.id, delta, index))
 
-    def _annotate(self, event: "_Event") -> None:
+    def annotate(self, event: "_Event") -> None:
         item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
         if item is not None and not item.is_done and isinstance(event.annotation, dict):
             index = event.content_index or 0
             item.notes.setdefault(index, []).append(event.annotation)
             self._events.append(Annotated(item.id, event.annotation, index))
 
-    def _start(self, given: "_Item", index: int | None) -> "_Open | None":
+    def start(self, given: "_Item", index: int | None) -> "_OpenItem | None":
         """Begins an item, but for a call that has no name yet: that one begins when it is whole."""
         if given.type == "function_call_output" or (given.type == "function_call" and not given.name):
             return None
-        found = _Open(given.type, index, self._begun(given))
+        found = _OpenItem(given.type, index, self._begin(given))
         self._by_index[index] = found
         if given.id:
             self._by_id[given.id] = found
@@ -159,38 +147,39 @@ class Answer:
         self._events.append(ItemStarted(found.item))
         return found
 
-    def _begun(self, given: "_Item") -> Item:
-        id = _unused(given.id or "", self._item_ids, self._new_id, _PREFIXES.get(given.type, "item"))
+    def _begin(self, given: "_Item") -> Item:
+        id = given.id or ""
+        while not id or id in self._item_ids:
+            id = self._new_id(_PREFIXES.get(given.type, "item"))
+        self._item_ids.add(id)
         match given.type:
             case "message":
                 return Message("assistant", id=id, status="in_progress", phase=given.phase or UNSET)
             case "reasoning":
                 return Reasoning(id=id, status="in_progress")
             case "function_call":
-                call_id = _unused(given.call_id or "", self._call_ids, self._new_id, "call")
-                return FunctionCall(call_id, given.name or "", id=id, status="in_progress")
+                return FunctionCall(self._unused(given.call_id or ""), given.name or "", id=id, status="in_progress")
             case _:
                 return self._foreign(given, id)
 
-    def _done(self, given: "_Item", index: int | None) -> None:
+    def done(self, given: "_Item", index: int | None) -> None:
         if given.type == "function_call_output":
             return  # Who asks the model answers its calls, each one and only once.
-        found = self._found(given, index)
+        found = self._find(given, index)
         if found is None or found.is_done:
             if found is not None and found.index == index and found is self._by_id.get(given.id):
                 return  # Said twice.
-            found = self._start(given, index)
+            found = self.start(given, index)
         if found is None:
-            said = f"{given.arguments!s:.200}"
-            raise BadOutput(f"{self._http.url} called a tool without naming it, with arguments `{said}`; ask again")
+            raise unnamed_call(str(given.arguments))
         self._close(found, given)
 
-    def _found(self, given: "_Item", index: int | None) -> "_Open | None":
+    def _find(self, given: "_Item", index: int | None) -> "_OpenItem | None":
         """The item that has begun as this one: by its id, or by its place if that holds one of its kind."""
         found = self._by_id.get(given.id) or self._by_index.get(index)
         return found if found is not None and found.kind == given.type else None
 
-    def _close(self, found: "_Open", given: "_Item") -> None:
+    def _close(self, found: "_OpenItem", given: "_Item") -> None:
         found.is_done = True
         status = _STATUSES.get(given.status or "", "completed")
         item = found.item
@@ -206,7 +195,7 @@ class Answer:
                 item = self._foreign(given, found.id)
         self._events.append(ItemDone(item))
 
-    def _content(self, found: "_Open", given: Sequence["_Part"]) -> tuple[Part, ...]:
+    def _content(self, found: "_OpenItem", given: Sequence["_Part"]) -> tuple[Part, ...]:
         parts: list[Part] = []
         for index, part in enumerate(given):
             if ("refusal", index) in found.said or (part.type == "refusal" and ("text", index) not in found.said):
@@ -220,7 +209,7 @@ class Answer:
             parts.append(Refusal(said) if channel == "refusal" else OutputText(said, tuple(found.notes.pop(index, []))))
         return tuple(parts)
 
-    def _thought(self, found: "_Open", item: Reasoning, given: "_Item", status: ItemStatus) -> Reasoning:
+    def _thought(self, found: "_OpenItem", item: Reasoning, given: "_Item", status: ItemStatus) -> Reasoning:
         content, summary = given.content or (), given.summary or ()
         raw = [self._final(found, "thought", index, part.text or "") for index, part in enumerate(content)]
         short = [self._final(found, "summary", index, part.text or "") for index, part in enumerate(summary)]
@@ -234,57 +223,23 @@ class Answer:
             status=status,
         )
 
-    def _final(self, found: "_Open", channel: Channel, index: int, whole: str | None) -> str:
+    def _final(self, found: "_OpenItem", channel: Channel, index: int, whole: str | None) -> str:
         """What a part says: the whole of it if that begins as it was streamed, and then the rest is streamed too."""
         said = "".join(found.said.pop((channel, index), ()))
         if whole is None or not whole.startswith(said):
             return said
         if rest := whole[len(said) :]:
-            self._events.append(_told(channel, found.id, rest, index))
+            self._events.append(_delta(channel, found.id, rest, index))
         return whole
 
     def _foreign(self, given: "_Item", id: str) -> Item:
         try:
             return convert({**given.data, "id": id}, Item)
         except ValueError as error:
-            raise BadOutput(f"{self._http.url} sent an item of type `{given.type}` that cannot be read: {error}") from error
-
-    def _finish(self, data: bytes | msgspec.Raw) -> None:
-        """The end of the answer: what it has that was not streamed, what is still open, and how it ended."""
-        response = self._decoded(_response, data)
-        if response.error is not None or response.status in ("failed", "cancelled"):
-            raise self._broken_off(complaint(msgspec.json.encode({"error": response.error or {}})))
-        if response.status is None and response.output is None:
-            raise BadOutput(f"{self._http.url} sent what is no Response: `{self._http.redacted(shortened(bytes(data)))}`")
-        finish = _finish_of(response)
-        for index, raw in enumerate(response.output or ()):
-            given = self._item(raw)
-            found = self._found(given, index)
-            if found is None or not found.is_done:
-                self._done(given, index)
-        for left in [item for item in self._items if not item.is_done]:
-            self._close(left, _Item(left.kind, status="completed" if finish == "stop" else "incomplete"))
-        self._end = TurnEnded(finish, _usage_of(response.usage))
-        self.is_over = True
-
-    def _item(self, raw: msgspec.Raw) -> "_Item":
-        item = self._decoded(_item, raw)
-        if item.type not in ("message", "reasoning", "function_call"):
-            item.data = self._decoded(_object, raw)
-        return item
-
-    def _decoded(self, decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw) -> T:
-        try:
-            return lenient(decoder, bytes(data))
-        except (ValueError, RecursionError) as error:
-            text = self._http.redacted(shortened(bytes(data)))
-            raise BadOutput(f"{self._http.url} sent what is no Responses event ({error}): `{text}`") from error
-
-    def _broken_off(self, said: Complaint) -> ProviderError:
-        return failure_within(said._replace(message=self._http.redacted(said.message)), self._http.url)
+            raise BadOutput(f"the backend sent an item of type `{given.type}` that cannot be read: {error}; ask again") from error
 
 
-class _Open:
+class _OpenItem:
     """An item being said: its pieces by channel and index."""
 
     __slots__ = ("id", "index", "is_done", "item", "kind", "notes", "said")
@@ -306,19 +261,12 @@ class _Open:
         return index, self.said.setdefault((channel, index), [])
 
 
-def _left(found: _Open) -> list[tuple[Channel, int]]:
+def _left(found: _OpenItem) -> list[tuple[Channel, int]]:
     """What was streamed and is not in the whole item, in its order."""
     return sorted(found.said, key=lambda place: place[1])
 
 
-def _unused(id: str, taken: set[str], new_id: NewId, prefix: str) -> str:
-    while not id or id in taken:
-        id = new_id(prefix)
-    taken.add(id)
-    return id
-
-
-def _told(channel: Channel, id: str, delta: str, index: int) -> Delta:
+def _delta(channel: Channel, id: str, delta: str, index: int) -> Delta:
     match channel:
         case "text":
             return TextDelta(id, delta, index)
@@ -337,9 +285,9 @@ class _Event(Struct, gc=False):
     output_index: int | None = None
     content_index: int | None = None
     summary_index: int | None = None
-    item: msgspec.Raw = msgspec.Raw(b"null")
+    item: msgspec.Raw = NULL
     annotation: object = None
-    response: msgspec.Raw = msgspec.Raw(b"null")
+    response: msgspec.Raw = NULL
     error: object = None
 
 
@@ -371,17 +319,11 @@ class _Reason(Struct, gc=False):
     reason: str | None = None
 
 
-class _Details(Struct, gc=False):
-    cached_tokens: object = None
-    cache_write_tokens: object = None
-    reasoning_tokens: object = None
-
-
 class _Usage(Struct, gc=False):
     input_tokens: object = None
     output_tokens: object = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 class _Response(Struct, gc=False):
@@ -389,7 +331,7 @@ class _Response(Struct, gc=False):
     error: object = None
     incomplete_details: _Reason | None = None
     output: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw = msgspec.Raw(b"null")
+    usage: msgspec.Raw = NULL
 
 
 def _finish_of(response: _Response) -> Finish:
@@ -400,23 +342,16 @@ def _finish_of(response: _Response) -> Finish:
 
 
 def _usage_of(data: msgspec.Raw) -> Usage | None:
-    """Usage in our terms, if it can be read: no answer is lost because nobody counted it."""
-    try:
-        usage = _usage.decode(data)
-    except ValueError:
-        return None
+    usage = decode_usage(_usage, data)
     if usage is None:
         return None
-    heard, spoken = counted(usage.input_tokens), counted(usage.output_tokens)
-    if heard is None and spoken is None:
-        return None
-    read, said = usage.input_tokens_details or _NO_DETAILS, usage.output_tokens_details or _NO_DETAILS
-    return Usage(
-        input_tokens=heard or 0,
-        output_tokens=spoken or 0,
-        cached_tokens=counted(read.cached_tokens) or 0,
-        cache_write_tokens=counted(read.cache_write_tokens) or 0,
-        reasoning_tokens=counted(said.reasoning_tokens) or 0,
+    read, written = usage.input_tokens_details or _NO_DETAILS, usage.output_tokens_details or _NO_DETAILS
+    return count_usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        cached=read.cached_tokens,
+        cache_write=read.cache_write_tokens,
+        reasoning=written.reasoning_tokens,
     )
 
 
@@ -433,7 +368,7 @@ _OTHERS: dict[Channel, Channel] = {"text": "refusal", "refusal": "text"}
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _STATUSES: dict[str, ItemStatus] = {"incomplete": "incomplete"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-_NO_DETAILS = _Details()
+_NO_DETAILS = TokenDetails()
 _event = msgspec.json.Decoder(_Event)
 _item = msgspec.json.Decoder(_Item)
 _response = msgspec.json.Decoder(_Response)

@@ -23,7 +23,7 @@ from mainspring.core.items import (
 )
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.json_text import merged
+from mainspring.providers.json_text import merge_extra
 from mainspring.providers.transcript import UNANSWERED, brief, error_text, is_sealed, readable
 
 SEALED_ONLY: Final = ("openai.com", "azure.com")
@@ -36,15 +36,15 @@ NOTES: Final = {
 }
 
 
-def body_of(request: ModelRequest, host: str) -> Json:
+def build_body(request: ModelRequest, host: str) -> Json:
     """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
     extra = dict(request.extra or {})
     included = ["reasoning.encrypted_content", *[value for value in extra.pop("include", None) or () if isinstance(value, str)]]
-    body = merged(question(request, host), extra)
+    body = merge_extra(build_question(request, host), extra)
     return body | {"include": list(dict.fromkeys(included)), "store": False, "stream": True}
 
 
-def question(request: ModelRequest, host: str) -> Json:
+def build_question(request: ModelRequest, host: str) -> Json:
     """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
     told = list(_Told(host).items(request.items))
     if not told and not request.instructions:

@@ -1,0 +1,231 @@
+"""What Claude answers: the events of the Messages API, as ours.
+
+An answer is a row of numbered blocks: text, thoughts, calls. Thoughts are signed; what the vendor wants back of them is sealed
+into their items. Blocks of kinds we did not ask for are left out.
+"""
+
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import BadOutput
+from mainspring.core.events import Finish
+from mainspring.core.items import Usage
+from mainspring.providers.anthropic.request import Redacted, Thinking, kept
+from mainspring.providers.http_client import Http
+from mainspring.providers.json_text import json_text, parse_count
+from mainspring.providers.reply import NULL, ReplyReader, decode_usage
+from mainspring.providers.turn import Turn
+
+
+class AnthropicReply(ReplyReader[Turn]):
+    """Reads the events of a message, or a whole message."""
+
+    chunk_name = "event of the Messages API"
+
+    def __init__(self, turn: Turn, http: Http) -> None:
+        super().__init__(turn, http)
+        self._thought: list[str] = []
+        self._signature = ""
+        # Calls that are being made, by the number of their block, with the arguments they began with.
+        self._calls: dict[int, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def _take(self, data: bytes) -> None:
+        event = self._decode_event(data)
+        match event.type:
+            case "content_block_delta":
+                self._continue(event.index or 0, event.delta or _NO_DELTA)
+            case "content_block_start":
+                self._begin(event.index or 0, event.content_block or _NO_BLOCK)
+            case "content_block_stop":
+                self._stop(event.index or 0)
+            case "message_start":
+                self._add_usage(event.message.usage if event.message else NULL)
+            case "message_delta":
+                self._add_usage(event.usage)
+                self._stopped(event.delta or _NO_DELTA)
+            case "message_stop":
+                self.is_over = True
+            case "message":
+                self._take_message(event)
+            case _ if event.type == "error" or event.error:
+                raise self._failure(data)
+            case _:
+                pass
+
+    def _take_message(self, event: "_Event") -> None:
+        """An answer in one piece, from a backend that does not stream."""
+        for index, block in enumerate(event.content or ()):
+            self._begin(index, block)
+            self._stop(index)
+        self._add_usage(event.usage)
+        self._stopped(_Delta(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
+        self.is_over = True
+
+    def _begin(self, index: int, block: "_Block") -> None:
+        match block.type:
+            case "text":
+                self._turn.text(block.text or "")
+            case "thinking":
+                self._thought, self._signature = [], block.signature or ""
+                self._think(block.thinking or "")
+            case "redacted_thinking":
+                self._turn.seal(kept(Redacted(block.data or "")))
+            case "tool_use":
+                self._calls[index] = json_text(block.input or None)
+                self._turn.call(index=index, id=block.id or "", name=block.name or "")
+            case _:
+                pass
+
+    def _continue(self, index: int, delta: "_Delta") -> None:
+        match delta.type:
+            case "text_delta":
+                self._turn.text(delta.text or "")
+            case "input_json_delta":
+                # Tools that the vendor runs itself are called like this too, and are none of ours.
+                if index in self._calls and delta.partial_json:
+                    self._calls[index] = ""
+                    self._turn.call(index=index, arguments=delta.partial_json)
+            case "thinking_delta":
+                self._think(delta.thinking or "")
+            case "signature_delta":
+                self._signature = delta.signature or ""
+            case _:
+                pass
+
+    def _stop(self, index: int) -> None:
+        if self._signature:
+            self._turn.seal(kept(Thinking("".join(self._thought), self._signature)))
+            self._thought, self._signature = [], ""
+        if arguments := self._calls.pop(index, ""):
+            self._turn.call(index=index, arguments=arguments)
+
+    def _think(self, delta: str) -> None:
+        self._thought.append(delta)
+        self._turn.reasoning(delta)
+
+    def _stopped(self, delta: "_Delta") -> None:
+        if not delta.stop_reason:
+            return
+        self._finish = _FINISH.get(delta.stop_reason, "stop")
+        match delta.stop_details:
+            case {"type": "refusal", "explanation": str(explanation)}:
+                self._turn.refusal(explanation)
+            case _:
+                pass
+
+    def _add_usage(self, data: msgspec.Raw) -> None:
+        """Takes what is counted: each number stands for all so far. Tokens read from the cache or written to it are input."""
+        usage = decode_usage(_usage, data)
+        if usage is None:
+            return
+        for counts in (usage, usage.output_tokens_details):
+            for name, value in () if counts is None else msgspec.structs.asdict(counts).items():
+                if (tokens := parse_count(value)) is not None:
+                    self._counts[name] = tokens
+        if self._counts:
+            count = self._counts.get
+            cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+            self._usage = Usage(
+                input_tokens=count("input_tokens", 0) + cached + written,
+                output_tokens=count("output_tokens", 0),
+                cached_tokens=cached,
+                cache_write_tokens=written,
+                reasoning_tokens=count("thinking_tokens", 0),
+            )
+
+    def _decode_event(self, data: bytes) -> "_Event":
+        try:
+            return self._decode(_event, data)
+        except BadOutput:
+            with suppress(ValueError, RecursionError):
+                if _is_foreign(msgspec.json.decode(data)):
+                    return _NOTHING
+            raise
+
+
+def _is_foreign(event: object) -> bool:
+    """An event, or a piece of a block, of a kind that we do not know: it may look like anything."""
+    match event:
+        case {"type": str(kind)} if kind not in _KNOWN:
+            return True
+        case {"content_block": {"type": str(kind)}} | {"delta": {"type": str(kind)}}:
+            return kind not in _KNOWN
+        case _:
+            return False
+
+
+class _Block(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: object = None
+
+
+class _Delta(Struct, gc=False):
+    """What is new in a block, or, without a type, in the message."""
+
+    type: str = ""
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    stop_reason: str | None = None
+    stop_details: object = None
+
+
+class _Message(Struct, gc=False):
+    usage: msgspec.Raw = NULL
+
+
+_NO_BLOCK = _Block()
+_NO_DELTA = _Delta()
+
+
+class _Event(Struct, gc=False):
+    """An event of a stream, or a whole answer."""
+
+    type: str = ""
+    index: int | None = None
+    delta: _Delta | None = None
+    content_block: _Block | None = None
+    message: _Message | None = None
+    usage: msgspec.Raw = NULL
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    stop_details: object = None
+    error: object = None
+
+
+class _Details(Struct, gc=False):
+    thinking_tokens: object = None
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: object = None
+    output_tokens: object = None
+    cache_creation_input_tokens: object = None
+    cache_read_input_tokens: object = None
+    output_tokens_details: _Details | None = None
+
+
+# The answer to a paused turn or one beyond the model's window is cut off, as much as one beyond its limit.
+_FINISH: dict[str, Finish] = {
+    "max_tokens": "length", "model_context_window_exceeded": "length", "pause_turn": "length", "refusal": "content_filter",
+}  # fmt: skip
+_KNOWN = frozenset(
+    {
+        "content_block_delta", "content_block_start", "content_block_stop", "message_start", "message_delta", "message_stop",
+        "message", "error", "text", "thinking", "redacted_thinking", "tool_use",
+        "text_delta", "input_json_delta", "thinking_delta", "signature_delta",
+    }
+)  # fmt: skip
+_NOTHING = _Event()
+_event = msgspec.json.Decoder(_Event)
+_usage = msgspec.json.Decoder(_Usage | None)

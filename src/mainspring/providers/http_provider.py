@@ -1,0 +1,190 @@
+"""What every provider over HTTP shares: one connection pool, the loop that reads a reply as it arrives, the list of models.
+
+Each wire format is a folder of three parts. Its provider, a child of `HttpProvider`, asks and hands events on at once. `request`
+turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks into events without doing I/O.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
+from contextlib import closing, suppress
+from datetime import datetime
+from logging import getLogger
+from re import Pattern
+from typing import Any, ClassVar, TypedDict
+
+import msgspec
+from msgspec import Struct
+from multidict import CIMultiDict
+
+from mainspring.core.errors import BadOutput, Refused
+from mainspring.core.events import ModelEvent
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import Json
+from mainspring.core.model_request import ModelRequest
+from mainspring.ports import ModelInfo
+from mainspring.providers.http_client import Http, Reply, Tape
+from mainspring.providers.json_text import encode_body
+from mainspring.providers.reply import ReplyReader
+from mainspring.providers.turn import Turn, list_call_ids
+
+log = getLogger(__name__)
+
+
+class HttpOptions(TypedDict, total=False):
+    """What every provider over HTTP takes besides its address; see `HttpProvider`."""
+
+    api_key: str | None
+    headers: Mapping[str, str] | None
+    name: str | None
+    new_id: NewId
+    timeout: float
+    tape: Tape | None
+
+
+class HttpProvider(ABC):
+    """A backend over HTTP. `base_url` is what the paths of the format are appended to.
+
+    `timeout` is how many seconds the backend may stay silent: a large model on a small machine takes minutes to read a long
+    prompt. `headers` go with every request and take precedence over our own. Closing the stream early closes the connection, by
+    which backends know to stop.
+    """
+
+    name = ""
+    default_url: ClassVar[str] = ""
+    url_hint: ClassVar[str] = ""
+    """What to say of the base URL when it seems wrong."""
+    key_header: ClassVar[str | None] = None
+    """The header for the key; None is `Authorization`."""
+    fixed_headers: ClassVar[Mapping[str, str]] = {}
+    owner: ClassVar[str] = ""
+    """Who owns the models whose list does not say it."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        name: str | None = None,
+        new_id: NewId = random_id,
+        timeout: float = 600.0,
+        tape: Tape | None = None,
+    ) -> None:
+        self.name = name or self.name
+        sent = CIMultiDict(self.fixed_headers)
+        if self.key_header is not None and api_key and api_key.strip():
+            sent[self.key_header], api_key = api_key.strip(), None
+        sent.update(headers or {})
+        self._http = Http(base_url or self.default_url, api_key=api_key, headers=sent, timeout=timeout, tape=tape)
+        self._new_id = new_id
+        # The fields of a request that models have turned out not to take, by model.
+        self._lacks: dict[str, frozenset[str]] = {}
+
+    @abstractmethod
+    async def _ask(self, request: ModelRequest) -> Reply:
+        """Sends the request. Raises a `ProviderError` if the backend does not agree to answer."""
+
+    @abstractmethod
+    def _reader(self, request: ModelRequest) -> ReplyReader[Any]: ...
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        reader = self._reader(request)
+        with closing(await self._ask(request)) as reply:
+            if reader.may_be_whole and reply.mime == "application/json":
+                for event in reader.read_whole(await reply.body()):
+                    yield event
+            while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
+                for event in reader.feed(data):
+                    yield event
+            for event in reader.end():
+                yield event
+            await reply.drain()
+
+    async def models(self) -> Sequence[ModelInfo]:
+        """The models the backend offers. Raises a `ProviderError` if it has no such list."""
+        return await self._list_models("models")
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def _turn(self, request: ModelRequest, think: tuple[str, str] | None = None) -> Turn:
+        return Turn(self._new_id, list_call_ids(request.items), think)
+
+    async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> Reply:
+        reply = await self._http.send("POST", path, encode_body(body), query)
+        if reply.mime == "text/html":
+            reply.close()
+            raise BadOutput(f"{reply.url} answered with a web page; check the base URL{self.url_hint}")
+        return reply
+
+    async def _post_supported(
+        self, path: str, model: str, build: Callable[[Set[str]], Json], lacks: Sequence[tuple[str, Pattern[str]]]
+    ) -> Reply:
+        """Posts the body that `build` makes without the fields that the model does not take.
+
+        `lacks` says how backends refuse a field, which `build` must then leave out: the field is remembered, and the request
+        sent again.
+        """
+        while True:
+            known = self._lacks.get(model, frozenset())
+            body = build(known)
+            try:
+                return await self._post(path, body)
+            except Refused as refusal:
+                fresh = [field for field, words in lacks if field in body and words.search(refusal.message)]
+                if not fresh:
+                    raise
+            log.warning("model %s is asked without `%s`, which %s does not take", model, fresh[0], self._http.url)
+            self._lacks[model] = known | {fresh[0]}
+
+    async def _list_models(self, path: str, query: Mapping[str, str] | None = None) -> Sequence[ModelInfo]:
+        """A list as OpenAI writes it."""
+        listed = await self._http.fetch("GET", path, _models, "list of models", query=query)
+        found = listed if isinstance(listed, list) else listed.data or []
+        return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.created_seconds()) for model in found])
+
+    async def _list_named_models(self, path: str, page_size: int | None = None) -> Sequence[ModelInfo]:
+        """A list as Ollama writes it, and Gemini page by page: those that can be asked for answers."""
+        found: list[_NamedModel] = []
+        query = {"pageSize": str(page_size)} if page_size else {}
+        while True:
+            page = await self._http.fetch("GET", path, _named_models, "list of models", query=query)
+            found += [model for model in page.models or () if model.can_answer()]
+            if not page.nextPageToken:
+                return tuple([ModelInfo(model.name.removeprefix("models/"), self.owner) for model in found])
+            query["pageToken"] = page.nextPageToken
+
+
+class _Model(Struct, gc=False):
+    id: str
+    owned_by: str | None = None
+    created: int | float | None = None
+    created_at: object = None
+
+    def created_seconds(self) -> int:
+        """When the model was made; Anthropic writes a date."""
+        with suppress(ValueError):
+            if self.created is None and isinstance(self.created_at, str):
+                return int(datetime.fromisoformat(self.created_at).timestamp())
+        return int(self.created or 0)
+
+
+class _ModelList(Struct, gc=False):
+    data: list[_Model] | None = None
+
+
+class _NamedModel(Struct, gc=False):
+    name: str
+    supportedGenerationMethods: list[str] | None = None
+
+    def can_answer(self) -> bool:
+        return not self.supportedGenerationMethods or "generateContent" in self.supportedGenerationMethods
+
+
+class _NamedModelPage(Struct, gc=False):
+    models: list[_NamedModel] | None = None
+    nextPageToken: str | None = None
+
+
+_models = msgspec.json.Decoder(_ModelList | list[_Model])
+_named_models = msgspec.json.Decoder(_NamedModelPage)

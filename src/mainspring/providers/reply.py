@@ -1,0 +1,239 @@
+"""What every reader of a model's reply shares: bytes in, events out, no I/O.
+
+`Lines` and `Sse` split a stream into chunks and give the same chunks however the bytes were cut. `ReplyReader` is the skeleton
+around them: it reports errors inside the stream, decides when an answer is complete, and checks that the stream did not end
+before. A wire format adds what its chunks mean.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import ClassVar, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import BadOutput, ProviderError, Unavailable
+from mainspring.core.events import Finish, ModelEvent
+from mainspring.core.items import Usage
+from mainspring.providers.http_client import EVENT_BYTES, Http, complaint, failure_within
+from mainspring.providers.json_text import parse_count, repair
+from mainspring.providers.turn import TurnEvents
+
+T = TypeVar("T")
+TurnT = TypeVar("TurnT", bound=TurnEvents)
+
+NULL = msgspec.Raw(b"null")
+
+
+class Lines:
+    """Splits a stream of JSON lines into (no name, line), without empty lines. Reads each byte a fixed number of times.
+
+    Raises `BadOutput` for a line of more than `limit` bytes.
+    """
+
+    __slots__ = ("_limit", "_size", "_tail")
+
+    def __init__(self, limit: int = EVENT_BYTES) -> None:
+        self._tail: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The chunks that `data` completes."""
+        lines = self._split(data)
+        self._size = self._size + len(data) if not lines else len(self._tail[0]) if self._tail else 0
+        self._check_size()
+        for line in lines:
+            if line := line.strip():
+                yield b"", line
+
+    def end(self) -> Iterator[tuple[bytes, bytes]]:
+        """The chunk that the end of the stream completes."""
+        yield from self.feed(b"\n\n")
+
+    def _split(self, data: bytes) -> list[bytes]:
+        cut = data.rfind(b"\n")
+        if cut < 0:
+            self._tail.append(data)
+            return []
+        whole, rest = data[:cut], data[cut + 1 :]
+        if self._tail:
+            whole = b"".join([*self._tail, whole])
+        self._tail = [rest] if rest else []
+        return whole.split(b"\n")
+
+    def _check_size(self) -> None:
+        if self._size > self._limit:
+            raise BadOutput(f"the backend sent a chunk of more than {self._limit} bytes; no answer is that long")
+
+
+class Sse(Lines):
+    """Splits an event stream into (event name, data). Lines end in LF or CRLF.
+
+    A line that is a bare JSON object counts as an event of its own, and so does the field `error`: backends that fail in the
+    middle of a stream forget its format. The limit is that of an event.
+    """
+
+    __slots__ = ("_data", "_name")
+
+    def __init__(self, limit: int = EVENT_BYTES) -> None:
+        super().__init__(limit)
+        self._data: list[bytes] = []
+        self._name = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self._size += len(data)
+        if self._size > self._limit:
+            self._check_size()
+        for line in self._split(data):
+            if line.endswith(b"\r"):
+                line = line[:-1]
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif not line:
+                if self._data:
+                    name, event = self._name, b"\n".join(self._data)
+                    self._data = []
+                    if event:
+                        yield name, event
+                self._name = b""
+                self._size = len(self._tail[0]) if self._tail else 0
+            else:
+                yield from self._field(line)
+
+    def _field(self, line: bytes) -> Iterator[tuple[bytes, bytes]]:
+        name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            self._name = value
+        elif name == b"data":
+            self._data.append(value)
+        elif name == b"error":
+            yield b"error", value
+        elif line.startswith(b"{"):
+            yield self._name, line
+
+
+class ReplyReader(ABC, Generic[TurnT]):
+    """Reads one reply and turns it into events. It is fed bytes, cut anywhere.
+
+    A wire format implements `_take`, which tells the turn what one chunk says. It sets `_finish` when the backend says why it
+    stopped, `_usage` when it counts tokens, and `is_over` when nothing can follow.
+    """
+
+    chunk_name: ClassVar[str]
+    """What the format calls a chunk, for error messages."""
+    may_be_whole: ClassVar[bool] = False
+    """Whether a body of type `application/json` is a whole answer, from a backend that does not stream."""
+
+    def __init__(self, turn: TurnT, http: Http, chunks: Lines | None = None) -> None:
+        self._turn = turn
+        self._http = http
+        self._chunks = chunks or Sse()
+        self._finish: Finish | None = None
+        self._usage: Usage | None = None
+        self.is_over = False
+
+    @abstractmethod
+    def _take(self, data: bytes) -> None:
+        """Tells the turn what one chunk says. Raises a `ProviderError` for an error of the backend's."""
+
+    def _take_whole(self, data: bytes) -> None:
+        """Tells the turn what a whole answer says."""
+        self._take(data)
+
+    @property
+    def is_complete(self) -> bool:
+        """The backend has said why it stopped. At most the usage is still to come."""
+        return self._finish is not None
+
+    def feed(self, data: bytes) -> Iterator[ModelEvent]:
+        """The events that these bytes complete."""
+        return self._read(self._chunks.feed(data))
+
+    def read_whole(self, data: bytes) -> Iterator[ModelEvent]:
+        """The events of an answer that came in one piece, which may be a stream that does not say that it is one."""
+        if data.lstrip().startswith((b"data:", b"event:", b":")):
+            yield from self.feed(data)
+            return
+        self._take_whole(data)
+        self._finish = self._finish or "stop"
+        self.is_over = True
+        yield from self._turn.take()
+
+    def end(self) -> Iterator[ModelEvent]:
+        """The last events. Raises `Unavailable` if the backend never said that it was done."""
+        if not self.is_over:
+            # A broken connection leaves half a chunk, which is not bad output.
+            with suppress(BadOutput):
+                yield from self._read(self._chunks.end())
+        if self._finish is None:
+            raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
+        self._turn.end(self._finish, self._usage)
+        yield from self._turn.take()
+
+    def _read(self, chunks: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
+        try:
+            for name, data in chunks:
+                if name == b"error":
+                    raise self._failure(data)
+                if data.startswith(b"[DONE]"):
+                    self.is_over = True
+                else:
+                    self._take(data)
+                    yield from self._turn.take()
+                if self.is_over:
+                    return
+        except ProviderError:
+            # An error behind a complete answer takes nothing of it back.
+            if self._finish is None:
+                raise
+            self.is_over = True
+
+    def _decode(self, decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
+        try:
+            return decoder.decode(data)
+        except (ValueError, RecursionError) as error:
+            with suppress(ValueError, RecursionError):
+                return decoder.decode(repair(data))
+            raise BadOutput(
+                f"{self._http.url} sent what is no {self.chunk_name} ({error}): `{self._http.quote(data)}`; check the base URL"
+            ) from error
+
+    def _failure(self, data: bytes) -> ProviderError:
+        """The error that the backend reports within its answer."""
+        said = complaint(data)
+        return failure_within(said._replace(message=self._http.redact(said.message)), self._http.url)
+
+
+class TokenDetails(Struct, gc=False):
+    """What OpenAI's formats count within the input and the output."""
+
+    cached_tokens: object = None
+    cache_write_tokens: object = None
+    reasoning_tokens: object = None
+
+
+def decode_usage(decoder: "msgspec.json.Decoder[T | None]", data: msgspec.Raw) -> T | None:
+    """The vendor's counts if they can be read: no answer is lost because of its usage."""
+    try:
+        return decoder.decode(data)
+    except ValueError:
+        return None
+
+
+def count_usage(
+    input: object, output: object, *, cached: object = None, cache_write: object = None, reasoning: object = None
+) -> Usage | None:
+    """Usage in our terms, from counts as a vendor writes them; None if it counts neither input nor output."""
+    read, written = parse_count(input), parse_count(output)
+    if read is None and written is None:
+        return None
+    return Usage(
+        input_tokens=read or 0,
+        output_tokens=written or 0,
+        cached_tokens=parse_count(cached) or 0,
+        cache_write_tokens=parse_count(cache_write) or 0,
+        reasoning_tokens=parse_count(reasoning) or 0,
+    )
