@@ -27,12 +27,10 @@ from mainspring.engine.guard import Guard
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.budgets.budget import LEVELS, Limits, Network
 from mainspring.features.budgets.budget_policy import Budgeted, narrowed
-from mainspring.features.governance.command_policy import CommandRules, Commands
-from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -80,9 +78,9 @@ def every_policy(root: str) -> PolicySlots:
         "skill scope": (SkillScope(lambda run, name, operation: None),),
         "rate": (Rate(10**9, 10**9),),
         "level": (AutonomyLevel(lambda run: "supervised", commands_judged=True),),
-        "commands": (Commands(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
-        "paths": (Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),),
-        "domains": (Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
+        "commands": (CommandPolicy(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
+        "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
+        "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
         "budget": (Budgeted(),),
     }
 

@@ -9,7 +9,7 @@ import pytest
 from tests.browser.conftest import Ask, Said
 from tests.browser.site import PUBLIC, Site, lookup
 
-from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.scope_policies import DomainPolicy
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import ToolContext
@@ -154,7 +154,7 @@ async def test_a_name_that_turns_inwards_after_it_was_checked_is_not_followed(si
         return [PUBLIC] if asked.count(host) < 3 and host == "turning.test" else await lookup(host, port)
 
     guard = AddressGuard(["shop.test"], lookup=turning)
-    rule = Domains(guard.check)
+    rule = DomainPolicy(guard.check)
     async with BuiltinTools(["browser"], guard=guard, url_flaw=rule.flaw) as builtins:
         url = f"http://turning.test:{site.bait.port}/"
         assert await rule.flaw(url) is None, "the call itself passes"
@@ -168,7 +168,7 @@ async def test_a_name_that_turns_inwards_after_it_was_checked_is_not_followed(si
 @pytest.mark.requirement("C17")
 async def test_the_operators_domains_hold_for_what_a_page_loads_and_leads_to(site: Site, chromium: None) -> None:
     guard = AddressGuard(["shop.test", "second.test"], lookup=lookup)
-    rule = Domains(guard.check, denied=["second.test"])
+    rule = DomainPolicy(guard.check, denied=["second.test"])
     url = put(site, "/denied", f"<a href='http://second.test:{site.bait.port}/'>there</a><img src='BAIT/'>", "second.test")
     site.bait.heard.clear()
     async with BuiltinTools(["browser"], guard=guard, url_flaw=rule.flaw) as builtins:

@@ -10,10 +10,8 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.command_policy import CommandRules, Commands
-from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.level import AutonomyLevel, Level
-from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -57,9 +55,9 @@ async def test_built_in_tools_and_functions_are_judged_by_what_they_declare(
         {
             "status": (ToolStatus(tools.status),),
             "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
-            "commands": (Commands(CommandRules(("ls",), ("rm",))),),
-            "paths": (Paths([root]),),
-            "domains": (Domains(AddressGuard(lookup=lookup).check),),
+            "commands": (CommandPolicy(CommandRules(("ls",), ("rm",))),),
+            "paths": (PathPolicy([root]),),
+            "domains": (DomainPolicy(AddressGuard(lookup=lookup).check),),
         },
     )
     ran.clear()

@@ -12,7 +12,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition, ToolKind
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.scope_policies import DomainPolicy
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
@@ -23,8 +23,8 @@ from mainspring.tools.connector import guarded_connector
 REDIRECTS = 5
 
 
-def domains(allowed: Sequence[str] = (), denied: Sequence[str] = ()) -> Domains:
-    return Domains(AddressGuard(lookup=lookup).check, allowed, denied)
+def domains(allowed: Sequence[str] = (), denied: Sequence[str] = ()) -> DomainPolicy:
+    return DomainPolicy(AddressGuard(lookup=lookup).check, allowed, denied)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ async def test_denied_host_is_not_even_looked_up() -> None:
         asked.append(host)
         return await lookup(host, port)
 
-    policy = Domains(AddressGuard(lookup=listening).check, denied=["evil.example"])
+    policy = DomainPolicy(AddressGuard(lookup=listening).check, denied=["evil.example"])
     assert await policy.flaw("http://evil.example/") is not None
     assert await policy.flaw("http://docs.example/") is None
     assert asked == ["docs.example"]
 
 
 async def test_private_host_that_the_operator_names_is_allowed() -> None:
-    policy = Domains(AddressGuard(["inward.example", "127.0.0.1"], lookup=lookup).check)
+    policy = DomainPolicy(AddressGuard(["inward.example", "127.0.0.1"], lookup=lookup).check)
     assert await policy.flaw("http://inward.example/") is None
     assert await policy.flaw("http://127.0.0.1:1/") is None
     assert "--allow-host localhost" in str(await policy.flaw("http://localhost/"))
@@ -82,7 +82,7 @@ class Fetching:
 
     kind: ToolKind = "builtin"
 
-    def __init__(self, policy: Domains, guard: AddressGuard) -> None:
+    def __init__(self, policy: DomainPolicy, guard: AddressGuard) -> None:
         self._policy, self._guard = policy, guard
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -124,7 +124,7 @@ async def site(redirects: dict[str, str]) -> AsyncIterator[tuple[int, list[str]]
         await runner.cleanup()
 
 
-async def fetched(url: str, policy: Domains, guard: AddressGuard, expect: str) -> None:
+async def fetched(url: str, policy: DomainPolicy, guard: AddressGuard, expect: str) -> None:
     hands = Fetching(policy, guard)
     with Scripted(call("web_fetch", url=url), say("Well.", expect=expect)) as script:
         async with Engine(
@@ -159,7 +159,7 @@ async def test_each_redirect_is_judged_again(path: str, expect: str, hits: list[
 
     guard = AddressGuard(["site.example"], lookup=named)
     async with site(redirects) as (port, seen):
-        await fetched(f"http://site.example:{port}{path}", Domains(guard.check, denied=["evil.example"]), guard, expect)
+        await fetched(f"http://site.example:{port}{path}", DomainPolicy(guard.check, denied=["evil.example"]), guard, expect)
     assert seen == hits
 
 
@@ -171,7 +171,7 @@ async def test_name_that_means_another_address_a_moment_later_is_not_connected_t
 
     guard = AddressGuard(lookup=rebinding)
     async with site({}) as (port, seen):
-        await fetched(f"http://rebinds.example:{port}/", Domains(guard.check), guard, "host `rebinds.example` is not public")
+        await fetched(f"http://rebinds.example:{port}/", DomainPolicy(guard.check), guard, "host `rebinds.example` is not public")
     assert (seen, list(answers)) == ([], [])
 
 
@@ -179,7 +179,9 @@ async def test_host_that_nobody_can_look_up_in_time_is_refused() -> None:
     async def hang(url: str) -> None:
         await anyio.sleep_forever()
 
-    assert await Domains(hang, seconds=0.01).flaw("https://docs.example/") == "`docs.example` could not be looked up in 0.01 s"
+    assert (
+        await DomainPolicy(hang, seconds=0.01).flaw("https://docs.example/") == "`docs.example` could not be looked up in 0.01 s"
+    )
 
 
 @pytest.mark.parametrize("url", ["http://example.com../", "http://a..example.com/"])

@@ -14,8 +14,7 @@ from mainspring.core.events import Recorded, RunStarted
 from mainspring.core.history import History
 from mainspring.core.items import FunctionCall, ToolDefinition
 from mainspring.core.run import Call, open_run
-from mainspring.features.governance.domains import Domains
-from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.ports import Allow, CallPolicy, Deny, Verdict
 
 NAMES = st.sampled_from(["a", "b", "..", ".", "link", "up", "", "root", "...", "a..b"])
@@ -32,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(parts=st.lists(NAMES, min_size=1, max_size=6), absolute=st.booleans())
 def test_what_passes_is_inside_whatever_it_is_made_of(root: Path, parts: list[str], absolute: bool) -> None:
     text = "/".join([str(root), *parts] if absolute else parts)
-    if Paths([root]).flaw(text) is None:
+    if PathPolicy([root]).flaw(text) is None:
         opened = Path(os.path.realpath(root / text))
         assert opened.is_relative_to(root)
         assert ".." not in parts
@@ -52,37 +51,37 @@ def test_what_passes_is_inside_whatever_it_is_made_of(root: Path, parts: list[st
     ],
 )
 def test_denied_pattern_fits_what_it_means(root: Path, pattern: str, fits: list[str], does_not: list[str]) -> None:
-    paths = Paths([root], denied=[pattern])
+    paths = PathPolicy([root], denied=[pattern])
     assert [text for text in fits if f"pattern `{pattern}`" not in str(paths.flaw(text))] == []
     assert [text for text in does_not if paths.flaw(text) is not None] == []
 
 
 def test_each_root_counts_and_the_first_is_where_relative_paths_start(root: Path) -> None:
     beside = root.parent / "root-evil"
-    paths = Paths([root, beside])
+    paths = PathPolicy([root, beside])
     assert (paths.flaw("notes.txt"), paths.flaw(str(beside / "x")), paths.flaw("beside/x")) == (None, None, None)
     assert str(root) in str(paths.flaw("/etc/passwd"))
 
 
 def test_root_may_be_a_link_and_the_whole_disk_may_be_one(root: Path, tmp_path: Path) -> None:
     (tmp_path / "here").symlink_to(root)
-    assert Paths([tmp_path / "here"]).flaw("notes.txt") is None
-    assert Paths([tmp_path / "here"]).flaw(str(tmp_path / "here" / "notes.txt")) is None
-    assert Paths(["/"]).flaw("/etc/passwd") is None
+    assert PathPolicy([tmp_path / "here"]).flaw("notes.txt") is None
+    assert PathPolicy([tmp_path / "here"]).flaw(str(tmp_path / "here" / "notes.txt")) is None
+    assert PathPolicy(["/"]).flaw("/etc/passwd") is None
 
 
 def test_no_roots_is_a_mistake_and_not_everything() -> None:
     with pytest.raises(ValueError, match="at least one root"):
-        Paths([])
+        PathPolicy([])
 
 
 async def test_refusal_names_the_rule_the_path_and_the_roots(root: Path) -> None:
-    outcome = await tried([Paths([root])], ("file_ops", '{"operation": "read", "path": "/etc/passwd"}'))
+    outcome = await tried([PathPolicy([root])], ("file_ops", '{"operation": "read", "path": "/etc/passwd"}'))
     assert outcome.only.reason == f"The rule `paths` denies this call: `/etc/passwd` is outside `{root}`."
 
 
 async def test_path_that_is_no_text_is_denied(root: Path) -> None:
-    policy = Paths([root])
+    policy = PathPolicy([root])
     outcome = await tried([policy], ("loose", '{"path": [1]}'), ("loose", "{}"), tools=(loose(),))
     assert [judged.verdict for judged in outcome.judged] == ["deny", "allow"]
     assert "`path` must be text" in outcome.judged[0].reason
@@ -124,7 +123,7 @@ async def test_a_command_that_names_a_denied_file_is_denied(tmp_path: Path, line
     (tmp_path / ".env").write_text("x")
     (tmp_path / "harmless").symlink_to(".env")
     (tmp_path / "secrets").mkdir()
-    verdict = await judged(line, Paths([tmp_path], ["**/.env", "secrets"]))
+    verdict = await judged(line, PathPolicy([tmp_path], ["**/.env", "secrets"]))
     assert isinstance(verdict, Deny)
     assert "fits the denied pattern" in verdict.reason
 
@@ -134,7 +133,7 @@ async def test_a_command_that_names_a_denied_file_is_denied(tmp_path: Path, line
     ["cat notes.txt", "grep secrets notes.txt", "echo .envy", "cat /etc/passwd", "git status", "ls -la --env", "cat x.env.md"],
 )
 async def test_of_other_words_of_a_command_nothing_is_claimed(tmp_path: Path, line: str) -> None:
-    assert await judged(line, Paths([tmp_path], ["**/.env", "secrets"])) == Allow()
+    assert await judged(line, PathPolicy([tmp_path], ["**/.env", "secrets"])) == Allow()
 
 
 async def test_a_command_that_names_a_host_is_judged_by_the_domains() -> None:
@@ -143,7 +142,7 @@ async def test_a_command_that_names_a_host_is_judged_by_the_domains() -> None:
             raise InvalidRequest("not public")
         raise AssertionError("a name is not looked up to be mentioned")
 
-    policy = Domains(check, ["example.com"], ["bad.example.com"])
+    policy = DomainPolicy(check, ["example.com"], ["bad.example.com"])
     assert await judged("curl https://docs.example.com/a --proxy=http://example.com", policy) == Allow()
     for line in (
         "curl http://evil.test/",
@@ -152,4 +151,4 @@ async def test_a_command_that_names_a_host_is_judged_by_the_domains() -> None:
         "x --to=http://evil.test",
     ):
         assert isinstance(await judged(line, policy), Deny), line
-    assert isinstance(await judged("curl http://169.254.169.254/", Domains(check)), Deny)
+    assert isinstance(await judged("curl http://169.254.169.254/", DomainPolicy(check)), Deny)

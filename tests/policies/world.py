@@ -10,12 +10,10 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.governance.command_policy import CommandRules, Commands
-from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.level import AutonomyLevel, Level
-from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
@@ -115,14 +113,14 @@ def folder(place: Path) -> Path:
 
 def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
     return {
-        "domains": (Domains(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
+        "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
         "rules": (ToolRules(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
         "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
         "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
         "rate": (Rate(),),
         "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
-        "commands": (Commands(PROGRAMS),),
-        "paths": (Paths([root], denied=[".env", "**/*.pem", "secrets/**"]),),
+        "commands": (CommandPolicy(PROGRAMS),),
+        "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
     }
 
 

@@ -18,7 +18,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCallOutput, Json
 from mainspring.engine.redact import REDACTED
-from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.scope_policies import PathPolicy
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops
 from mainspring.tools.builtin.file_ops import MARK, FileOps, located
@@ -495,7 +495,7 @@ async def test_changes_at_once_to_one_file_are_all_in_it(work: Path) -> None:
 async def test_what_may_not_be_seen_is_neither_listed_nor_found(work: Path) -> None:
     (work / ".env").write_text("TOKEN=abc\n")
     (work / "notes.txt").write_text("TOKEN is in .env\n")
-    paths = Paths([work], ["**/.env"])
+    paths = PathPolicy([work], ["**/.env"])
     tool, context = FileOps(flaw=paths.flaw), ToolContext(working_dir=work)
     listed = await tool.execute({"operation": "list", "path": ".", "depth": 3}, context)
     found = await tool.execute({"operation": "search", "path": ".", "pattern": "TOKEN"}, context)

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
-from mainspring.features.governance.domains import Domains
+from mainspring.features.governance.scope_policies import DomainPolicy
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin import web_fetch
@@ -439,7 +439,7 @@ async def test_a_redirect_is_judged_like_the_address_that_was_asked_for() -> Non
         elsewhere = there.replace("127.0.0.1", "localhost")
         async with serving(saying(f"302 Found\r\nLocation: {elsewhere}")) as here:
             guard = AddressGuard(["127.0.0.1", "localhost"])
-            domains = Domains(guard.check, ["127.0.0.1"])
+            domains = DomainPolicy(guard.check, ["127.0.0.1"])
             result = await WebFetch(guard, flaw=domains.flaw).execute({"url": here}, ToolContext())
     assert not result.success
     assert "`localhost` is not among the allowed domains" in str(result.error)

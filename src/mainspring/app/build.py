@@ -12,9 +12,8 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.plan import build_plan
-from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.governance_settings import build_policies, digest_settings
-from mainspring.features.governance.paths import Paths
+from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
@@ -78,8 +77,8 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
-    paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, Paths)), None)
-    domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, Domains)), None)
+    paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, PathPolicy)), None)
+    domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, DomainPolicy)), None)
     return BuiltinTools(
         settings.builtins,
         sandbox=cast(Mode, settings.sandbox),

@@ -40,6 +40,9 @@ _COMPARES = frozenset({"==", "!=", "<=", ">="})
 _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _SETS_BY_NAME = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
 _GLOB = frozenset("*?[{~")
+_MOVES = frozenset({"cd", "pushd", "popd"})
+# Variables that change nothing about which programs run.
+_HARMLESS = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|NO_COLOR|COLUMNS|LINES|REPLY|(?!npm_)[a-z_][a-z0-9_]*(?<!_proxy)")
 
 
 class ShellLine(Struct, frozen=True):
@@ -61,6 +64,17 @@ class ShellLine(Struct, frozen=True):
     def mentions(self) -> tuple[str, ...]:
         """What is written out in the line and may be a file or a URL: arguments, values behind `=` and `@`, and redirections."""
         return _mentions(self)
+
+    @property
+    def uncertainties(self) -> tuple[str, ...]:
+        """Why it cannot be told what the line runs: its doubts, and the variables it sets that may change that."""
+        names = [name for name in self.sets if _HARMLESS.fullmatch(name) is None]
+        return (*self.doubts, *[f"it sets `{name}`, which may change what runs" for name in names])
+
+    @property
+    def moves(self) -> bool:
+        """Whether it goes to another folder, so that a relative name may be any file."""
+        return any(words[0] in _MOVES for words in self.commands)
 
 
 @lru_cache(maxsize=512)

@@ -9,11 +9,11 @@ from msgspec import ValidationError, convert
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, Usage
 from mainspring.core.spec import Price
-from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AllowedCommand, AutonomyBudget, Limits, State, moved
-from mainspring.features.budgets.budget_scope import objections, rule_for
-from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, moved
+from mainspring.features.budgets.budget_scope import find_objections, read_call
 from mainspring.features.budgets.enforcement import Ceilings, ceilings
 from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.tools.scope import AllowedCommand, find_rule
 
 
 @pytest.mark.requirement("C28")
@@ -88,9 +88,9 @@ def test_levels_widen_from_reading_to_everything() -> None:
 
 
 def test_level_1_lets_git_read_and_not_write() -> None:
-    assert rule_for(("git", "diff", "HEAD~1"), LEVELS[1]) is not None
-    assert rule_for(("git", "diff", "--outp=x"), LEVELS[1]) is None
-    assert rule_for(("git", "push"), LEVELS[1]) is None
+    assert find_rule(("git", "diff", "HEAD~1"), LEVELS[1].allowed_commands) is not None
+    assert find_rule(("git", "diff", "--outp=x"), LEVELS[1].allowed_commands) is None
+    assert find_rule(("git", "push"), LEVELS[1].allowed_commands) is None
 
 
 def test_the_longest_pattern_that_fits_has_the_price() -> None:
@@ -127,5 +127,5 @@ async def test_a_level_sees_denied_files_and_hosts_that_are_written_out_in_a_com
     level: int, line: str, point: str | None
 ) -> None:
     made = FunctionCall("call_1", "shell", msgspec.json.encode({"command": line}).decode())
-    found = list(objections(LEVELS[level], await context_of(made, SHELL)))
+    found = list(find_objections(LEVELS[level], await read_call(made, SHELL)))
     assert [objection.point for objection in found] == ([] if point is None else [point])

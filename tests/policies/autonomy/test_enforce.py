@@ -11,7 +11,6 @@ from tests.policies.autonomy.world import BUDGET, only, with_limits
 
 from mainspring.features.budgets.budget import (
     LEVELS,
-    AllowedCommand,
     AutonomyBudget,
     EscalationTrigger,
     Files,
@@ -20,6 +19,7 @@ from mainspring.features.budgets.budget import (
 )
 from mainspring.features.budgets.enforce import MEASURES, Decision, EnforcementResult, after, enforce
 from mainspring.features.budgets.enforcement import EnforcementContext, Spent, ceilings
+from mainspring.tools.scope import AllowedCommand
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED

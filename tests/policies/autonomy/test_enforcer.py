@@ -8,6 +8,10 @@ from mainspring.features.budgets.budget import LEVELS, StopCondition
 from mainspring.features.budgets.enforce import EnforcementResult
 from mainspring.features.budgets.enforcement import Spent
 from mainspring.features.budgets.enforcer import RuntimeEnforcer
+from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules
+from mainspring.ports import Allow
+from mainspring.tools.scope import AllowedCommand
+from mainspring.tools.shell_reader import read_line
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED
@@ -109,3 +113,15 @@ def test_stop_conditions_are_evaluated_and_warnings_kept() -> None:
     assert enforcer.stopped is None
     assert enforcer.evaluate_stop_conditions(failures=3) is BLOCKED
     assert [(decision.outcome, decision.point) for decision in enforcer.decisions] == [(WARNED, "SC-04"), (BLOCKED, "SC-09")]
+
+
+@pytest.mark.parametrize(("line", "is_clear"), [("LANG=C sort", True), ("npm_config_x=y sort", False), ("PATH=. sort", False)])
+async def test_a_variable_is_judged_alike_by_a_budget_and_by_the_rule_for_commands(line: str, is_clear: bool) -> None:
+    budget = RuntimeEnforcer(replace(BUDGET, allowed_commands=(AllowedCommand("sort"),)))
+    assert (await budget.check_command(line) is ALLOWED) == is_clear
+    rule = CommandPolicy(CommandRules(("sort",)))
+    assert (rule.judge_line(line, await read_line(line)) == Allow()) == is_clear
+
+
+def test_an_encoded_way_up_is_outside_of_a_budget() -> None:
+    assert RuntimeEnforcer(LEVELS[3]).check_file_read("%2e%2e/x") is BLOCKED

@@ -21,7 +21,7 @@ from mainspring.core.run import Call as Judged
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, Conversation, Price
 from mainspring.features.approvals.pending import Approvals
-from mainspring.features.budgets.budget import LEVELS, AllowedCommand, AutonomyBudget, EscalationTrigger, Files, Limits, Network
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, EscalationTrigger, Files, Limits, Network
 from mainspring.features.budgets.budget_policy import budget_of
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.plan import LEVEL, Plan, build_plan
@@ -31,6 +31,7 @@ from mainspring.ports import Allow, Ask, Document, Verdict
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.scope import AllowedCommand
 
 done: list[str] = []
 

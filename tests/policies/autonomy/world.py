@@ -11,13 +11,14 @@ from mainspring.core.run import Run
 from mainspring.core.spec import PresetName, RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Limits, Network
+from mainspring.features.budgets.budget import AutonomyBudget, Files, Limits, Network
 from mainspring.features.budgets.budget_policy import Budgeted, narrowed
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, say, turn
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.scope import AllowedCommand
 
 TEXT: Json = {"type": "string"}
 SHELL = ToolDefinition("shell", kind="builtin", effects=("execute",), purposes={"command": "command"})

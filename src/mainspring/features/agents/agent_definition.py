@@ -26,8 +26,8 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Charter
 from mainspring.definitions.parsed_file import ParsedFile, hint, plain
 from mainspring.definitions.reader import parse_yaml, read_text
-from mainspring.features.governance.domains import check_domain
 from mainspring.features.governance.patterns import Rules
+from mainspring.tools.scope import normalize_domain
 
 Role = Literal[
     "orchestrator", "director", "implementer", "qa", "reviewer", "researcher", "documentation", "security", "architect",
@@ -276,7 +276,7 @@ def _check_governance(governance: Governance, parsed: ParsedFile) -> None:
             parsed.add_problem(("governance", "scope"), told)
     for domain in _domains(governance.network) or ():
         try:
-            check_domain(domain if domain != EVERYTHING else "example.com")
+            normalize_domain(domain if domain != EVERYTHING else "example.com")
         except InvalidRequest as error:
             parsed.add_problem(("governance", "network"), f"{error.message}; or write `none` or `all`")
     for field, choices in (

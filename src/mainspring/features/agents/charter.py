@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Charter
-from mainspring.features.budgets.budget import AllowedCommand, AutonomyBudget, Files, Network
-from mainspring.features.budgets.budget_scope import objections
-from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.budgets.budget import AutonomyBudget, Files, Network
+from mainspring.features.budgets.budget_scope import find_objections, read_call
 from mainspring.features.governance.level import AutonomyLevel
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool
+from mainspring.tools.scope import AllowedCommand
 
 STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 
@@ -39,8 +39,8 @@ class Chartered:
         bound = _bound(charter)
         verdicts = [await bound.rules.judge(call, run), await bound.level.judge(call, run)]
         if (tool := find_served_tool(call, run)) is not None:
-            context = await context_of(call.item, tool)
-            for found in objections(bound.scope, context):
+            context = await read_call(call.item, tool)
+            for found in find_objections(bound.scope, context):
                 told = f"The agent `{charter.agent}` may not do this ({found.point}): {found.why}."
                 verdicts.append(Ask(told) if found.severity == "unclear" else Deny(told))
         return verdicts

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Price
 from mainspring.tools.programs import BUILTINS
+from mainspring.tools.scope import AllowedCommand, CommandScope
 
 State = Literal["draft", "pending_approval", "active", "suspended", "expired", "completed", "rejected"]
 Action = Literal["stop", "escalate", "warn"]
@@ -59,25 +60,6 @@ class Files(Struct, frozen=True, forbid_unknown_fields=True):
     write: tuple[Name, ...] = ()
     deny: tuple[Name, ...] = ()
     root: str = ""
-
-
-class AllowedCommand(Struct, frozen=True, forbid_unknown_fields=True):
-    """A program that may run; `*` is every one. `args_pattern` must fit all of its arguments, joined by blanks."""
-
-    command: Name
-    args_pattern: str | None = None
-    max_calls: Count | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.args_pattern or "")
-        except re.error as error:
-            raise ValueError(f"`{self.args_pattern}` is no regular expression: {error}") from None
-
-    @property
-    def key(self) -> str:
-        """What its calls are counted under."""
-        return self.command if self.args_pattern is None else f"{self.command} {self.args_pattern}"
 
 
 class Network(Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,6 +125,10 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def layers(self) -> "tuple[AutonomyBudget, ...]":
         return (self, *self.overlays)
+
+    @property
+    def command_scope(self) -> CommandScope:
+        return CommandScope(self.allowed_commands, self.denied_commands, self.require_approval_commands)
 
     def price(self, model: str) -> Price | None:
         """The price of the longest pattern that fits the model's name; None if none does."""

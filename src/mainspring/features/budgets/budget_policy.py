@@ -27,7 +27,7 @@ from mainspring.core.items import FunctionCall, Json
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import STEP_MODEL, Price, Purse, RunSpec
 from mainspring.features.budgets.budget import AutonomyBudget, State
-from mainspring.features.budgets.call_effects import context_of
+from mainspring.features.budgets.budget_scope import read_call
 from mainspring.features.budgets.enforce import Decision, EnforcementResult, strictest
 from mainspring.features.budgets.enforcement import EnforcementContext, Spent, least, tightest
 from mainspring.features.budgets.enforcer import RuntimeEnforcer
@@ -72,7 +72,7 @@ class Budgeted:
         enforcers = await self._counted(run, run.spec.budget)
         await self._look_up(run, enforcers[0])
         signals = frozenset(self._signals(run) if self._signals is not None else ())
-        made = await context_of(call.item, tool)
+        made = await read_call(call.item, tool)
         context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
         return verdict_of(strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
 
@@ -126,7 +126,7 @@ async def _made(item: FunctionCall, spec: RunSpec) -> EnforcementContext:
     """What a call that was allowed did."""
     tool = spec.tool(item.name)
     assert tool is not None, "only a tool of the run is ever allowed"
-    return await context_of(item, tool)
+    return await read_call(item, tool)
 
 
 def budget_of(spec: RunSpec) -> AutonomyBudget | None:

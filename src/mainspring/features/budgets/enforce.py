@@ -20,8 +20,9 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.features.budgets.budget import AutonomyBudget, EscalationTrigger, StopCondition
-from mainspring.features.budgets.budget_scope import Objection, located, objections, rule_for
+from mainspring.features.budgets.budget_scope import find_objections, locate
 from mainspring.features.budgets.enforcement import Ceilings, EnforcementContext, Spent, ceilings
+from mainspring.tools.scope import Objection, find_rule
 
 
 class EnforcementResult(StrEnum):
@@ -74,7 +75,7 @@ FAILURES: Final = 3
 
 def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Decision:
     """Whether the step may happen. What it would use is counted in; nothing is remembered."""
-    then, limits, outside = after(budget, spent, context), ceilings(budget), tuple(objections(budget, context))
+    then, limits, outside = after(budget, spent, context), ceilings(budget), tuple(find_objections(budget, context))
     found = [
         *_standing(budget, context),
         *_exceeded(then, limits),
@@ -99,7 +100,7 @@ def after(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> 
     """What has been used once the step has happened."""
     commands: dict[str, int] = {}
     for words in context.commands:
-        if (rule := rule_for(words, budget)) is not None:
+        if (rule := find_rule(words, budget.allowed_commands)) is not None:
             commands[rule.key] = commands.get(rule.key, 0) + 1
     return spent + Spent(
         iterations=context.iterations,
@@ -116,7 +117,7 @@ def _named(target: str | None, budget: AutonomyBudget, number: int) -> str:
     if target is None:
         return f"?{number}"
     try:
-        return located(target, budget.files.root)
+        return locate(target, budget.files.root)
     except ValueError:
         return target
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Effect
 from mainspring.features.budgets.budget import AutonomyBudget
+from mainspring.tools.scope import Words
 
-Words = tuple[str | None, ...]
 N = TypeVar("N", int, float)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from mainspring.features.budgets.budget import AutonomyBudget
-from mainspring.features.budgets.call_effects import read_lines
+from mainspring.features.budgets.budget_scope import read_lines
 from mainspring.features.budgets.enforce import Decision, EnforcementResult, after, enforce
 from mainspring.features.budgets.enforcement import EnforcementContext, Spent
 

@@ -19,13 +19,14 @@ from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.features.budgets.budget import LEVELS, AllowedCommand, AutonomyBudget, Share
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
 from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, narrowed, spent_by
 from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
 from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
 from mainspring.features.budgets.preflight import cleared, preflight
 from mainspring.features.budgets.settings import BudgetCommand, BudgetSettings, TenantBudget
 from mainspring.ports import OrderContext, OrderStep, Store
+from mainspring.tools.scope import AllowedCommand
 
 LEVEL: Final = "mainspring_autonomy_level"
 SHARE: Final = 0.2

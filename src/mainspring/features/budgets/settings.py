@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from mainspring.core.spec import Price
 from mainspring.features.budgets.budget import (
-    AllowedCommand,
     AutonomyBudget,
     Count,
     EscalationTrigger,
@@ -20,6 +19,7 @@ from mainspring.features.budgets.budget import (
     State,
     StopCondition,
 )
+from mainspring.tools.scope import AllowedCommand
 
 Unlimited = Literal["unlimited"]
 

@@ -16,12 +16,10 @@ from mainspring.engine.policy_order import PolicySlots, Slot
 from mainspring.features.budgets.plan import Plan
 from mainspring.features.budgets.preflight import preflight
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.command_policy import CommandRules, Commands
-from mainspring.features.governance.domains import Domains
 from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.paths import Paths
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.ports import CallPolicy
 from mainspring.tools.addresses import AddressGuard
@@ -45,11 +43,11 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
             ),
         )
     if commands is not None:
-        slots["commands"] = (Commands(CommandRules(commands.allowed, commands.denied)),)
+        slots["commands"] = (CommandPolicy(CommandRules(commands.allowed, commands.denied)),)
     if paths is not None:
-        slots["paths"] = (Paths(paths.allowed, paths.denied),)
+        slots["paths"] = (PathPolicy(paths.allowed, paths.denied),)
     if domains is not None:
-        slots["domains"] = (Domains(guard.check, domains.allowed, domains.denied),)
+        slots["domains"] = (DomainPolicy(guard.check, domains.allowed, domains.denied),)
     return slots
 
 

@@ -21,6 +21,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.connector import guarded_connector
 from mainspring.tools.contract import ToolContext, ToolResult
+from mainspring.tools.scope import find_domain
 
 MOST_BYTES = 2_000_000
 MOST_REDIRECTS = 5
@@ -133,15 +134,10 @@ def target(text: str, context: ToolContext, base: URL | None = None) -> URL:
     if url.raw_user is not None or url.raw_password is not None:
         raise InvalidRequest(f"the URL for host `{host}` carries a user or password; leave them out")
     allowed = context.domain_allowlist
-    if allowed is not None and not any(_is_within(host, domain) for domain in allowed):
+    if allowed is not None and find_domain(host, allowed) is None:
         listed = ", ".join([f"`{domain}`" for domain in allowed]) or "none"
         raise InvalidRequest(f"host `{host}` is not among the allowed domains; allowed: {listed}")
     return url.with_fragment(None)
-
-
-def _is_within(host: str, domain: str) -> bool:
-    host, domain = host.lower().rstrip("."), domain.lower().strip(".")
-    return host == domain or host.endswith(f".{domain}")
 
 
 async def _page(url: URL, response: ClientResponse) -> Page:
