@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 from tests.decisions.week import WEEK, Line
 
+from mainspring import Engine
 from mainspring.features.models.backends import provider_for
 from mainspring.providers.scripted import Turn
 from mainspring.storage.memory_runs import MemoryStore
@@ -100,7 +101,10 @@ async def scored(model: str, chosen: list[Case], seconds: float) -> list[Score]:
     await store.open()
     with tempfile.TemporaryDirectory() as folder:
         tasks, logs = LocalTasks(f"{folder}/tasks.db"), DecisionLogs(Path(folder, "decisions.db"))
-        async with LLMAgentEngine(provider, tasks, store, logs, model=model, model_seconds=seconds) as agent:
+        async with (
+            Engine(provider, store=store) as engine,
+            LLMAgentEngine(engine, tasks, logs, model=model, model_seconds=seconds) as agent,
+        ):
             for number, case in enumerate(chosen):
                 made = await _decided(agent, tasks, case, f"user_{number}")
                 left = (await tasks.call(f"user_{number}", "list_tasks", {})).structured

@@ -36,17 +36,7 @@ def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, 
     engine = setup.engine(folder / "chat.db")
 
     async def live() -> int:
-        agent = opened(
-            settings,
-            engine.core.provider,
-            engine.store,
-            folder,
-            model=engine.model,
-            model_seconds=300.0,
-            policies=engine.operator_policies,
-            admission=engine.admission,
-        )
-        async with engine, agent as found:
+        async with engine, opened(settings, engine, folder, model_seconds=300.0) as found:
             return await _talk(talk, found.chats, as_json)
 
     return launch(live())

@@ -19,25 +19,24 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from logging import getLogger
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import msgspec
 from anyio import CancelScope, Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.app.application import NotAdmitted
+from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.events import Recorded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, assistant, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.engine.approvals import EXPIRED, SPENT
-from mainspring.engine.engine import OWNED, Engine, Handle
-from mainspring.engine.policy_order import PolicySlots, order_policies
+from mainspring.engine.engine import OWNED
 from mainspring.features.approvals.pending import continuing_id
-from mainspring.features.governance.tool_policies import fill_standard_slots
-from mainspring.ports import Provider, Sink, Store
 from mainspring_tasks import words
 from mainspring_tasks.acts import Act
 from mainspring_tasks.answer_format import FORMAT
@@ -58,7 +57,6 @@ from mainspring_tasks.decision_types import (
     UserIntent,
 )
 from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
-from mainspring_tasks.governing import Governing, NotAdmitted
 from mainspring_tasks.impatient import Impatient
 from mainspring_tasks.outcomes import Outcome
 from mainspring_tasks.projection import Decided, decision_of, salvaged
@@ -74,8 +72,6 @@ SECONDS: Final = 30.0
 SETTLE_SECONDS: Final = 60.0
 # A list of tasks that is cut in the middle could not be read; `tasks` sees to it that it is not too long.
 OUTPUT_CHARS: Final = 200_000
-
-T = TypeVar("T")
 
 
 class Made(Struct, frozen=True):
@@ -111,18 +107,16 @@ class _Done(Struct, frozen=True):
 
 
 class LLMAgentEngine:
-    """Decides about messages. Use as `async with`, around a store that is open; provider, store, tasks and logs are its makers'.
+    """Decides about messages. Use as `async with`, inside of the engine's; tasks and logs are closed by whoever made them.
 
     `constitution` is the text of the instructions, by default our own. `history` is how many messages the model sees of what was
     said before, `model_seconds` how long a turn of it may take, `confirm_seconds` how long a deletion waits for its yes.
-    `governing` is what the operator wants of every run.
     """
 
     def __init__(
         self,
-        provider: Provider,
+        engine: Engine,
         tasks: TaskServer,
-        store: Store,
         logs: DecisionLogs,
         *,
         model: str = "",
@@ -131,48 +125,38 @@ class LLMAgentEngine:
         history: int = MAX_HISTORY_MESSAGES,
         model_seconds: float = SECONDS,
         confirm_seconds: float = PENDING_LIFETIME.total_seconds(),
-        context_tokens: int | None = None,
-        sinks: Sequence[Sink] = (),
-        governing: Governing | None = None,
-        audit: bool = False,
         clock: Callable[[], float] = time.time,
         new_id: NewId = random_id,
     ) -> None:
         self._tools = TaskTools(tasks)
-        self._governing = governing or Governing()
-        # Which calls a person confirms is for `RULES` to say: the tools ask about all of them, for engines without these rules.
-        standard: PolicySlots = {**fill_standard_slots((self._tools,)), "approval": ()}
-        told = (*sinks, *self._governing.sinks)
-        self._engine = Engine(
-            Impatient(provider),
-            store,
-            executors=(self._tools,),
-            policies=order_policies(standard, *self._governing.policies, RULES),
-            sinks=told,
-            audit=audit,
-            owns=True,
-            clock=clock,
-        )
-        self._threads, self._store = Threads(store), store
+        self._engine = engine.open_application(executors=(self._tools,), policies=RULES, wrap=Impatient, clock=clock)
+        self._threads, self._store = Threads(engine.store), engine.store
         self._logs = logs
-        self._model = model or provider.name
+        self._model = model or engine.model
         self._constitution = constitution if constitution is not None else constitution_in()
         self._iterations, self._history, self._confirm_seconds = max_iterations, history, confirm_seconds
-        self._model_seconds, self._context_tokens = model_seconds, context_tokens
+        self._model_seconds = model_seconds
         self._clock, self._new_id = clock, new_id
         self._turns = _Turns()
 
     async def __aenter__(self) -> Self:
         await self._engine.__aenter__()
-        await _attempted(self._settle(), "of an earlier process")
+        try:
+            await self._settle()
+        except MainspringError:
+            logger.exception("what an earlier process left could not be settled")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._engine.__aexit__(kind, error, trace)
 
     async def process_message(self, context: DecisionContext, *, tenant: str = "") -> AgentDecision:
-        """The decision about a message. Never raises: what goes wrong is a decision to say so."""
-        return (await self.decide(context, tenant=tenant)).decision
+        """The decision about a message. Never raises: what goes wrong is logged, and a decision to say so."""
+        try:
+            return (await self.decide(context, tenant=tenant)).decision
+        except Exception:
+            logger.exception("the message of %s in %s was not decided", context.user_id, context.conversation_id)
+            return _broken().decision
 
     async def decide(
         self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, heard: Heard | None = None
@@ -187,7 +171,7 @@ class LLMAgentEngine:
     ) -> AsyncIterator["Turn"]:
         """A person's turn in a conversation: until it is left, nothing else is decided there. `caller` is who speaks for them."""
         async with self._turns.of((tenant, user_id, conversation_id)):
-            yield Turn(self._made, self._new_id, tenant, caller)
+            yield Turn(self._make, self._new_id, tenant, caller)
 
     async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> Waiting | None:
         """The deletion that waits for a yes in a conversation, if one does; it may have expired."""
@@ -204,7 +188,7 @@ class LLMAgentEngine:
                 done = done or _Done(_broken())
                 await self._logs.finish(_finished(row, done, None), _invocations(row.decision_id, done.decided.acts))
 
-    async def _left(self, run_id: str) -> _Done | None:
+    async def _left(self, run_id: str, read: Callable[[Run, Sequence[Recorded]], Decided] = decision_of) -> _Done | None:
         """What a run has come to that nobody drives any more; None if it never began, or is driven elsewhere."""
         try:
             await self._store.events(run_id)
@@ -214,28 +198,43 @@ class LLMAgentEngine:
             if await self._engine.is_driven(run_id):
                 return None
             run = await self._engine.cancel(run_id)
-        return _Done(_read(run, await self._store.events(run_id)), run_id)
+        return _Done(read(run, await self._store.events(run_id)), run_id)
 
-    async def _made(self, order: _Order) -> Made:
+    async def _make(self, order: _Order) -> Made:
+        """Decides, and records the decision. What a store or the engine refuses is a decision to say so."""
         began = self._clock()
         row = _row(order, began)
-        done = await _attempted(self._begun(order, row), order.id)
-        if done is None:
+        try:
+            await self._logs.write_decision_log(row)
+            done: _Done | None = await self._decided(order)
+        except MainspringError:
+            logger.exception("decision %s failed", order.id)
             # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.
-            done = await _attempted(self._salvaged(order), order.id)
+            done = await self._salvage(order, decision_of)
+        except Exception:
+            # A defect of ours is for whoever asked to hear of; what the run did is on record all the same.
+            await self._finish(row, await self._salvage(order, salvaged), began)
+            raise
+        await self._finish(row, done, began)
+        return Made(order.id, _broken()) if done is None else Made(order.id, done.decided, done.run_id)
+
+    async def _finish(self, row: DecisionLog, done: _Done | None, began: float) -> None:
         if done is None:
-            return Made(order.id, _broken())
+            return
         entry = _finished(row, done, (self._clock() - began) * 1000)
-        await _attempted(self._logs.finish(entry, _invocations(order.id, done.decided.acts)), order.id)
-        return Made(order.id, done.decided, done.run_id)
+        try:
+            await self._logs.finish(entry, _invocations(row.decision_id, done.decided.acts))
+        except MainspringError:
+            logger.exception("decision %s could not be recorded", row.decision_id)
 
-    async def _begun(self, order: _Order, row: DecisionLog) -> _Done:
-        await self._logs.write_decision_log(row)
-        return await self._decided(order)
-
-    async def _salvaged(self, order: _Order) -> _Done:
-        row = (await self._logs.get_decision_trace(order.id)).decision
-        return await self._left(row.run_id) or _Done(_broken())
+    async def _salvage(self, order: _Order, read: Callable[[Run, Sequence[Recorded]], Decided]) -> _Done | None:
+        """What the run of a failed decision has done; None if that cannot be read now."""
+        try:
+            row = (await self._logs.get_decision_trace(order.id)).decision
+            return await self._left(row.run_id, read) or _Done(_broken())
+        except MainspringError:
+            logger.exception("what decision %s did could not be read", order.id)
+            return None
 
     async def _decided(self, order: _Order) -> _Done:
         context = order.context
@@ -288,7 +287,7 @@ class LLMAgentEngine:
     async def _run(self, spec: RunSpec, order: _Order, agreed: str | None = None) -> _Done:
         self._tools.bind(spec.id, Said(order.context.message, _seen(spec), agreed))
         try:
-            handle = await self._started(spec)
+            handle = await self._engine.start(spec)
             records = []
             # What comes of a yes is ours to say.
             speech = Speech(order.heard) if order.heard is not None and agreed is None else None
@@ -296,21 +295,11 @@ class LLMAgentEngine:
                 records.append(record)
                 if speech is not None:
                     speech.add(record.event, handle.run)
-            return _Done(_read(handle.run, records), spec.id)
+            return _Done(decision_of(handle.run, records), spec.id)
         except NotAdmitted as error:
             return _Done(_refused(str(error)))
         finally:
             self._tools.unbind(spec.id)
-
-    async def _started(self, spec: RunSpec) -> Handle:
-        """The run, under the operator's budget. Raises `NotAdmitted` if that does not cover it."""
-        paused = None if spec.parent is None else (await self._engine.attach(spec.parent)).run
-        try:
-            return await self._engine.start(await self._governing.admitted(spec, paused))
-        except BaseException:
-            with CancelScope(shield=True):
-                await self._governing.withdraw(spec)
-            raise
 
     def _spec(self, order: _Order, thread: Thread) -> RunSpec:
         context = order.context
@@ -334,7 +323,7 @@ class LLMAgentEngine:
             max_retries=1,
             approval_seconds=self._confirm_seconds,
             tool_output_chars=OUTPUT_CHARS,
-            context_tokens=self._context_tokens,
+            context_tokens=self._engine.context_tokens,
             metadata=metadata | ({ASKED: "yes"} if thread.is_asked else {}),
             # Whoever reads the run by the Responses API is not told the instructions.
             echo={"instructions": None},
@@ -382,24 +371,6 @@ class _Turns:
 def owner(tenant: str, user_id: str) -> str:
     """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
     return f"{tenant}{OWNED}{user_id}"
-
-
-def _read(run: Run, log: Sequence[Recorded]) -> Decided:
-    """The decision that a run is. One that cannot be read for a defect of ours, or of a rule's, keeps what was done."""
-    try:
-        return decision_of(run, log)
-    except Exception:
-        logger.exception("run %s makes no decision", run.spec.id)
-        return salvaged(run, log)
-
-
-async def _attempted(work: Awaitable[T], decision_id: str) -> T | None:
-    """What the work comes to, None if it fails: a decision is made, whatever a store or a defect of ours has to say to it."""
-    try:
-        return await work
-    except Exception:
-        logger.exception("decision %s failed", decision_id)
-        return None
 
 
 def _row(order: _Order, at: float) -> DecisionLog:

@@ -1,6 +1,6 @@
 """The table `[decisions]` of the settings, and the agent that it describes, which is imported and opened when it is used."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.engine.policy_order import PolicySlots
-from mainspring.ports import Provider, Sink, Store
 from mainspring_tasks.constitution import constitution
 
 if TYPE_CHECKING:
-    from mainspring.features.budgets.plan import Admission
+    from mainspring.app.engine import Engine
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.task_tools import TaskServer
@@ -86,25 +84,12 @@ class Opened(Struct, frozen=True):
 
 @asynccontextmanager
 async def opened(
-    settings: DecisionSettings,
-    provider: Provider,
-    store: Store,
-    folder: Path,
-    *,
-    model: str = "",
-    model_seconds: float = MODEL_SECONDS,
-    context_tokens: int | None = None,
-    sinks: Sequence[Sink] = (),
-    policies: Sequence[PolicySlots] = (),
-    admission: "Admission | None" = None,
-    audit: bool = False,
+    settings: DecisionSettings, engine: "Engine", folder: Path, *, model_seconds: float = MODEL_SECONDS
 ) -> AsyncIterator[Opened]:
-    """The agent that the settings describe, on an open store; `folder` is where files are that have no other place.
-    `policies` and `admission` are the operator's."""
+    """The agent that the settings describe, on an engine that is open; `folder` is where files are that have no other place."""
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.decision_log import DecisionLogs
-    from mainspring_tasks.governing import Governing
     from mainspring_tasks.task_tools import LocalTasks
 
     async with AsyncExitStack() as stack:
@@ -115,23 +100,18 @@ async def opened(
         if isinstance(tasks, LocalTasks):
             await tasks.open()
         agent = LLMAgentEngine(
-            provider,
+            engine,
             tasks,
-            store,
             logs,
-            model=settings.model or model,
+            model=settings.model or "",
             constitution=constitution(None if settings.constitution is None else Path(settings.constitution)),
             max_iterations=settings.max_iterations,
             history=settings.history,
             model_seconds=model_seconds if settings.model_seconds is None else settings.model_seconds,
             confirm_seconds=settings.confirm_seconds,
-            context_tokens=context_tokens,
-            sinks=sinks,
-            governing=Governing(policies, admission),
-            audit=audit,
         )
         await stack.enter_async_context(agent)
-        yield Opened(agent, Chats(agent, store, history=settings.history))
+        yield Opened(agent, Chats(agent, engine.store, history=settings.history))
 
 
 def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":

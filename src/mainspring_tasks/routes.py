@@ -115,18 +115,7 @@ class ChatRoutes:
     async def _live(self) -> None:
         engine = self._engine
         folder = Path(getattr(engine.store, "path", "mainspring.db")).parent
-        async with opened(
-            self._settings,
-            engine.core.provider,
-            engine.store,
-            folder,
-            model=engine.model,
-            context_tokens=engine.core.context_tokens,
-            sinks=engine.core.sinks,
-            policies=engine.operator_policies,
-            admission=engine.admission,
-            audit=engine.core.is_audited,
-        ) as self._opened:
+        async with opened(self._settings, engine, folder) as self._opened:
             self._ready.set()
             await sleep_forever()
 

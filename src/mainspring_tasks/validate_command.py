@@ -33,7 +33,7 @@ def validated(path: Path, setup: Setup, log: Path, baseline: str | None) -> int:
                 return await agent.decide(DecisionContext(fixture.test_id, fixture.input, fixture.test_id))
 
             try:
-                async with engine, LLMAgentEngine(engine.core.provider, tasks, engine.store, logs, model=engine.model) as agent:
+                async with engine, LLMAgentEngine(engine, tasks, logs) as agent:
                     report = await run_validation(fixtures, decide)
                 if baseline is not None:
                     report = replace(report, drift_detected=await _drifted(baseline, log, logs))

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from tests.decisions.world import Actor, Cue, World, answer, heard, id_of, last_output, on, told, world
 
+from mainspring import Engine
 from mainspring.core.errors import RateLimited, Unavailable
 from mainspring.core.items import FunctionCallOutput, Json, ToolDefinition, text_of, user
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import spec_for
-from mainspring.engine.engine import Engine
+from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.providers.retry import Retrying
 from mainspring.providers.scripted import Call, Turn, call, calls, fail, prompt, refuse, say, stall, turn
 from mainspring.tools.mcp.exchange import Answer
@@ -526,7 +527,7 @@ async def test_a_task_server_that_raises_is_one_failed_call(tmp_path: Path) -> N
 async def test_a_store_that_is_closed_is_a_decision_to_say_so(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         actor, logs = Actor(), DecisionLogs(tmp_path / "other.db")
-        agent = LLMAgentEngine(actor, w.tasks, w.store, logs)  # never entered, so it cannot run anything
+        agent = LLMAgentEngine(Engine(actor, store=w.store), w.tasks, logs)  # never entered, so it cannot run anything
         made = await agent.process_message(DecisionContext("ada", "hello", "c"))
         assert made.response_text == words.BROKEN
         (row,) = await logs.query_decisions()
@@ -627,7 +628,7 @@ async def test_a_run_that_did_what_no_decision_may_do_is_none(tmp_path: Path) ->
         await w.add("Buy milk")
         id = (await w.listed())[0]["id"]
         tools = TaskTools(w.tasks)
-        async with Engine(Actor(call("delete_task", task_id=id), say("Gone.")), w.store, executors=(tools,)) as engine:
+        async with CoreEngine(Actor(call("delete_task", task_id=id), say("Gone.")), w.store, executors=(tools,)) as engine:
             order = spec_for("decision", id="resp_1", model="m", input=(user("delete it"),), tools=TOOLS, scope="ada")
             handle = await engine.start(order)
             log = [record async for record in handle.events()]
@@ -736,7 +737,7 @@ async def test_half_a_character_is_a_mark_and_no_failure(tmp_path: Path) -> None
 async def test_a_run_that_makes_no_decision_keeps_what_it_did(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         tools = TaskTools(w.tasks)
-        async with Engine(Actor(add("Tea"), say("Done.")), w.store, executors=(tools,)) as engine:
+        async with CoreEngine(Actor(add("Tea"), say("Done.")), w.store, executors=(tools,)) as engine:
             order = spec_for("decision", id="resp_1", model="m", input=(user("add tea"),), tools=TOOLS, scope="ada")
             handle = await engine.start(order)
             log = [record async for record in handle.events()]

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.decisions.world import answer
 
+from mainspring import Engine
 from mainspring.core.errors import RateLimited
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import random_id
@@ -129,7 +130,7 @@ async def talk(lines: list[tuple[str, list[tuple[str, object]]]]) -> None:
         await store.open()
         for name in NAMES:
             await perform(kept, "ada", "add_task", {"description": name})
-        async with LLMAgentEngine(model, Direct(kept), store, logs) as agent:
+        async with Engine(model, store=store) as engine, LLMAgentEngine(engine, Direct(kept), logs) as agent:
             for message, turns in lines:
                 model.turns = list(turns)
                 before = {task.id for task in await kept.list("ada")}

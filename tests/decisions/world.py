@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mainspring import Engine
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCallOutput, Json, text_of
@@ -125,8 +126,10 @@ async def world(
     server = tasks or LocalTasks(str(folder / "tasks.db"))
     await store.open()
     try:
-        agent = LLMAgentEngine(provider or actor, server, store, logs, clock=clock, **options)  # type: ignore[arg-type]
-        async with agent:
+        async with (
+            Engine(provider or actor, store=store) as engine,
+            LLMAgentEngine(engine, server, logs, clock=clock, **options) as agent,  # type: ignore[arg-type]
+        ):
             yield World(agent, actor, server, logs, clock, store)
     finally:
         await server.close()

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +18,14 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import Recorded
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Run
 from mainspring.engine.approvals import ASKED, Asked
+from mainspring.features.traces.otel import Exporter
+from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import Caller, Keys
 from mainspring.http.replies import KIND, Kept
 from mainspring.ports import Document
@@ -29,6 +33,7 @@ from mainspring.providers.scripted import Turn, call
 from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
+from mainspring_tasks.projection import Decided
 from mainspring_tasks.routes import person_of
 from mainspring_tasks.server.identity import signed
 from mainspring_tasks.server.serve_tasks import Address, application
@@ -411,3 +416,47 @@ def test_a_server_with_wrong_settings_does_not_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mainspring", "serve", "--model", "scripted:none.json", "--port", "0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "confirm_seconds must be above 0" in done.stderr) == (2, True)
+
+
+async def test_runs_of_the_chat_are_counted_and_exported_like_any_other(tmp_path: Path) -> None:
+    exported: list[TraceRecord] = []
+
+    class Exports(Exporter):
+        def __init__(self) -> None:
+            pass
+
+        def add(self, trace: TraceRecord) -> None:
+            exported.append(trace)
+
+        async def close(self, seconds: float = 0) -> None:
+            pass
+
+    actor = Actor()
+    engine = Engine(actor, database=tmp_path / "runs.db", exporter=Exports())
+    async with hosted(server(engine)) as url, ClientSession() as client:
+        d = Door(url, actor, engine, client)
+        await d.chat("Add milk", call("add_task", description="Milk"), answer("Added.", "CREATE_TASK"))
+        async with client.get(url.removesuffix("/v1") + "/metrics") as reply:
+            told = await reply.text()
+    assert 'mainspring_runs_total{preset="decision",status="completed",reason="final_answer"} 1' in told
+    assert 'mainspring_tool_calls_total{tool="add_task",outcome="success"} 1' in told
+    assert [action.tool for trace in exported for action in trace.actions] == ["add_task"]
+
+
+async def test_a_defect_of_ours_is_an_error_and_what_was_done_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(run: Run, log: Sequence[Recorded]) -> Decided:
+        raise ZeroDivisionError("a defect")
+
+    async with door(tmp_path) as d:
+        d.actor.then(call("add_task", description="Milk"), answer("Added.", "CREATE_TASK"))
+        monkeypatch.setattr("mainspring_tasks.decision_engine.decision_of", broken)
+        fault = await d.post("/chat", {"content": "Add milk"}, status=500)
+        assert fault["error"]["code"] == "server_error"
+        assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)
+        logs = DecisionLogs(tmp_path / "decisions.db")
+        (row,) = await logs.query_decisions()
+        trace = await logs.get_decision_trace(row.decision_id)
+        assert [tool.tool_name for tool in trace.tools] == ["add_task"]
+        await logs.close()

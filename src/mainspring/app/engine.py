@@ -4,6 +4,7 @@
 them together; what the settings file says comes here through `app.build`.
 """
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from typing import Final, Literal, Self, TypedDict, Unpack
 from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from mainspring.app.application import CallerBudgetStep, CallerLedger, ask_nobody
 from mainspring.core.errors import InvalidRequest, RunFailed
 from mainspring.core.events import TextDelta
 from mainspring.core.history import History
@@ -190,6 +192,7 @@ class Engine:
         self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
         self._exporter, self._parts = exporter, tuple(parts)
+        self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
         self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), store is None
         context = self.builtins.context
         registry = tools if isinstance(tools, Registry) else Registry(tools, context=context)
@@ -231,7 +234,7 @@ class Engine:
             executors=performers,
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
             checks=(FormedAnswer(Validators().errors),),
-            sinks=self._sinks(sinks),
+            sinks=(*self._event_sinks, self.admission.ledger) if self.admission.is_shared else self._event_sinks,
             steps=self._steps(definitions, new_id, approval_seconds, scans=scans),
             observers=self._observers(),
             defaults=RunDefaults(
@@ -248,6 +251,34 @@ class Engine:
         )
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
+
+    def open_application(
+        self,
+        *,
+        executors: Sequence[ToolExecutor],
+        policies: PolicySlots,
+        wrap: Callable[[Provider], Provider],
+        clock: Callable[[], float] = time.time,
+    ) -> CoreEngine:
+        """A core engine for an application, on this engine's store and provider: see `app.application`. Use it as `async with`
+        inside of this engine's. `wrap` puts a provider of the application's before the model."""
+        standard: PolicySlots = {**fill_standard_slots(executors), "approval": ()}  # the application says what is asked
+        ledger: tuple[Sink, ...] = (CallerLedger(self.admission.ledger),) if self.admission.is_shared else ()
+        return CoreEngine(
+            wrap(self.core.provider),
+            self.store,
+            executors=executors,
+            policies=order_policies(standard, *[ask_nobody(slots) for slots in self.operator_policies], policies),
+            sinks=(*self._event_sinks, *ledger),
+            steps=(CallerBudgetStep(self.admission),),
+            observers=self.core.observers,
+            defaults=self.core.defaults,
+            audit=self.core.is_audited,
+            governed=self.core.governed,
+            owns=True,
+            clock=clock,
+            new_id=self.core.new_id,
+        )
 
     def _application_slots(self) -> list[PolicySlots]:
         """The policies of features and parts."""
@@ -279,11 +310,6 @@ class Engine:
             *([MemoryObserver(self.memory)] if isinstance(self.memory, Memory) else []),
             *[observer for part in self._parts for observer in part.observers],
         ]
-
-    def _sinks(self, sinks: Sequence[Sink]) -> list[Sink]:
-        """Who is told every event."""
-        ledger: tuple[Sink, ...] = (self.admission.ledger,) if self.admission.is_shared else ()
-        return [*sinks, *self.memory.sinks, *[sink for part in self._parts for sink in part.sinks], *ledger]
 
     @property
     def store(self) -> Store:
