@@ -52,8 +52,8 @@ class World:
         put(place, "locked", "disallowed-tools: read_skill_file load_skill\n")
         put(place, "free")
         self.shelf, self.files, self.script = SkillFolders([place]), Files(), script
-        hands = SkillTools(lambda: self.shelf.skills)
-        scope = SkillScope(ActiveSkills(lambda: self.shelf.skills, lambda run: always).refusal)
+        hands = SkillTools(lambda: self.shelf.definitions)
+        scope = SkillScope(ActiveSkills(lambda: self.shelf.definitions, lambda run: always).refusal)
         self.engine = Engine(script, tools=[self.files, shell], executors=[hands], policies=[scope])
         self.tools = hands.definitions()
 

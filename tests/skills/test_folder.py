@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.skills.shelf import put
 
+from mainspring.definitions.folder import KEPT
 from mainspring.features.skills.skill_folder import SkillFolders
 
 
@@ -13,22 +14,23 @@ def test_broken_skill_is_reported_by_line_and_the_others_are_there(tmp_path: Pat
     put(tmp_path, "broken", "colour: red\n")
     put(tmp_path, "gamma")
     folders = SkillFolders([tmp_path])
-    assert list(folders.skills) == ["alpha", "gamma"]
+    assert list(folders.definitions) == ["alpha", "gamma"]
     [problem] = folders.problems
     assert problem.startswith(f"{tmp_path}/broken/SKILL.md:4: unknown key `colour`")
 
 
 def test_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(tmp_path, "broken", "colour: red\n")
-    SkillFolders([tmp_path]).refresh()
+    folders = SkillFolders([tmp_path])
+    assert len(folders.problems) == len(folders.problems) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_second_skill_of_a_name_is_refused(tmp_path: Path) -> None:
     first, second = put(tmp_path / "ours", "alpha", body="Ours."), put(tmp_path / "theirs", "alpha", body="Theirs.")
     folders = SkillFolders([tmp_path / "ours", tmp_path / "theirs"])
-    assert folders.skills["alpha"].body == "Ours."
-    assert folders.problems == (f"{second}/SKILL.md:1: there is a skill `alpha` already, in {first}; rename one of them",)
+    assert folders.definitions["alpha"].body == "Ours."
+    assert folders.problems == (f"{second}/SKILL.md:1: the skill `alpha` is defined at {first}/SKILL.md:1; rename one",)
 
 
 def test_folder_named_twice_is_read_once(tmp_path: Path) -> None:
@@ -40,12 +42,12 @@ def test_what_is_no_skill_is_passed_over(tmp_path: Path) -> None:
     put(tmp_path, ".hidden", "colour: red\n")
     (tmp_path / "notes").mkdir()
     (tmp_path / "README.md").write_text("Skills of ours.")
-    assert (dict(SkillFolders([tmp_path]).skills), SkillFolders([tmp_path]).problems) == ({}, ())
+    assert (dict(SkillFolders([tmp_path]).definitions), SkillFolders([tmp_path]).problems) == ({}, ())
 
 
 def test_folder_that_is_missing_is_a_problem(tmp_path: Path) -> None:
     [problem] = SkillFolders([tmp_path / "nowhere"]).problems
-    assert "nowhere: there are no skills to be read" in problem
+    assert "nowhere: the folder cannot be read" in problem
 
 
 def test_skill_named_instead_of_the_folder_above_is_a_problem(tmp_path: Path) -> None:
@@ -67,24 +69,25 @@ def test_neither_a_folder_nor_a_file_may_be_a_link(tmp_path: Path) -> None:
     (skills / "linked").symlink_to(outside)
     (skills / "inner" / "SKILL.md").symlink_to(outside / "SKILL.md")
     folders = SkillFolders([skills])
-    assert dict(folders.skills) == {}
+    assert dict(folders.definitions) == {}
     assert [("link" in problem) for problem in folders.problems] == [True, True]
 
 
-def test_changes_are_seen_when_asked_for_and_not_before(tmp_path: Path) -> None:
+def test_changes_are_seen_when_asked_for(tmp_path: Path) -> None:
     place = put(tmp_path, "alpha", body="Old.")
     kept = put(tmp_path, "beta")
     folders = SkillFolders([tmp_path])
-    before, beta = folders.skills, folders.skills["beta"]
+    before, beta = folders.definitions, folders.definitions["beta"]
+    assert folders.definitions is before
     put(tmp_path, "alpha", body="New and longer.")
     put(tmp_path, "delta")
-    assert (folders.skills["alpha"].body, "delta" in folders.skills) == ("Old.", False)
-    folders.refresh()
-    assert (folders.skills["alpha"].body, "delta" in folders.skills) == ("New and longer.", True)
-    assert folders.skills["beta"] is beta, "what has not changed is not read again"
+    assert (folders.definitions["alpha"].body, "delta" in folders.definitions) == ("New and longer.", True)
+    assert folders.definitions["beta"] is beta, "what has not changed is not read again"
     assert before["alpha"].body == "Old.", "whoever holds the old skills keeps them"
     (kept / "SKILL.md").unlink()
     (place / "SKILL.md").write_text("---\n")
-    folders.refresh()
-    assert list(folders.skills) == ["delta"]
-    assert len(folders.problems) == 1
+    assert list(folders.definitions) == ["alpha", "delta"]
+    assert folders.definitions["alpha"].body == "New and longer.", "a broken version does not replace the one before"
+    [problem] = folders.problems
+    assert problem.startswith(f"{place}/SKILL.md:1: ")
+    assert problem.endswith(KEPT)

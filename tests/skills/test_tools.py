@@ -24,7 +24,7 @@ def shelf(tmp_path: Path) -> SkillFolders:
 
 
 async def called(shelf: SkillFolders, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-    hands = SkillTools(lambda: shelf.skills)
+    hands = SkillTools(lambda: shelf.definitions)
     [definition] = [each for each in hands.definitions() if each.name == tool]
     parsed: Json = dict(arguments)
     assert Validator(definition).errors(parsed) == []
@@ -103,7 +103,7 @@ async def test_path_that_is_no_file_of_the_skill_is_refused(shelf: SkillFolders,
 
 
 async def test_links_lead_nowhere(shelf: SkillFolders, tmp_path: Path) -> None:
-    place = shelf.skills["alpha"].path
+    place = shelf.definitions["alpha"].path
     (place / "file").symlink_to(tmp_path / "secret.txt")
     (place / "folder").symlink_to(tmp_path)
     (place / "inner").symlink_to("scripts/run")
@@ -114,14 +114,15 @@ async def test_links_lead_nowhere(shelf: SkillFolders, tmp_path: Path) -> None:
 
 
 async def test_skill_folder_that_has_become_a_link_is_not_followed(shelf: SkillFolders, tmp_path: Path) -> None:
-    place = shelf.skills["alpha"].path
+    place = shelf.definitions["alpha"].path
     place.rename(tmp_path / "moved")
-    place.symlink_to(tmp_path)
+    (tmp_path / "moved" / "secret.txt").write_text("secret")
+    place.symlink_to(tmp_path / "moved")
     assert "leads over a link" in await refused(shelf, "secret.txt")
 
 
 async def test_only_regular_text_files_of_a_sane_size_are_read(shelf: SkillFolders) -> None:
-    place = shelf.skills["alpha"].path
+    place = shelf.definitions["alpha"].path
     os.mkfifo(place / "pipe")
     (place / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff")
     (place / "zeros").write_bytes(b"a\0b")
@@ -134,7 +135,7 @@ async def test_only_regular_text_files_of_a_sane_size_are_read(shelf: SkillFolde
 
 
 async def test_skill_that_is_gone_is_an_error_that_names_the_others(shelf: SkillFolders) -> None:
-    hands = SkillTools(lambda: {"beta": shelf.skills["beta"]})
+    hands = SkillTools(lambda: {"beta": shelf.definitions["beta"]})
     [load, _] = hands.definitions()
     context = CallContext("resp_1", load, lambda text: None)
     result = await hands.execute(ToolCall("call_1", "load_skill", "", {"name": "alpha"}), context)
@@ -142,7 +143,7 @@ async def test_skill_that_is_gone_is_an_error_that_names_the_others(shelf: Skill
 
 
 def test_tools_are_offered_for_some_skills_for_all_or_not_at_all(shelf: SkillFolders) -> None:
-    hands = SkillTools(lambda: shelf.skills)
+    hands = SkillTools(lambda: shelf.definitions)
     load, read = hands.definitions(["beta", "unknown"])
     assert [tool.name for tool in (load, read)] == ["load_skill", "read_skill_file"]
     assert {(tool.kind, tool.effects, tool.repeatable) for tool in (load, read)} == {("builtin", ("read",), True)}
@@ -155,7 +156,7 @@ def test_tools_are_offered_for_some_skills_for_all_or_not_at_all(shelf: SkillFol
 
 
 def test_listing_ends_at_its_limit_and_leaves_out_what_is_hidden(shelf: SkillFolders) -> None:
-    place = shelf.skills["alpha"].path
+    place = shelf.definitions["alpha"].path
     (place / ".git").mkdir()
     (place / ".git" / "config").write_text("")
     (place / ".env").write_text("")

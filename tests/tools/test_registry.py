@@ -336,7 +336,7 @@ def test_every_error_in_definition_files_is_told_with_its_line_and_nothing_is_ta
         "e.yaml:2: this is not YAML: ",
         "f.yaml:1: a mapping is needed here",
         "g.yaml:1: `no good` cannot name a tool",
-        f"h.yaml:1: tool `good` is defined twice, first at {tmp_path}/a.yaml:1",
+        f"h.yaml:1: the tool `good` is defined at {tmp_path}/a.yaml:1",
         "i.yaml:1: `name` is missing",
         "j.yaml:4: `status` is there twice",
         "j.yaml:6: `name` is missing",
@@ -348,13 +348,19 @@ def test_every_error_in_definition_files_is_told_with_its_line_and_nothing_is_ta
 def test_a_definition_is_given_once_and_must_be_one_of_a_tool(tmp_path: Path) -> None:
     registry = Registry()
     registry.load_definitions(write(tmp_path, a="name: a\n"))
-    with pytest.raises(InvalidRequest, match="tool `a` was defined before"):
+    with pytest.raises(InvalidRequest, match="load each folder once"):
         registry.load_definitions(tmp_path)
     with pytest.raises(InvalidRequest, match="there is no folder"):
         registry.load_definitions(tmp_path / "missing")
-    (tmp_path / "a.yaml").write_text("name: c\ntimeout: -1\n")
-    with pytest.raises(InvalidRequest, match="tool `c`: timeout must be above 0"):
-        registry.load_definitions(tmp_path)
+    for text, told in (
+        ("name: a\n", "x.yaml:1: the tool `a` is defined at"),
+        ("name: c\n---\nname: c\n", "x.yaml:3: tool `c` is defined twice"),
+        ("name: c\ntimeout: -1\n", "x.yaml:1: tool `c`: timeout must be above 0"),
+    ):
+        (tmp_path / "more").mkdir(exist_ok=True)
+        with pytest.raises(InvalidRequest, match=told):
+            registry.load_definitions(write(tmp_path / "more", x=text))
+    assert [entry.name for entry in registry.entries] == ["a"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from tests.workflows.world import defined, written
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound
+from mainspring.definitions.folder import KEPT
 from mainspring.definitions.reader import MOST_NODES, parse_yaml
 from mainspring.features.workflows.graph import after_in, levels
 from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, given_inputs, parse
@@ -221,12 +222,12 @@ def test_workflows_that_contain_themselves_or_what_is_missing_are_left_out(tmp_p
     good = one("{id: a, action: wait, seconds: 0}")
     folder = written(tmp_path / "flows", sub("x", "y"), sub("y", "x"), sub("lost", "nowhere"), sub("user", "lost"), good)
     folders = WorkflowFolders([folder])
-    assert list(folders.workflows) == ["a"]
+    assert list(folders.definitions) == ["a"]
     told = "\n".join(folders.problems)
     assert "`x` contains itself: x -> y -> x" in told
     assert "`lost` needs the workflow `nowhere`" in told
     assert "`user` needs the workflow `lost`" in told
-    with pytest.raises(NotFound, match=r"there is no workflow `lost`; .*contains itself"):
+    with pytest.raises(NotFound, match=r"there is no workflow `lost`; .*`mainspring workflows list` says why"):
         folders.get("lost")
 
 
@@ -235,8 +236,12 @@ def test_workflows_nest_ten_deep_and_no_deeper(tmp_path: Path) -> None:
     texts = [sub(outer, inner) for outer, inner in pairwise(names)]
     last = "name: w10\nsteps: [{id: s, action: wait, seconds: 0}]\n"
     folders = WorkflowFolders([written(tmp_path / "flows", *texts, last)])
-    assert set(folders.workflows) == set(names[1:])
+    assert set(folders.definitions) == set(names[1:])
     assert "`w0` nests more than 10 workflows" in folders.problems[0]
+
+
+def told(folders: WorkflowFolders) -> str:
+    return "\n".join(folders.problems)
 
 
 def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
@@ -245,11 +250,16 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     first = folders.get("a")
     assert folders.get("a") is first
     (folder / "a.yaml").write_text("name: b\nsteps: [{id: later, action: wait, seconds: 1}]\n")
-    assert list(folders.workflows) == ["b"]
+    assert list(folders.definitions) == ["b"]
     (folder / "c.yml").write_text("name: b\nsteps: [{id: s, action: wait, seconds: 1}]\n")
-    assert "there is a workflow `b` already" in folders.problems[0]
+    assert "the workflow `b` is defined at" in told(folders)
     (folder / "c.yml").unlink()
-    assert folders.problems == ()
+    assert told(folders) == ""
+    (folder / "a.yaml").write_text("name: b\nsteps: []\n")
+    assert list(folders.definitions) == ["b"], "a broken version does not replace the one before"
+    assert told(folders).endswith(KEPT)
+    (folder / "a.yaml").unlink()
+    assert (dict(folders.definitions), told(folders)) == ({}, "")
 
 
 @pytest.mark.parametrize(
@@ -260,5 +270,5 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
 def test_a_file_with_an_expression_that_nobody_can_read_takes_no_other_down(tmp_path: Path, value: str) -> None:
     bad = f"name: bad\nsteps:\n  - {{id: s, action: transform, value: '{value}'}}\n"
     folders = WorkflowFolders([written(tmp_path / "flows", one("{id: a, action: wait, seconds: 0}"), bad)])
-    assert list(folders.workflows) == ["a"]
+    assert list(folders.definitions) == ["a"]
     assert "bad.yaml:3: " in folders.problems[0]

@@ -171,7 +171,7 @@ async def test_a_definition_that_changes_does_not_change_a_run_that_has_begun(tm
         held.let_go()
         (written(tmp_path / "flows") / "held.yaml").unlink()
         async with engine_for(tmp_path, database=tmp_path / "db") as engine:
-            assert dict(engine.workflows.folders.workflows) == {}
+            assert dict(engine.workflows.folders.definitions) == {}
             run = await (await engine.workflows.resume(handle.id)).wait()
     assert run.outputs == {"status": 200}
 

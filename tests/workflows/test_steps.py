@@ -444,7 +444,7 @@ async def test_a_workflow_inside_of_another_has_its_own_time(tmp_path: Path) -> 
     inner = "name: inner\nexecution: {timeout: 60}\nsteps: [{id: slow, action: wait, seconds: 300}]"
     outer = "name: outer\nsteps: [{id: s, action: sub-workflow, workflow: inner}]"
     async with engine_for(tmp_path, inner, outer) as engine:
-        known = engine.workflows.folders.workflows
+        known = engine.workflows.folders.definitions
         assert isinstance(known, dict)
         known["inner"] = replace(known["inner"], execution=Execution(timeout=0.1))
         run = await engine.workflows.run("outer")

@@ -201,13 +201,16 @@ class Engine:
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
         kept = store if store is not None else store_for(database)
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
-        loading = SkillTools(lambda: self.skills.skills)
-        definitions: tuple[ToolDefinition, ...] = (*registry.definitions, *loading.definitions())
-        known_agents = AgentRegistry(agents, skills=lambda: self.skills.skills)
+        loading = SkillTools(lambda: self.skills.definitions)
+
+        def definitions() -> tuple[ToolDefinition, ...]:
+            return (*registry.definitions, *loading.definitions())
+
+        known_agents = AgentRegistry(agents, skills=lambda: self.skills.definitions)
         orders = Orders(
             known_agents,
             self.skills,
-            lambda: definitions,
+            definitions,
             has_servers=bool(self.mcp.servers),
             root=root,
             recall=self.memory.recall,
@@ -215,7 +218,7 @@ class Engine:
         http_step = Registry([HttpRequest(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
         performers: tuple[ToolExecutor, ...] = (
             registry,
-            *((loading,) if self.skills.skills else ()),
+            *((loading,) if self.skills.folders else ()),
             AgentTools(known_agents, orders),
             *executors,
             *[executor for part in parts for executor in part.executors],
@@ -245,7 +248,7 @@ class Engine:
             new_id=new_id,
         )
         self.agents = AgentRuntime(self.core, known_agents, orders)
-        calls = Calls(self.core, lambda: (*definitions, *http_step.definitions))
+        calls = Calls(self.core, lambda: (*definitions(), *http_step.definitions))
         self.workflows = Workflows(
             self.core, WorkflowFolders(workflows), AgentSteps(self.core, self.agents), calls, new_id=new_id
         )
@@ -282,20 +285,20 @@ class Engine:
 
     def _application_slots(self) -> list[PolicySlots]:
         """The policies of features and parts."""
-        active = ActiveSkills(lambda: self.skills.skills, _skills_of)
+        active = ActiveSkills(lambda: self.skills.definitions, _skills_of)
         return [
-            {"skill scope": (SkillScope(active.refusal),)} if self.skills.skills else {},
+            {"skill scope": (SkillScope(active.refusal),)} if self.skills.folders else {},
             {"charter": (Chartered(),)},
             *[part.policies for part in self._parts],
         ]
 
     def _steps(
-        self, definitions: Sequence[ToolDefinition], new_id: NewId, approval_seconds: float, *, scans: bool
+        self, definitions: Callable[[], Sequence[ToolDefinition]], new_id: NewId, approval_seconds: float, *, scans: bool
     ) -> list[OrderStep]:
         """What happens to an order before its run starts, in this order."""
         return [
             ApprovalDeadlineStep(approval_seconds),
-            *([SkillListStep(lambda: self.skills.skills)] if self.skills.skills else []),
+            *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
             HostedToolsStep(self.builtins, definitions),
             McpToolsStep(self.mcp, new_id),
             *([InjectionFlagsStep()] if scans else []),

@@ -93,7 +93,7 @@ def chosen(settings: Settings) -> Choice:
     """Raises `InvalidRequest` for what is missing or wrong."""
     answering = _answering(settings)
     engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
-    engine.agents.registry.refresh()  # what is wrong with a definition is logged now, not at the first request
+    _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
     # What MCP servers and agents bring is not known yet.
     tools = () if settings.mcp or settings.agents else engine.definitions
     slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)

@@ -60,7 +60,7 @@ def server(
         MemoryRoutes(engine),
         ContainerRoutes(engine),
         WorkflowRoutes(engine),
-        ModelRoutes(engine.core.provider, lambda: [f"{PREFIX}{name}" for name in engine.agents.registry.agents]),
+        ModelRoutes(engine.core.provider, lambda: [f"{PREFIX}{name}" for name in engine.agents.registry.definitions]),
         MetricsRoute(engine),
         HealthRoutes(engine),
     )

@@ -75,14 +75,6 @@ def decode_text(file: Path, data: bytes) -> str:
         raise InvalidRequest(f"{file}:{line}: this is not UTF-8; save it as such") from None
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files of a folder that may be definitions, by name. Raises `InvalidRequest` if there is no such folder."""
-    try:
-        return sorted([file for file in folder.iterdir() if file.suffix in SUFFIXES and not file.name.startswith(".")])
-    except OSError as error:
-        raise InvalidRequest(f"the folder `{folder}` cannot be read: {error.strerror}; check its name") from error
-
-
 def _parse(file: Path, text: str, first_line: int, as_text: bool) -> Iterator[ParsedFile]:
     import yaml
 

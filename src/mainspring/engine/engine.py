@@ -158,11 +158,11 @@ class Handle:
 
 
 class RunDefaults(Struct, frozen=True, kw_only=True):
-    """What a run has unless its order says otherwise. `tools` are those that every run has without bringing them."""
+    """What a run has unless its order says otherwise. `tools` gives those that every run has without bringing them."""
 
     model: str = ""
     instructions: str | None = None
-    tools: tuple[ToolDefinition, ...] = ()
+    tools: Callable[[], tuple[ToolDefinition, ...]] = tuple
     context_tokens: int | None = None
     preset: PresetName = "responses"
 
@@ -234,7 +234,7 @@ class Engine:
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools that runs have without bringing them."""
-        return self.defaults.tools
+        return self.defaults.tools()
 
     @property
     def context_tokens(self) -> int | None:
@@ -297,7 +297,7 @@ class Engine:
         fields: Json = {
             "model": defaults.model,
             "instructions": defaults.instructions,
-            "tools": (*defaults.tools, *tools),
+            "tools": (*defaults.tools(), *tools),
             "parent": previous,
             "context_tokens": defaults.context_tokens,
             **options,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from logging import getLogger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
@@ -23,6 +24,9 @@ from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult
 from mainspring.tools.entries import Entry, Status, described, entry_of, merged
 from mainspring.tools.functions import NAME, Function, FunctionTool, checked
 from mainspring.tools.schema import Validator
+
+if TYPE_CHECKING:
+    from mainspring.tools.tool_definitions import ToolEntryFolders
 
 log = getLogger(__name__)
 
@@ -44,8 +48,9 @@ class Registry:
     def __init__(self, tools: Iterable[Tool | Function] = (), *, context: ToolContext | None = None) -> None:
         self._context = context or ToolContext()
         self._given: dict[str, Entry] = {}
-        self._defined: dict[str, Entry] = {}
-        self._known: dict[str, _Known] = {}
+        self._defined: Mapping[str, Entry] = {}
+        self._folders: ToolEntryFolders | None = None
+        self._tools: dict[str, _Known] = {}
         for tool in tools:
             self.register(tool)
 
@@ -59,7 +64,7 @@ class Registry:
         if entry is not None and entry.name != made.name:
             raise ValueError(f"the entry of tool `{made.name}` is for `{entry.name}`; give both one name")
         given = merged(entry, entry_of(made))
-        self._known[made.name] = _Known(made, given, self._defined.get(made.name))
+        self._tools[made.name] = _Known(made, given, self._defined.get(made.name))
         self._given[made.name] = given
 
     def get(self, name: str) -> Tool | None:
@@ -134,23 +139,41 @@ class Registry:
         return Discovery(tuple(found), tuple(problems))
 
     def load_definitions(self, folder: Path) -> tuple[str, ...]:
-        """Takes in the entries of the folder's YAML files, all of them or none, and returns their names.
+        """Takes in the entries of the folder's YAML files, all of them or none, and returns their names. From then on, files that
+        change are read again; a broken version does not replace the one before.
 
         Raises `InvalidRequest` with every error, each with its file and line.
         """
         # Only those who write such files pay for reading YAML.
-        from mainspring.tools.tool_definitions import read_definitions
+        from mainspring.tools.tool_definitions import ToolEntryFolders
 
-        defined = {entry.name: entry for entry in read_definitions(folder)}
-        if twice := [name for name in defined if name in self._defined]:
-            raise InvalidRequest(f"{folder}: tool `{twice[0]}` was defined before; define each tool once")
-        try:
-            known = {name: _Known(self.get(name), self._given.get(name), entry) for name, entry in defined.items()}
-        except ValueError as error:
-            raise InvalidRequest(f"{folder}: {error}") from error
-        self._defined |= defined
-        self._known |= known
-        return tuple(defined)
+        before = () if self._folders is None else self._folders.folders
+        if not folder.is_dir():
+            raise InvalidRequest(f"there is no folder `{folder}` with tool definitions")
+        if folder.resolve() in before:
+            raise InvalidRequest(f"{folder}: these tool definitions are there already; load each folder once")
+        folders = ToolEntryFolders((*before, folder), lambda entry: self._combine(entry.name, entry))
+        if folders.problems:
+            raise InvalidRequest("the tool definitions are not right: " + "; ".join(folders.problems))
+        self._folders = folders
+        return tuple([name for name in folders.definitions if name not in self._defined])
+
+    @property
+    def _known(self) -> "dict[str, _Known]":
+        """Every tool and entry, with the definitions as their files are now."""
+        if self._folders is not None and (defined := self._folders.definitions) is not self._defined:
+            for name in {**self._defined, **defined}:
+                if name in defined or name in self._given:
+                    self._tools[name] = self._combine(name, defined.get(name))
+                else:
+                    del self._tools[name]
+            self._defined = defined
+        return self._tools
+
+    def _combine(self, name: str, defined: Entry | None) -> "_Known":
+        """Raises `ValueError` if the definition cannot be one of the tool."""
+        known = self._tools.get(name)
+        return _Known(None if known is None else known.tool, self._given.get(name), defined)
 
     def _taken(self, point: EntryPoint) -> str:
         loaded = point.load()

@@ -1,54 +1,56 @@
 """What the operator says of tools, in YAML files: one tool for each document of a file, with the line of every mistake."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.folder import Defined, DefinitionFolders, find_definition_files
+from mainspring.definitions.parsed_file import ParsedFile
 from mainspring.definitions.reader import parse_yaml_documents, read_text
 from mainspring.tools.entries import Entry
 from mainspring.tools.functions import NAME
 
 
-class _Found(Struct, frozen=True):
-    entry: Entry
-    place: str
+class ToolEntryFolders(DefinitionFolders[Entry]):
+    """The entries of the files `*.yaml` and `*.yml` by the names of their tools. `check` raises `ValueError` for an entry that
+    cannot be one of its tool."""
+
+    def __init__(self, folders: Iterable[Path], check: Callable[[Entry], object]) -> None:
+        find_files = partial(find_definition_files, suffixes=(".yaml", ".yml"))
+        super().__init__("tool", folders, partial(_read, check=check), find_files=find_files)
 
 
-def read_definitions(folder: Path) -> tuple[Entry, ...]:
-    """The entries of the files `*.yaml` and `*.yml`, by file name. Raises `InvalidRequest` with every error in all of them."""
-    if not folder.is_dir():
-        raise InvalidRequest(f"there is no folder `{folder}` with tool definitions")
-    found: dict[str, _Found] = {}
+def _read(file: Path, check: Callable[[Entry], object]) -> list[Defined[Entry]]:
+    entries: dict[str, Defined[Entry]] = {}
     problems: list[str] = []
-    for file in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
-        try:
-            for read in _parse_entries(file, read_text(file)):
-                if (earlier := found.setdefault(read.entry.name, read)) is not read:
-                    problems.append(f"{read.place}: tool `{read.entry.name}` is defined twice, first at {earlier.place}")
-        except InvalidRequest as error:
-            problems.append(error.message)
-    if problems:
-        raise InvalidRequest("the tool definitions are not right: " + "; ".join(problems))
-    return tuple([read.entry for read in found.values()])
-
-
-def _parse_entries(file: Path, text: str) -> list[_Found]:
-    entries: list[_Found] = []
-    problems: list[str] = []
-    for parsed in parse_yaml_documents(file, text):
-        entry = parsed.convert(Entry)
-        if entry is not None and not NAME.fullmatch(entry.name):
-            parsed.add_problem(("name",), f"`{entry.name}` cannot name a tool; use up to 64 letters, digits, `_` and `-`")
+    for parsed in parse_yaml_documents(file, read_text(file)):
+        entry = _convert(parsed, check)
+        if entry is not None and entry.name in entries:
+            told = f"tool `{entry.name}` is defined twice, first at {file}:{entries[entry.name].line}"
+            parsed.add_problem((), told)
         try:
             parsed.raise_problems()
         except InvalidRequest as error:
             problems.append(error.message)
         if entry is not None:
-            # Where it says nothing else, an entry comes from its file.
-            entry = entry if entry.source is not None else replace(entry, source=str(file))
-            entries.append(_Found(entry, f"{file}:{parsed.root.line}"))
+            entries[entry.name] = Defined(entry.name, entry, parsed.root.line)
     if problems:
         raise InvalidRequest("; ".join(problems))
-    return entries
+    return list(entries.values())
+
+
+def _convert(parsed: ParsedFile, check: Callable[[Entry], object]) -> Entry | None:
+    entry = parsed.convert(Entry)
+    if entry is None:
+        return None
+    if not NAME.fullmatch(entry.name):
+        parsed.add_problem(("name",), f"`{entry.name}` cannot name a tool; use up to 64 letters, digits, `_` and `-`")
+    try:
+        check(entry)
+    except ValueError as error:
+        parsed.add_problem((), str(error))
+    # Where it says nothing else, an entry comes from its file.
+    return entry if entry.source is not None else replace(entry, source=str(parsed.file))

@@ -72,19 +72,19 @@ class Orders:
     ) -> None:
         self._registry, self._skills, self._offered = registry, skills, offered
         self._has_servers, self._root, self._recall = has_servers, root, recall
-        self._skill_tools = SkillTools(lambda: skills.skills)
+        self._skill_tools = SkillTools(lambda: skills.definitions)
 
     async def applied(
         self, spec: RunSpec, definition: AgentDefinition, manner: Manner, above: tuple[Charter, ...] = ()
     ) -> RunSpec:
         """The order as one for this agent, under the charters of those above it. Tools of the client's own stay; those of the
         server are the agent's. Raises `InvalidRequest`."""
-        known, bound = self._registry.agents, (*above, charter(definition, root=self._root))
+        known, bound = self._registry.definitions, (*above, charter(definition, root=self._root))
         own = [tool for tool in spec.tools if not isinstance(tool, ToolDefinition) or tool.kind == "function"]
         tools = (*own, *(self._tools(definition, known, bound) if manner.config is not None else ()))
         # Without tools there is nothing to iterate for.
         config = manner.config if tools or self._has_servers else None
-        active, skills = _active(definition, manner, loads=config is not None), self._skills.skills
+        active, skills = _active(definition, manner, loads=config is not None), self._skills.definitions
         told = system_prompt(
             definition,
             skills=[skills[name] for name in definition.skills if config is not None],

@@ -45,7 +45,7 @@ def list_agents(
     from mainspring.cli.plain import say
 
     registry = _registry(_settings(folder, config))
-    for definition in registry.agents.values():
+    for definition in registry.definitions.values():
         status = "" if definition.status == "active" else f"({definition.status}) "
         told = f"{definition.name}  {definition.version}  {definition.role}  {status}{' '.join(definition.description.split())}"
         print(msgspec.json.encode(definition).decode() if json else told.rstrip())
@@ -67,7 +67,7 @@ def show(
     settings = _settings(folder, config)
     skills = _skills(settings)
     definition = _registry(settings, skills).get(name)
-    told = system_prompt(definition, skills=[skills.skills[skill] for skill in definition.skills])
+    told = system_prompt(definition, skills=[skills.definitions[skill] for skill in definition.skills])
     print(msgspec.json.encode(definition).decode() if json else told)
     return 0
 
@@ -142,7 +142,7 @@ def _registry(settings: "Settings", skills: "SkillFolders | None" = None) -> "Ag
     # What is wrong is said once, in words of our own.
     logging.getLogger("mainspring").addHandler(logging.NullHandler())
     known = skills or _skills(settings)
-    return AgentRegistry([Path(folder) for folder in settings.agents], skills=lambda: known.skills)
+    return AgentRegistry([Path(folder) for folder in settings.agents], skills=lambda: known.definitions)
 
 
 def _inputs(pairs: Sequence[str], whole: str | None) -> "Json":

@@ -52,7 +52,7 @@ class AgentTools:
         self._unstored: OrderedDict[str, Run] = OrderedDict()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._registry.agents
+        return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._registry.definitions
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         try:

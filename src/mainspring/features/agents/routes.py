@@ -124,7 +124,7 @@ class AgentRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """The agents that there are, by name."""
-        return json_response(Agents(list(runtime_of(self._engine).registry.agents.values())))
+        return json_response(Agents(list(runtime_of(self._engine).registry.definitions.values())))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """An agent as it is defined."""

@@ -182,7 +182,7 @@ def view_for(as_json: bool) -> View:
 
 def check_tools(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
-    known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.agents}
+    known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.definitions}
     needed = [tool for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
     if run.spec.model == STEP_MODEL:  # steps have a tool that no model is told of
         needed = [tool for tool in needed if not engine.core.can_perform(tool)]

@@ -1,96 +1,52 @@
-"""The skills of the folders that the settings name. Each folder holds skills, one folder each.
-
-A skill that is broken is reported and left out, and so is one whose name is taken; the others are there. Folders are read at the
-start and whenever `refresh` is called; then only files that have changed are read again.
-"""
+"""The skills of the folders that the settings name. Each folder holds skills, one folder each."""
 
 import os
-from collections.abc import Iterable, Mapping
-from logging import getLogger
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 
-from msgspec import Struct
-
-from mainspring.core.errors import CallerError
+from mainspring.core.errors import CallerError, InvalidRequest
+from mainspring.definitions.folder import Defined, DefinitionFolders
 from mainspring.features.skills.skill_definition import FILE, Skill, read_skill
 
-log = getLogger(__name__)
+
+class SkillFolders(DefinitionFolders[Skill]):
+    """All skills by name."""
+
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
+        super().__init__("skill", folders, _read, find_files=_find_files)
 
 
-class SkillFolders:
-    """All skills by name, and what is wrong with the others. Both are replaced as a whole, never changed."""
-
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = tuple(dict.fromkeys([folder.resolve() for folder in folders]))
-        self._known: dict[Path, _Read] = {}
-        self.skills: Mapping[str, Skill] = {}
-        self.problems: tuple[str, ...] = ()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Looks for skills that are new, changed or gone. A skill that has become broken is gone until it is mended."""
-        skills: dict[str, Skill] = {}
-        problems: list[str] = []
-        known: dict[Path, _Read] = {}
-        for place in [place for folder in self._folders for place in _places(folder, problems)]:
-            found = known[place] = self._read(place)
-            if found.skill is None:
-                problems.append(found.problem)
-            elif (first := skills.setdefault(found.skill.name, found.skill)) is not found.skill:
-                problems.append(f"{place / FILE}:1: there is a skill `{first.name}` already, in {first.path}; rename one of them")
-        for problem in problems:
-            if problem not in self.problems:
-                log.warning("a skill is left out: %s", problem)
-        self._known, self.skills, self.problems = known, MappingProxyType(skills), tuple(problems)
-
-    def _read(self, place: Path) -> "_Read":
-        stamp = _stamp(place / FILE)
-        known = self._known.get(place)
-        if known is not None and known.stamp == stamp:
-            return known
-        try:
-            return _Read(stamp, read_skill(place))
-        except CallerError as error:
-            told = error.message
-            return _Read(stamp, problem=told if told.startswith(str(place)) else f"{place / FILE}:1: {told}")
+def _read(file: Path) -> tuple[Defined[Skill]]:
+    try:
+        skill = read_skill(file.parent)
+    except CallerError as error:
+        told = error.message
+        raise InvalidRequest(told if told.startswith(str(file)) else f"{file}:1: {told}") from error
+    return (Defined(skill.name, skill),)
 
 
-class _Read(Struct, frozen=True):
-    """What reading a folder gave, and what its file looked like before."""
-
-    stamp: tuple[int, ...]
-    skill: Skill | None = None
-    problem: str = ""
-
-
-def _places(folder: Path, problems: list[str]) -> list[Path]:
-    """The folders in this one that mean to be skills."""
+def _find_files(folder: Path, problems: list[str]) -> list[str]:
+    """The files of the folders in this one that mean to be skills."""
     try:
         names = sorted(os.listdir(folder))
-        if FILE in names:
-            problems.append(f"{folder / FILE}:1: this folder is a skill itself; name the folder above it")
-            return []
-        return [folder / name for name in names if not name.startswith(".") and _is_skill(folder / name, problems)]
     except OSError as error:
-        problems.append(f"{folder}: there are no skills to be read: {error.strerror}; name a folder that holds skills")
+        problems.append(f"{folder}: the folder cannot be read: {error.strerror}; name a folder that holds skills")
         return []
+    if FILE in names:
+        problems.append(f"{folder / FILE}:1: this folder is a skill itself; name the folder above it")
+        return []
+    places = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return [os.path.join(place, FILE) for place in places if _is_skill(place, problems)]
 
 
-def _is_skill(place: Path, problems: list[str]) -> bool:
+def _is_skill(place: str, problems: list[str]) -> bool:
+    if os.path.lexists(os.path.join(place, FILE)):
+        return True
     try:
-        found = [name for name in os.listdir(place) if name.lower() == FILE.lower()] if place.is_dir() else []
+        found = [name for name in os.listdir(place) if name.lower() == FILE.lower()] if os.path.isdir(place) else []
     except OSError as error:
         problems.append(f"{place}: it cannot be read: {error.strerror}; make it readable")
         return False
-    if found and FILE not in found:
-        problems.append(f"{place / found[0]}:1: the file of a skill is called {FILE}; rename it")
-    return FILE in found
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    try:
-        found = file.lstat()
-    except OSError:
-        return ()
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    if found:
+        problems.append(f"{os.path.join(place, found[0])}:1: the file of a skill is called {FILE}; rename it")
+    return False

@@ -27,6 +27,7 @@ class SkillTools:
 
     def __init__(self, skills: Callable[[], Mapping[str, Skill]]) -> None:
         self._skills = skills
+        self._for_all: tuple[Mapping[str, Skill], tuple[ToolDefinition, ...]] = ({}, ())
 
     def definitions(self, names: Iterable[str] | None = None) -> tuple[ToolDefinition, ...]:
         """The tools as a run is given them: for these skills alone, or for all; none if there are no skills.
@@ -34,14 +35,11 @@ class SkillTools:
         Arguments are held to this before a call is made, so a run reaches no other skill.
         """
         known = self._skills()
-        offered = sorted(known if names is None else set(names) & set(known))
-        name = {"type": "string", "enum": offered, "description": "The name of the skill."}
-        path = {"type": "string", "description": "The path of the file, as the skill gives it."}
-        offset = {"type": "integer", "minimum": 0, "default": 0, "description": "The character to begin with, to read on."}
-        told = "Loads a skill: its instructions, and which files it has. Its instructions hold from then on."
-        load = _definition(LOAD, told, {"name": name, "offset": offset}, ["name"])
-        more = _definition(READ, "Reads a file of a skill.", {"name": name, "path": path, "offset": offset}, ["name", "path"])
-        return (load, more) if offered else ()
+        if names is not None:
+            return _definitions(sorted(set(names) & set(known)))
+        if self._for_all[0] is not known:
+            self._for_all = (known, _definitions(sorted(known)))
+        return self._for_all[1]
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind == self.kind and tool.name in (LOAD, READ)
@@ -60,6 +58,16 @@ class SkillTools:
             raise NotFound(f"there is no skill `{arguments['name']}`; there are: {', '.join(sorted(skills)) or 'none'}")
         text = _instructions(skill) if tool == LOAD else _text(skill, arguments["path"])
         return _page(text, int(arguments.get("offset", 0)))
+
+
+def _definitions(offered: list[str]) -> tuple[ToolDefinition, ...]:
+    name = {"type": "string", "enum": offered, "description": "The name of the skill."}
+    path = {"type": "string", "description": "The path of the file, as the skill gives it."}
+    offset = {"type": "integer", "minimum": 0, "default": 0, "description": "The character to begin with, to read on."}
+    told = "Loads a skill: its instructions, and which files it has. Its instructions hold from then on."
+    load = _definition(LOAD, told, {"name": name, "offset": offset}, ["name"])
+    more = _definition(READ, "Reads a file of a skill.", {"name": name, "path": path, "offset": offset}, ["name", "path"])
+    return (load, more) if offered else ()
 
 
 def _definition(name: str, description: str, properties: Json, required: list[str]) -> ToolDefinition:

@@ -18,7 +18,7 @@ class AgentSteps:
         self._runtime = runtime
 
     def known(self) -> Sequence[str]:
-        return tuple(self._runtime.registry.agents)
+        return tuple(self._runtime.registry.definitions)
 
     async def __call__(self, agent: str, inputs: Json, work: Work, *, model: str | None) -> Json:
         """See `drive.Agents`. Raises `RunFailed` if the agent did not come to an end of its own."""

@@ -63,7 +63,7 @@ def list_workflows(
     from mainspring.features.workflows.view import shown_workflow
 
     folders = _folders(_settings({"workflows": _texts(folder)}, config))
-    known = [folders.workflows[name] for name in sorted(folders.workflows)]
+    known = [folders.definitions[name] for name in sorted(folders.definitions)]
     if json:
         write_lines([shown_workflow(workflow) for workflow in known])
     elif known:

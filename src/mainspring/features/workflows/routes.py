@@ -92,7 +92,7 @@ class WorkflowRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """The workflows that there are, by name."""
         folders = self._workflows.folders
-        known = folders.workflows
+        known = folders.definitions
         return json_response(ListOfWorkflows([shown_workflow(known[name]) for name in sorted(known)], folders.problems))
 
     async def retrieve(self, request: Request) -> HttpResponse:

@@ -197,8 +197,8 @@ class HostedToolsStep(OrderStep):
 
     name = "hosted tools"
 
-    def __init__(self, builtins: BuiltinTools, offered: Sequence[ToolDefinition]) -> None:
-        self._builtins, self._offered = builtins, tuple(offered)
+    def __init__(self, builtins: BuiltinTools, offered: Callable[[], Sequence[ToolDefinition]]) -> None:
+        self._builtins, self._offered = builtins, offered
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         if not asks_for_container(order):
@@ -208,7 +208,7 @@ class HostedToolsStep(OrderStep):
             with suppress(NotFound):
                 parent = (await context.find_run(order.parent)).spec
                 scope = parent.scope or parent.id if parent.tenant == order.tenant else scope
-        return hosted(order, self._offered, scope, self._builtins.containers)
+        return hosted(order, self._offered(), scope, self._builtins.containers)
 
 
 def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None) -> RunSpec:
