@@ -23,8 +23,7 @@ from mainspring.http.auth import EXECUTE, Caller, caller_of
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.replies import Replies
-from mainspring.http.run_replies import IDEMPOTENCY_HEADER
+from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentReplies
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class ChatRoutes:
 
     def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
         self._engine, self._settings = engine, settings
-        self._replies = Replies(engine.store)
+        self._replies = IdempotentReplies(engine.store)
         self._wanted, self._ready = Event(), Event()
         self._opened: Opened | None = None
         self._failure = "the server is stopping"
@@ -137,7 +136,7 @@ class ChatRoutes:
             }
             return json_response(reply, headers={DECISION_ID: sent.made.id})
 
-        return await self._replies.once(request, person, raw, sent)
+        return await self._replies.reply(request, person, raw, sent)
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
@@ -148,7 +147,7 @@ class ChatRoutes:
             made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=speaker_of(caller))
             return json_response(made.decision, headers={DECISION_ID: made.id})
 
-        return await self._replies.once(request, context.user_id, raw, made)
+        return await self._replies.reply(request, context.user_id, raw, made)
 
     async def _agent(self) -> Opened:
         ready = self._ready

@@ -27,7 +27,7 @@ from mainspring.engine.approvals import ASKED, Asked
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import Caller, Keys
-from mainspring.http.replies import KIND, Kept
+from mainspring.http.idempotency import REPLY_KEY, Reservation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
 from mainspring_tasks import words
@@ -211,7 +211,7 @@ async def test_a_reply_that_nobody_saw_is_not_made_up(tmp_path: Path) -> None:
     async with door(tmp_path) as d:
         raw = b'{"content": "add tea"}'
         id = sha256(b"local\0/v1/chat\0k1").hexdigest()
-        await d.engine.store.put([Document(KIND, id, encode(Kept(sha256(raw).hexdigest(), time.time())))])
+        await d.engine.store.put([Document(REPLY_KEY, id, encode(Reservation(sha256(raw).hexdigest(), time.time())))])
         headers = {"Idempotency-Key": "k1", "content-type": "application/json"}
         async with d.client.post(d.url + "/chat", data=raw, headers=headers) as reply:
             assert (reply.status, (await reply.json())["error"]["code"]) == (409, "idempotency_reply_unknown")

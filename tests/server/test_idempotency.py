@@ -26,7 +26,7 @@ from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Handle
 from mainspring.http.faults import Fault
-from mainspring.http.idempotency import GRACE, KIND, LIFE, Idempotency, Reservation
+from mainspring.http.idempotency import GRACE, LIFE, RUN_KEY, IdempotentRuns, Reservation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 
@@ -177,7 +177,7 @@ async def test_a_failure_is_tried_again_after_a_restart_too(tmp_path: Path) -> N
 
 async def test_a_failure_in_the_background_gives_its_key_back_once_it_has_ended(tmp_path: Path) -> None:
     async with process(Scripted(fail("rate_limit_exceeded"), say("Hello there.")), tmp_path) as engine:
-        idempotency = Idempotency(engine)
+        idempotency = IdempotentRuns(engine.core)
         failed = await idempotency.start(order("resp_1", background=True), "one", b"{}", is_followed=False)
         await failed.wait()
         done = await idempotency.start(order("resp_2", background=True), "one", b"{}", is_followed=False)
@@ -264,19 +264,19 @@ def order(id: str, text: str = "hello", **options: Any) -> RunSpec:
 
 async def reserved(engine: Engine, id: str, at: float, key: str = "one", body: bytes = b"{}") -> None:
     """The reservation of a process that has not got any further."""
-    held = Reservation(sha256(body).hexdigest(), id, at)
-    assert await engine.store.put([Document(KIND, sha256(f"\0{key}".encode()).hexdigest(), encode(held))], if_absent=True)
+    held = Reservation(sha256(body).hexdigest(), at, id)
+    assert await engine.store.put([Document(RUN_KEY, sha256(f"\0{key}".encode()).hexdigest(), encode(held))], if_absent=True)
 
 
 async def test_duplicates_that_race_in_two_processes_cause_one_run(tmp_path: Path) -> None:
     left, right = model(), model()
     runs: list[Run] = []
 
-    async def send(idempotency: Idempotency, id: str) -> None:
+    async def send(idempotency: IdempotentRuns, id: str) -> None:
         runs.append(await (await idempotency.start(order(id), "one", b"{}")).wait())
 
     async with process(left, tmp_path) as one, process(right, tmp_path) as two, anyio.create_task_group() as group:
-        both = [Idempotency(one), Idempotency(two)]
+        both = [IdempotentRuns(one.core), IdempotentRuns(two.core)]
         for number in range(50):
             group.start_soon(send, both[number % 2], f"resp_{number}")
     assert len(left.requests) + len(right.requests) == 1
@@ -289,10 +289,12 @@ async def test_a_run_in_another_process_is_waited_for_by_those_who_follow_it(tmp
         process(Scripted(calls(call("wait"), when="hello"), say("Hi.")), tmp_path) as one,
         process(Scripted(), tmp_path) as two,
     ):
-        handle = await Idempotency(one).start(order("resp_1", tools=[ToolDefinition("wait")], background=True), "one", b"{}")
-        seen = await Idempotency(two).start(order("resp_2", background=True), "one", b"{}", is_followed=False)
+        handle = await IdempotentRuns(one.core).start(
+            order("resp_1", tools=[ToolDefinition("wait")], background=True), "one", b"{}"
+        )
+        seen = await IdempotentRuns(two.core).start(order("resp_2", background=True), "one", b"{}", is_followed=False)
         assert seen.id == "resp_1"
-        followed = await Idempotency(two).start(order("resp_3"), "one", b"{}")
+        followed = await IdempotentRuns(two.core).start(order("resp_3"), "one", b"{}")
         assert followed.run == await handle.wait()
 
 
@@ -302,7 +304,7 @@ async def test_a_reservation_whose_run_is_about_to_start_is_waited_for(tmp_path:
         joined: list[Handle] = []
 
         async def join() -> None:
-            joined.append(await Idempotency(two).start(order("resp_2"), "one", b"{}"))
+            joined.append(await IdempotentRuns(two.core).start(order("resp_2"), "one", b"{}"))
 
         async with anyio.create_task_group() as group:
             group.start_soon(join)
@@ -317,7 +319,7 @@ async def test_a_reservation_whose_process_died_is_taken_over_under_the_same_id(
     async with process(script, tmp_path) as engine:
         await reserved(engine, "resp_1", at=now.at)
         now.at += GRACE + 1
-        idempotency = Idempotency(engine, now)
+        idempotency = IdempotentRuns(engine.core, now)
         runs: list[Run] = []
 
         async def send(id: str) -> None:
@@ -334,7 +336,7 @@ async def test_should_the_dead_wake_up_one_of_them_gets_the_log(tmp_path: Path) 
     now = Now()
     async with process(model(), tmp_path) as one, process(model(), tmp_path) as two:
         await reserved(one, "resp_1", at=now.at - GRACE - 1)
-        await (await Idempotency(two, now).start(order("resp_2"), "one", b"{}")).wait()
+        await (await IdempotentRuns(two.core, now).start(order("resp_2"), "one", b"{}")).wait()
         with pytest.raises(Superseded):
             await (await one.start(order("resp_1"))).wait()
         assert len((await one.store.list()).runs) == 1
@@ -343,20 +345,20 @@ async def test_should_the_dead_wake_up_one_of_them_gets_the_log(tmp_path: Path) 
 async def test_keys_are_good_for_a_day_and_forgotten_after_it(tmp_path: Path) -> None:
     script, now = model(), Now()
     async with process(script, tmp_path) as engine:
-        idempotency = Idempotency(engine, now)
+        idempotency = IdempotentRuns(engine.core, now)
         for number in range(3):
             await (await idempotency.start(order(f"resp_{number}"), f"key {number}", b"{}")).wait()
         now.at += LIFE
         assert (await idempotency.start(order("resp_8"), "key 0", b"{}")).id == "resp_0"
         now.at += 1
         assert (await idempotency.start(order("resp_9"), "key 0", b"[]")).id == "resp_9"
-        assert len(await engine.store.documents(KIND)) == 1
+        assert len(await engine.store.documents(RUN_KEY)) == 1
 
 
 async def test_a_deleted_response_frees_its_key(tmp_path: Path) -> None:
     now = Now()
     async with process(model(), tmp_path) as engine:
-        idempotency = Idempotency(engine, now)
+        idempotency = IdempotentRuns(engine.core, now)
         await (await idempotency.start(order("resp_1"), "one", b"{}")).wait()
         await engine.forget("resp_1")
         now.at += GRACE + 1
@@ -365,7 +367,7 @@ async def test_a_deleted_response_frees_its_key(tmp_path: Path) -> None:
 
 async def test_a_key_belongs_to_its_tenant(tmp_path: Path) -> None:
     async with process(model(), tmp_path) as engine:
-        idempotency = Idempotency(engine)
+        idempotency = IdempotentRuns(engine.core)
         for id, tenant in (("resp_1", ""), ("resp_2", "acme")):
             assert (await idempotency.start(order(id, tenant=tenant), "one", tenant.encode())).id == id
         with pytest.raises(Fault, match="another request body"):

@@ -1,62 +1,155 @@
-"""`Idempotency-Key`: a request that is sent again is the same request, and there is one run for it.
+"""`Idempotency-Key`: a request that is sent again is the same request, and what it asks for is done once.
 
-Theory of operation. Before a run starts, its key is reserved: one document, put only if absent, that holds a hash of the body and
-the id which the response will have. Whoever comes second, in this process or another, finds the reservation and joins that
-response, live or ended. The id is what makes this safe. A reservation whose run never appeared belongs to a process that died in
-between; after `GRACE` seconds the next request starts the run under the reserved id, and should the first one wake up after all,
-the store gives the log to one of them. A request that is refused gives its key back, and so does a run that failed before it said
-or did anything, once somebody asks for it again: it would only be refused once more, whatever the backend says by then.
+Theory of operation. Before the work begins its key is reserved: one document, put only if absent, that holds a hash of the body.
+Whoever comes second finds the reservation and joins what it stands for; while the work is beginning in this process, they wait.
+Work that was refused gives its key back. Keys belong to whoever sends them and are good for a day.
 
-Keys belong to a tenant and are good for a day. A response that is not stored can be joined while this process remembers it; after
-that the key is refused, for nobody can tell any more what came of it. Deleting a response frees its key.
+Where the work is a run (`IdempotentRuns`), the reservation names the id that the run will have, so a duplicate in this process or
+another joins the run, live or ended. A reservation whose run never appeared belongs to a process that died in between; after
+`GRACE` seconds the next request starts the run under the reserved id, and should the first one wake up after all, the store gives
+the log to one of them. A run that failed before it said or did anything gives its key back once somebody asks for it again: it
+would only be refused once more, whatever the backend says by then. A response that is not stored can be joined while this process
+remembers it; after that the key is refused, for nobody can tell any more what came of it. Deleting a response frees its key.
+
+Where it is not (`IdempotentReplies`), the reply joins the reservation when the work is done. A key without a reply, whose process
+ended or is another, is refused: what came of it can be looked up, not guessed.
+
+A workflow run needs no reservation: its id follows from its key, so the store itself lets it begin once.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeVar
 
-import anyio
-from anyio import CancelScope, move_on_after, sleep
+from anyio import CancelScope, Event, move_on_after, sleep
 from msgspec import Struct
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
-from mainspring.core.errors import Interrupted, InvalidRequest, NotFound
+from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, NotFound
 from mainspring.core.items import decode, encode
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Handle
+from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
+from mainspring.http.endpoints import Parameter
 from mainspring.http.faults import Fault
-from mainspring.ports import Document
+from mainspring.ports import Document, Store
 
-KIND: Final = "idempotency_key"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IDEMPOTENCY_HEADER: Final = (Parameter(IDEMPOTENCY_KEY, {"type": "string", "minLength": 1, "maxLength": 255}),)
+
+RUN_KEY: Final = "idempotency_key"
+REPLY_KEY: Final = "idempotent_reply"
 LIFE: Final = 24 * 3600.0
 GRACE: Final = 5.0
 POLL: Final = 0.05
 PATIENCE: Final = 600.0
 REMEMBERED: Final = 256
 
+T = TypeVar("T")
+
+
+def read_key(request: Request) -> str | None:
+    """The key of a request, None if it has none. Raises `InvalidRequest`."""
+    if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None and (not 0 < len(key) <= 255 or not key.isprintable()):
+        raise InvalidRequest(f"{IDEMPOTENCY_KEY} must be 1 to 255 printable characters", param=IDEMPOTENCY_KEY)
+    return key
+
 
 class Reservation(Struct, frozen=True):
-    """What a key stands for: the hash of the body, and the response to it."""
+    """What a key stands for: the hash of the body, and the response or the reply to it, with the reply's own headers."""
 
     body: str
-    response: str
     at: float
+    response: str = ""
     is_stored: bool = True
+    reply: str | None = None
+    headers: dict[str, str] = {}
 
 
-class Idempotency:
+class ReservedKeys:
+    """The reservations of one kind in a store."""
+
+    def __init__(self, store: Store, kind: str, clock: Clock) -> None:
+        self._store, self._kind, self._clock = store, kind, clock
+        self._beginning: dict[str, Event] = {}
+
+    async def perform_once(
+        self,
+        id: str,
+        wanted: Reservation,
+        begin: Callable[[], Awaitable[T]],
+        join: Callable[[Reservation, bool], Awaitable[T | None]],
+    ) -> T:
+        """What `begin` returns if the key could be reserved, else what `join` makes of the reservation there is. `join` is told
+        whether the work has just begun here, and returns None if the reservation must be looked at again.
+
+        Raises `Fault` 409 if the key stands for another body, and what `begin` and `join` raise.
+        """
+        while True:
+            if (beginning := self._beginning.get(id)) is not None:
+                await beginning.wait()
+            else:
+                with self.announce(id):
+                    if await self._store.put([Document(self._kind, id, encode(wanted))], if_absent=True):
+                        await self._forget_expired()
+                        return await begin()
+            found = await self._find(id, wanted)
+            if found is not None and (result := await join(found, beginning is not None)) is not None:
+                return result
+
+    def is_beginning(self, id: str) -> bool:
+        return id in self._beginning
+
+    @contextmanager
+    def announce(self, id: str) -> Iterator[None]:
+        """Whoever finds that the work is about to begin can wait until it has, or has not."""
+        self._beginning[id] = begun = Event()
+        try:
+            yield
+        finally:
+            del self._beginning[id]
+            begun.set()
+
+    async def update(self, id: str, reservation: Reservation) -> None:
+        await self._store.put([Document(self._kind, id, encode(reservation))])
+
+    async def release(self, id: str, response: str = "") -> None:
+        """Gives a key back, unless it stands for another response by now."""
+        found = await self._store.get(self._kind, id)
+        if found is not None and decode(found.body, Reservation).response == response:
+            await self._store.remove(self._kind, id, number=found.number)
+
+    async def _find(self, id: str, wanted: Reservation) -> Reservation | None:
+        if (found := await self._store.get(self._kind, id)) is None:
+            return None
+        reservation = decode(found.body, Reservation)
+        if self._clock() - reservation.at > LIFE:
+            await self._store.remove(self._kind, id, number=found.number)
+            return None
+        if reservation.body != wanted.body:
+            message = f"this {IDEMPOTENCY_KEY} was used for another request body; send a new key with a new request"
+            raise Fault(409, "idempotency_key_reused", message, param=IDEMPOTENCY_KEY)
+        return reservation
+
+    async def _forget_expired(self) -> None:
+        """Two for one: whoever adds a key looks at the two oldest."""
+        for document in await self._store.documents(self._kind, limit=2):
+            if self._clock() - decode(document.body, Reservation).at > LIFE:
+                await self._store.remove(self._kind, document.id, number=document.number)
+
+
+class IdempotentRuns:
     """Starts runs, each key once."""
 
     def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._starting: dict[str, anyio.Event] = {}
+        self._engine, self._clock = engine, clock
+        self._keys = ReservedKeys(engine.store, RUN_KEY, clock)
         self._unstored: OrderedDict[str, Handle] = OrderedDict()
 
     async def start(self, spec: RunSpec, key: str | None, body: bytes, *, is_followed: bool = True) -> Handle:
@@ -67,38 +160,22 @@ class Idempotency:
         """
         if key is None:
             return await self._engine.start(spec)
-        check_key(key)
         id = sha256(f"{spec.tenant}\0{key}".encode()).hexdigest()
-        wanted = Reservation(sha256(body).hexdigest(), spec.id, self._clock(), spec.store)
-        while True:
-            if (handle := await self._reserved(spec, id, wanted)) is not None:
-                return handle
-            found = await self._engine.store.get(KIND, id)
-            if found is None:
-                continue
-            reservation = decode(found.body, Reservation)
-            if self._clock() - reservation.at > LIFE:
-                await self._engine.store.remove(KIND, id, number=found.number)
-            elif reservation.body != wanted.body:
-                message = f"Idempotency-Key `{key}` was used for another request body; send a new key with a new request"
-                raise Fault(409, "idempotency_key_reused", message, param="Idempotency-Key")
-            elif (handle := await self._joined(spec, id, reservation, is_followed)) is not None:
-                return handle
+        wanted = Reservation(sha256(body).hexdigest(), self._clock(), spec.id, spec.store)
 
-    async def _reserved(self, spec: RunSpec, id: str, wanted: Reservation) -> Handle | None:
-        """Starts the run if the key could be reserved for it."""
-        with self._announced(spec.id):
-            if not await self._engine.store.put([Document(KIND, id, encode(wanted))], if_absent=True):
-                return None
-            await self._forget_expired()
-            return await self._begin(spec, id)
+        async def join(reservation: Reservation, has_just_begun: bool) -> Handle | None:
+            if has_just_begun:
+                return await self._find(reservation.response)
+            return await self._join(spec, id, reservation, is_followed)
+
+        return await self._keys.perform_once(id, wanted, lambda: self._begin(spec, id), join)
 
     async def _begin(self, spec: RunSpec, id: str) -> Handle:
         try:
             handle = await self._engine.start(spec)
         except BaseException:
             with CancelScope(shield=True):
-                await self._give_back(id, spec.id)
+                await self._keys.release(id, spec.id)
             raise
         if not spec.store:
             self._unstored[spec.id] = handle
@@ -106,51 +183,35 @@ class Idempotency:
                 self._unstored.popitem(last=False)
         return handle
 
-    async def _give_back(self, id: str, run_id: str) -> None:
-        found = await self._engine.store.get(KIND, id)
-        if found is not None and decode(found.body, Reservation).response == run_id:
-            await self._engine.store.remove(KIND, id, number=found.number)
-
-    async def _joined(self, spec: RunSpec, id: str, reservation: Reservation, is_followed: bool) -> Handle | None:
+    async def _join(self, spec: RunSpec, id: str, reservation: Reservation, is_followed: bool) -> Handle | None:
         """The run that the reservation is for; None if the reservation must be looked at again."""
         run_id = reservation.response
-        if (starting := self._starting.get(run_id)) is not None:
-            await starting.wait()
-            return self._unstored.get(run_id) or await self._attached(run_id)
-        if (handle := self._unstored.get(run_id) or await self._attached(run_id)) is not None:
+        if (handle := await self._find(run_id)) is not None:
             if _came_to_nothing(handle.run):
-                await self._give_back(id, run_id)
+                await self._keys.release(id, run_id)
                 return None
-            return await self._followed(handle) if is_followed else handle
+            return await self._follow(handle) if is_followed else handle
         if not reservation.is_stored:
-            message = "the response to this Idempotency-Key was not stored, and cannot be shown again; a new key runs it again"
-            raise Fault(409, "idempotency_response_gone", message, param="Idempotency-Key")
+            message = f"the response to this {IDEMPOTENCY_KEY} was not stored, and cannot be shown again; a new key runs it again"
+            raise Fault(409, "idempotency_response_gone", message, param=IDEMPOTENCY_KEY)
         if self._clock() - reservation.at < GRACE:
             await sleep(POLL)
             return None
-        if run_id in self._starting:
+        if self._keys.is_beginning(id):
             return None
-        with self._announced(run_id):
+        with self._keys.announce(id):
             # Looked for once more: until just now, somebody else may have been the one to start it.
-            return await self._attached(run_id) or await self._begin(replace(spec, id=run_id), id)
+            return await self._find(run_id) or await self._begin(replace(spec, id=run_id), id)
 
-    @contextmanager
-    def _announced(self, run_id: str) -> Iterator[None]:
-        """Whoever finds that this run is about to start can wait until it has, or has not."""
-        self._starting[run_id] = started = anyio.Event()
-        try:
-            yield
-        finally:
-            del self._starting[run_id]
-            started.set()
-
-    async def _attached(self, run_id: str) -> Handle | None:
+    async def _find(self, run_id: str) -> Handle | None:
+        if (handle := self._unstored.get(run_id)) is not None:
+            return handle
         try:
             return await self._engine.attach(run_id)
         except NotFound:
             return None
 
-    async def _followed(self, handle: Handle) -> Handle:
+    async def _follow(self, handle: Handle) -> Handle:
         """A handle that can be read to the end. A run of another process cannot be, before it has ended."""
         if handle.is_live or handle.run.has_ended:
             return handle
@@ -161,17 +222,44 @@ class Idempotency:
                 await sleep(POLL)
         raise Interrupted(f"response `{handle.id}` is still under way in another process; ask for it by its id later")
 
-    async def _forget_expired(self) -> None:
-        """Two for one: whoever adds a key looks at the two oldest."""
-        for document in await self._engine.store.documents(KIND, limit=2):
-            if self._clock() - decode(document.body, Reservation).at > LIFE:
-                await self._engine.store.remove(KIND, document.id, number=document.number)
+
+class IdempotentReplies:
+    """Replies to requests, each worked for once."""
+
+    def __init__(self, store: Store, clock: Clock = time.time) -> None:
+        self._keys, self._clock = ReservedKeys(store, REPLY_KEY, clock), clock
+
+    async def reply(self, request: Request, sender: str, raw: bytes, work: Callable[[], Awaitable[HttpResponse]]) -> HttpResponse:
+        """The reply that the work comes to, or came to when the sender first sent the key to this path.
+
+        Raises `Fault` 409 for a key of another body, or whose work was not seen to its end, and what the work raises.
+        """
+        if (key := read_key(request)) is None:
+            return await work()
+        id = sha256(f"{sender}\0{request.url.path}\0{key}".encode()).hexdigest()
+        wanted = Reservation(sha256(raw).hexdigest(), self._clock())
+
+        async def begin() -> HttpResponse:
+            try:
+                reply = await work()
+            except (CallerError, Fault):
+                await self._keys.release(id)
+                raise
+            own = {name: value for name, value in reply.headers.items() if name.startswith("x-")}
+            await self._keys.update(id, replace(wanted, reply=bytes(reply.body).decode(), headers=own))
+            return reply
+
+        # Whoever leaves in between finds the reply when they ask again.
+        with CancelScope(shield=True):
+            return await self._keys.perform_once(id, wanted, begin, _repeat)
+        raise AssertionError("a shielded scope is not cancelled")
 
 
-def check_key(key: str) -> None:
-    """Raises `InvalidRequest` for what cannot be a key."""
-    if not 0 < len(key) <= 255 or not key.isprintable():
-        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters", param="Idempotency-Key")
+async def _repeat(reservation: Reservation, has_just_begun: bool) -> HttpResponse:
+    if reservation.reply is None:
+        message = f"what came of the request with this {IDEMPOTENCY_KEY} is not known here; look at the list, then send a new key"
+        raise Fault(409, "idempotency_reply_unknown", message, param=IDEMPOTENCY_KEY)
+    return HttpResponse(reservation.reply, media_type="application/json", headers=reservation.headers)
 
 
 def _came_to_nothing(run: Run) -> bool:

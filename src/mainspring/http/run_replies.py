@@ -9,12 +9,9 @@ from starlette.requests import HTTPConnection, Request
 from mainspring.core.errors import MainspringError
 from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
-from mainspring.http.endpoints import Parameter
 from mainspring.http.faults import Fault
+from mainspring.http.idempotency import IDEMPOTENCY_KEY
 from mainspring.http.wire import Dialect, without_addresses
-
-IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-IDEMPOTENCY_HEADER: Final = (Parameter(IDEMPOTENCY_KEY, {"type": "string", "minLength": 1, "maxLength": 255}),)
 
 _STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
 

@@ -22,9 +22,9 @@ from mainspring.http.bodies import read_json_body
 from mainspring.http.client_tools import spelled
 from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.idempotency import Idempotency
+from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
-from mainspring.http.run_replies import IDEMPOTENCY_HEADER, IDEMPOTENCY_KEY, choose_dialect, outlives, raise_failure, wait_for_end
+from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
 from mainspring.http.streams import EventStream, Wires, frames
 from mainspring.http.wire import Dialect, shown
 from mainspring.ports import Filter, TokenCounter
@@ -55,7 +55,7 @@ class Responses:
         self._engine = engine
         self._dialect = dialect
         self._wires = Wires()
-        self._idempotency = Idempotency(engine)
+        self._runs = IdempotentRuns(engine.core)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -102,7 +102,7 @@ class Responses:
         body = parse(raw)
         spec = await ordered(self._engine, request, body)
         is_followed = body.stream is True or not spec.background
-        handle = await self._idempotency.start(spec, request.headers.get(IDEMPOTENCY_KEY), raw, is_followed=is_followed)
+        handle = await self._runs.start(spec, read_key(request), raw, is_followed=is_followed)
         if body.stream:
             return self._stream(handle, request, -1, is_owner=not spec.background)
         if not spec.background:

@@ -19,9 +19,8 @@ from mainspring.http.auth import caller_of
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.idempotency import check_key
+from mainspring.http.idempotency import IDEMPOTENCY_HEADER, read_key
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor, read_number
-from mainspring.http.run_replies import IDEMPOTENCY_HEADER, IDEMPOTENCY_KEY
 from mainspring.http.streams import EventStream
 
 _SCOPE: Final[KeyScope] = "workflows:run"
@@ -102,15 +101,13 @@ class WorkflowRoutes:
     async def start(self, request: Request) -> HttpResponse:
         """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
         body, caller = parse_body(await read_json_body(request), RunWorkflow), caller_of(request)
-        if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None:
-            check_key(key)
         handle = await self._workflows.start(
             _name(request),
             body.inputs,
             dry_run=body.dry_run,
             tenant=caller.tenant,
             caller=Caller(caller.subject, caller.tools),
-            key=key,
+            key=read_key(request),
             traceparent=accepted(request.headers.get("traceparent", "")),
         )
         if not body.background:
