@@ -108,6 +108,34 @@ async def test_a_tool_is_told_its_scopes_its_allowlists_and_its_directory(tmp_pa
         direct.working_dir = Path("/")  # type: ignore[misc]
 
 
+@pytest.mark.requirement("C15")
+@pytest.mark.parametrize(
+    ("scopes", "is_permitted"),
+    [
+        (None, True),
+        (("tools:execute",), True),
+        (("*",), True),
+        (("tools:execute:plain",), True),
+        ((), False),
+        (("tools:execute:other",), False),
+        (("responses",), False),
+    ],
+)
+async def test_the_scopes_of_a_context_hold(scopes: tuple[str, ...] | None, is_permitted: bool) -> None:
+    result = await Registry([Plain()]).validated_execute("plain", {}, ToolContext(user_scopes=scopes))
+    assert result.success == is_permitted
+
+
+@pytest.mark.requirement("C15")
+async def test_a_tool_that_runs_programs_out_of_sight_is_not_permitted_where_only_some_are() -> None:
+    class Runner(Plain):
+        effects = ("execute",)
+
+    context = ToolContext(command_allowlist=("ls",))
+    assert not (await Registry([Runner()]).validated_execute("plain", {}, context)).success
+    assert (await Registry([Plain()]).validated_execute("plain", {}, context)).success
+
+
 @pytest.mark.requirement("C12")
 def test_a_tool_is_described_in_openai_form_and_only_once() -> None:
     registry = Registry([Weather(), Plain()])

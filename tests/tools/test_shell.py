@@ -215,6 +215,20 @@ async def test_an_agent_does_a_task_of_several_steps_with_the_shell(containers: 
     assert [event.is_error for event in log if isinstance(event, ToolEnded)] == [False, False, False]
 
 
+@pytest.mark.requirement("C15")
+@pytest.mark.parametrize("line", ["id -un; echo ran anyway", "ls; id", "ls $(id)", "/tmp/ls", "bash -c id", "PATH=. ls"])
+async def test_a_context_that_lists_commands_permits_no_others(containers: Containers, line: str) -> None:
+    registry = Registry([Shell(containers)], context=ToolContext(command_allowlist=("ls",)))
+    script = Scripted(call("shell", command=line), call("shell", command="ls /"), say("Done."))
+    async with Engine(script, tools=registry) as engine:
+        run = await engine.run("Who are you?")
+    refused, listed = [item for item in run.output if isinstance(item, FunctionCallOutput)]
+    assert refused.is_error is True
+    assert "allowed: `ls`" in str(refused.output)
+    assert "[exit code" not in str(refused.output)
+    assert "usr" in str(listed.output)
+
+
 async def test_without_a_sandbox_the_tool_is_offered_and_every_call_refused_with_what_to_do() -> None:
     absent = AbsentSandbox(SandboxError("no sandbox holds here, so code is not run; install bubblewrap, or choose `unsafe`"))
     tool = Shell(Containers(absent))

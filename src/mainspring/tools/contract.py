@@ -8,15 +8,23 @@ reading a file need not be judged like writing one. With `purposes` it says whic
 URLs, which are judged by themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
 from mainspring.core.items import Json, Part
 
+EXECUTE: Final = "tools:execute"
+"""The scope for all tools; with `:NAME`, for one."""
+
 Output = str | tuple[Part, ...]
+
+
+def has_tool_scope(scopes: Collection[str], *names: str) -> bool:
+    """Whether one of the scopes is for all tools, or for a tool by one of its names."""
+    return not {"*", EXECUTE, *[f"{EXECUTE}:{name}" for name in names]}.isdisjoint(scopes)
 
 
 def _unheard(text: str) -> None:
@@ -26,12 +34,13 @@ def _unheard(text: str) -> None:
 class ToolContext(Struct, frozen=True):
     """What a call may touch, and for whom.
 
-    A list that is None restricts nothing; an empty one permits nothing. Paths and domains permit what lies below them. Without
-    a `working_dir` no file is touched. `progress` shows a line of text while the tool works. `tenant` and `scope` are as in
-    `ports.CallContext`.
+    A list that is None restricts nothing; an empty one permits nothing. The registry holds every tool to the scopes and the
+    commands: a command is a program, or a program and its first words, and everything that a line runs must be listed. Paths and
+    domains permit what lies below them; tools that open files and connections hold to those. Without a `working_dir` no file is
+    touched. `progress` shows a line of text while the tool works. `tenant` and `scope` are as in `ports.CallContext`.
     """
 
-    user_scopes: tuple[str, ...] = ()
+    user_scopes: tuple[str, ...] | None = None
     command_allowlist: tuple[str, ...] | None = None
     path_allowlist: tuple[str, ...] | None = None
     domain_allowlist: tuple[str, ...] | None = None

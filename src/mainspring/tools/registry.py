@@ -20,10 +20,13 @@ from mainspring import ports
 from mainspring.core.errors import DelegateToClient, InvalidRequest, NotFound
 from mainspring.core.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall
-from mainspring.tools.contract import Output, Tool, ToolContext, ToolResult
+from mainspring.tools.contract import EXECUTE, Output, Tool, ToolContext, ToolResult, has_tool_scope
+from mainspring.tools.declarations import read_texts
 from mainspring.tools.entries import Entry, Status, described, entry_of, merged
 from mainspring.tools.functions import NAME, Function, FunctionTool, checked
 from mainspring.tools.schema import Validator
+from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
+from mainspring.tools.shell_reader import read_line
 
 if TYPE_CHECKING:
     from mainspring.tools.tool_definitions import ToolEntryFolders
@@ -201,6 +204,8 @@ class Registry:
             return ToolResult.fail(f"The tool `{name}` is not performed: its registry entry has the status `blocked`{why}.")
         if problems := known.errors(params):
             return ToolResult.fail(f"Invalid arguments for `{name}`: {'; '.join(problems)}.")
+        if (refusal := await _find_refusal(known.definition, params, context)) is not None:
+            return ToolResult.fail(f"The tool `{name}` is not performed: {refusal}.")
         result: object = await known.tool.execute(params, context)
         if not isinstance(result, ToolResult):
             return ToolResult.fail(f"The tool `{name}` returned {type(result).__name__} instead of a result.")
@@ -238,6 +243,24 @@ class _Known:
         # Compiled at the first call: the library takes longer to import than most commands need to start.
         self._validator = self._validator or Validator(self.definition)
         return self._validator.errors(params)
+
+
+async def _find_refusal(tool: ToolDefinition, params: Json, context: ToolContext) -> str | None:
+    """Why the context does not permit this call, by its scopes and its commands; None if it does."""
+    if context.user_scopes is not None and not has_tool_scope(context.user_scopes, tool.name):
+        return f"the context has neither the scope `{EXECUTE}` nor `{EXECUTE}:{tool.name}`"
+    if context.command_allowlist is None:
+        return None
+    scope = CommandScope(tuple([AllowedBeginning(tuple(entry.split())) for entry in context.command_allowlist if entry.strip()]))
+    listed = ", ".join([f"`{entry}`" for entry in context.command_allowlist]) or "none"
+    if "execute" in tool.effects and "command" not in tool.purposes.values():
+        return f"it runs programs without naming them, and only some are allowed: {listed}"
+    for text in read_texts(tool, params, "command"):
+        line = await read_line(text)
+        found = [objection.why for words in line.commands if (objection := judge_command(words, scope)) is not None]
+        for why in (*line.uncertainties, *found):
+            return f"{why}; allowed: {listed}"
+    return None
 
 
 def _as_tool(tool: object) -> Tool:

@@ -19,7 +19,6 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import Json
-from mainspring.features.governance.tool_policies import EXECUTE
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
@@ -27,6 +26,7 @@ from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
 from mainspring.tools.builtin.builtins import JAILED
 from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
+from mainspring.tools.contract import EXECUTE
 from mainspring.tools.sandbox.sandbox_port import Entry
 
 LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)

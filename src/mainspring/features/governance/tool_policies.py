@@ -2,7 +2,6 @@
 tool status, approval, and who performs the call."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from mainspring.core.errors import NotFound
 from mainspring.core.items import ServerTool, ToolDefinition, parsed_arguments
@@ -10,10 +9,9 @@ from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.ports import Allow, Ask, Client, Deny, ToolExecutor, Verdict
+from mainspring.tools.contract import EXECUTE, has_tool_scope
 from mainspring.tools.declarations import find_served_tool, list_other_names
 from mainspring.tools.schema import Validators
-
-EXECUTE: Final = "tools:execute"
 
 Validate = Callable[[ToolDefinition, dict[str, object]], Sequence[str]]
 
@@ -108,7 +106,7 @@ class CallerScopes:
         # A stranger's server may call itself and its tools anything.
         is_own = isinstance(tool.server, ServerTool) and not tool.server.at
         names = (tool.name, *(list_other_names(tool)[1:] if is_own else ()))
-        if not {"*", EXECUTE, *[f"{EXECUTE}:{name}" for name in names]}.isdisjoint(scopes):
+        if has_tool_scope(scopes, *names):
             return Allow()
         return Deny(f"The caller has neither the scope `{EXECUTE}` nor `{EXECUTE}:{tool.name}`; go on without `{tool.name}`.")
 
