@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import anyio
 import pytest
 from tests.agents.world import engine_of, look, write, written
+from tests.kit.processes import DEVNULL, start
 from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine
@@ -331,7 +331,7 @@ def _killed(folder: Path, moment: str | None) -> str:
     """What the victim says until this moment, or to its end."""
     said = ""
     command = [sys.executable, str(Path(__file__).with_name("delegating.py")), str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with start(command, stderr=DEVNULL) as process:
         assert process.stdout is not None
         for line in process.stdout:
             said += line

@@ -1,10 +1,9 @@
-"""The real command, started as a user would: its arguments, its streams, its exit code. No process outlives its test."""
+"""The real command in a process: its arguments, its streams, its exit code. No process outlives its test."""
 
 import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import IO
 
 import msgspec
 from msgspec import Struct
+from tests.kit.processes import DEVNULL, PIPE, Process, start
 
 import mainspring
 from mainspring.core.events import Event, Recorded
@@ -65,32 +65,25 @@ class Shell:
 
     def run(self, *arguments: str, given: str = "", out: IO[bytes] | None = None, env: Variables | None = None) -> Result:
         """Runs the command to its end, its output going into pipes."""
-        done = subprocess.run(
-            self.command(arguments),
-            cwd=self.folder,
-            env=self.environment(env),
-            input=given.encode(),
-            stdout=out or subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=SECONDS,
-        )
-        return Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
+        to = PIPE if out is None else out.fileno()
+        process = start(self.command(arguments), cwd=self.folder, env=self.environment(env), stdin=PIPE, stdout=to)
+        with process, _bounded(process):
+            said, err = process.communicate(given)
+        return Result(process.wait(), said, err)
 
     def run_on_terminal(self, *arguments: str, env: Variables | None = None, stop_at: str | None = None) -> Result:
         """Runs the command on a terminal of its own, to its end or until this has appeared; errors appear there too."""
         ours, theirs = pty.openpty()
-        with (
-            subprocess.Popen(
-                self.command(arguments),
-                cwd=self.folder,
-                env=self.environment({"TERM": "xterm-256color", "COLUMNS": "80", **(env or {})}),
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                start_new_session=True,
-            ) as process,
-            _bounded(process),
-        ):
+        process = start(
+            self.command(arguments),
+            cwd=self.folder,
+            env=self.environment({"TERM": "xterm-256color", "COLUMNS": "80", **(env or {})}),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        with process, _bounded(process):
             os.close(theirs)
             shown = b""
             while piece := _read(ours):
@@ -99,22 +92,13 @@ class Shell:
                     process.send_signal(signal.SIGINT)
                     stop_at = None
             os.close(ours)
-        return Result(process.returncode, shown.decode().replace("\r\n", "\n"), "")
+        return Result(process.wait(), shown.decode().replace("\r\n", "\n"), "")
 
     @contextmanager
     def started(self, *arguments: str, env: Variables | None = None) -> Iterator["Live"]:
         """The command while it runs; it is killed if the body leaves it behind."""
-        with (
-            subprocess.Popen(
-                self.command(arguments),
-                cwd=self.folder,
-                env=self.environment(env),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            ) as process,
-            _bounded(process),
-        ):
+        process = start(self.command(arguments), cwd=self.folder, env=self.environment(env), stdin=DEVNULL)
+        with process, _bounded(process):
             yield Live(process)
 
     async def log(self, run_id: str, database: str = "runs.db") -> list[Recorded]:
@@ -130,19 +114,19 @@ class Shell:
 class Live:
     """A command under way."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: Process) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.process = process
-        self.out: IO[bytes] = process.stdout
-        self.err: IO[bytes] = process.stderr
+        self.out: IO[str] = process.stdout
+        self.err: IO[str] = process.stderr
 
-    def wait_for(self, text: str, stream: IO[bytes] | None = None) -> str:
+    def wait_for(self, text: str, stream: IO[str] | None = None) -> str:
         """Reads until this has appeared, and returns all that was read."""
         read = b""
         while text.encode() not in read:
             piece = os.read((stream or self.out).fileno(), 65536)
-            assert piece, f"{text!r} never appeared in {read.decode()!r}; errors: {self.err.read().decode()!r}"
+            assert piece, f"{text!r} never appeared in {read.decode()!r}; errors: {self.err.read()!r}"
             read += piece
         return read.decode()
 
@@ -152,7 +136,7 @@ class Live:
     def ended(self) -> Result:
         """The rest of what it says, and its exit code."""
         out, err = self.process.communicate(timeout=SECONDS)
-        return Result(self.process.returncode, out.decode(), err.decode())
+        return Result(self.process.wait(), out, err)
 
 
 def events(out: str) -> list[Recorded]:
@@ -168,7 +152,7 @@ def plain(shown: str) -> str:
 
 
 @contextmanager
-def _bounded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+def _bounded(process: Process) -> Iterator[None]:
     """Kills the process when its time is up, so that whoever reads from it sees its end."""
     alarm = threading.Timer(SECONDS, process.kill)
     alarm.start()

@@ -67,7 +67,7 @@ async def test_a_reader_that_goes_away_cancels_the_run_silently(shell: Shell, op
     with shell.started("run", "Talk", "--model", model, "--database", "runs.db", *options) as live:
         live.out.readline()
         live.out.close()
-        assert live.err.read() == b""
+        assert live.err.read() == ""
         assert live.process.wait() == 141
     [run] = await shell.stored()
     assert run.status == "cancelled"

@@ -158,7 +158,7 @@ def test_ctrl_c_cancels_the_workflow(folder: Shell) -> None:
         tally.on_arrival = stop
         with folder.started("workflows", "run", "calls", "--input", f"base={tally.url}", *model(folder)) as live:
             assert live.process.wait() == 130
-            said = live.out.read().decode()
+            said = live.out.read()
     assert stopped == [130]
     assert "✗ first  stopped: the workflow was cancelled" in said
     assert "have ended" in folder.run("workflows", "resume", *model(folder)).err

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+from tests.kit.processes import start
 from tests.kit.waiting import PATIENCE
 
 _OURS = ("MAINSPRING_", "OPENAI_")
@@ -32,20 +33,13 @@ def served(folder: Path, upstream: str, options: Sequence[str] = ()) -> Iterator
     log = folder / "log"
     command = ["serve", "--port", "0", "--database", "mainspring.db", "--base-url", upstream, *options]
     with log.open("wb") as complaints:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mainspring", *command],
-            cwd=folder,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-        )
+        process = start([sys.executable, "-m", "mainspring", *command], cwd=folder, env=environment(), stderr=complaints.fileno())
     alarm = threading.Timer(PATIENCE, process.kill)
     alarm.start()
     with process:
         assert process.stdout is not None
         try:
-            said = process.stdout.readline().decode()
+            said = process.stdout.readline()
             alarm.cancel()
             found = re.search(r"http://[\d.]+:(\d+)/v1", said)
             assert found, f"the server did not start: {said}{log.read_text()}"

@@ -1,6 +1,5 @@
 """What becomes of a decision whose process ends: nothing is done by halves, and nothing for the wrong person."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import anyio
 import pytest
 from tests.decisions.dying import opened
 from tests.decisions.world import Actor, answer, world
+from tests.kit.processes import ROOT, run
 from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
@@ -65,7 +65,7 @@ async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_th
 
 
 def killed(folder: Path, message: str, moment: str) -> int:
-    return subprocess.run([sys.executable, "-m", "tests.decisions.dying", str(folder), message, moment]).returncode
+    return run([sys.executable, "-m", "tests.decisions.dying", str(folder), message, moment], cwd=ROOT).returncode
 
 
 async def left(folder: Path) -> tuple[list[Trace], list[str]]:

@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from tests.kit.processes import DEVNULL, start
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import StoreError, Superseded
@@ -280,7 +280,7 @@ async def test_the_table_is_only_added_to(tmp_path: Path, statement: str) -> Non
 def two_killed(database: Path, delay: float) -> None:
     """Two processes work on the file side by side, and are killed so many seconds after both have begun."""
     command = [sys.executable, str(WORKER), str(database)]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    workers = [start(command, stderr=DEVNULL) for _ in range(2)]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "begun\n"

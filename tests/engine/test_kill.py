@@ -1,13 +1,13 @@
 """A process killed with SIGKILL, again and again: its runs end all the same, and nothing that finished happens twice."""
 
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.kit.processes import run, start
 
 from mainspring.core.events import RunResumed, ToolEnded
 from mainspring.core.history import History
@@ -20,9 +20,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 def killed_once(database: Path, tally: Path, delay: float) -> tuple[str, str | None]:
     """Starts the worker and kills it `delay` seconds into its run; returns the run's id and, if it was faster, its status."""
-    with subprocess.Popen(
-        [sys.executable, str(WORKER), str(database), str(tally)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as worker:
+    with start([sys.executable, str(WORKER), str(database), str(tally)]) as worker:
         assert worker.stdout is not None
         assert worker.stderr is not None
         run_id = worker.stdout.readline().strip()
@@ -40,7 +38,7 @@ async def test_a_run_killed_at_random_points_ends_and_no_finished_tool_runs_twic
     dice = random.Random(20)
     kills = 0
     while kills < KILLS:
-        _, status = killed_once(database, tally, dice.uniform(0, 0.25))
+        _, status = killed_once(database, tally, dice.uniform(0, 0.1))
         kills += status is None
     finished(database, tally)
 
@@ -62,8 +60,7 @@ async def test_a_run_killed_at_random_points_ends_and_no_finished_tool_runs_twic
 
 def finished(database: Path, tally: Path) -> tuple[str, str]:
     """Lets the last run end in peace."""
-    done = subprocess.run(
-        [sys.executable, str(WORKER), str(database), str(tally)], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run([sys.executable, str(WORKER), str(database), str(tally)])
+    assert done.returncode == 0, done.stderr
     run_id, status = done.stdout.split()
     return run_id, status

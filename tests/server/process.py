@@ -3,11 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.kit.processes import STDOUT, Process, start
 
 Script = list[dict[str, object]]
 
@@ -15,7 +16,7 @@ Script = list[dict[str, object]]
 class Served:
     """A running server. `url` ends in `/v1`."""
 
-    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+    def __init__(self, process: Process, url: str) -> None:
         self.process = process
         self.url = url
 
@@ -37,9 +38,7 @@ def serving(folder: Path, turns: Script, *options: str, env: dict[str, str] | No
     command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
     command += ["--database", str(folder / "served.db"), *options]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
-    ) as process:
+    with start(command, stderr=STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         if " listens at " not in first:

@@ -1,7 +1,6 @@
 """Approvals over HTTP: what waits is listed, is answered once and in time by its own tenant, and then runs exactly once."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +12,7 @@ import aiohttp
 import pytest
 from anyio import to_thread
 from msgspec.structs import replace
+from tests.kit.processes import DEVNULL, Process, start
 from tests.server.asking import asking
 from tests.server.hosting import hosted
 from tests.server.process import Script, serving
@@ -347,10 +347,10 @@ async def test_a_call_of_a_server_that_the_request_brought_is_answered_by_who_br
 
 
 @contextmanager
-def process(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def process(folder: Path) -> Iterator[tuple[Process, str]]:
     """A server process that can be killed, and its address."""
     command = [sys.executable, str(ASKING), str(folder / "runs.db"), str(folder / "tally")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    with start(command, stderr=DEVNULL) as running:
         assert running.stdout is not None
         port = running.stdout.readline().strip()
         try:

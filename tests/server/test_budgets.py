@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.kit.processes import run
 from tests.server.process import Served, serving
 
 from mainspring.core.items import Json
@@ -56,10 +56,8 @@ def lines(served: Served, id: str = "default", key: str = "") -> dict[str, Json]
 
 
 def command(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "mainspring", *arguments, "--database", "served.db"],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    done = run([sys.executable, "-m", "mainspring", *arguments, "--database", "served.db"], cwd=folder)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

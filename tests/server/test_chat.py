@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 from tests.decisions.world import Actor, Cue, answer, heard, on
+from tests.kit.processes import run
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
@@ -414,7 +415,7 @@ def test_a_constitution_that_is_not_there_is_told_at_the_start() -> None:
 def test_a_server_with_wrong_settings_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text("[decisions]\nconfirm_seconds = 0\n")
     command = [sys.executable, "-m", "mainspring", "serve", "--model", "scripted:none.json", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run(command, cwd=tmp_path)
     assert (done.returncode, "confirm_seconds must be above 0" in done.stderr) == (2, True)
 
 

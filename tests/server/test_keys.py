@@ -1,7 +1,6 @@
 """API keys: who gets in, as whom, for what, and that nothing of a key is ever told again."""
 
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from openai import AsyncOpenAI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+from tests.kit.processes import Ended, run
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
@@ -391,10 +391,10 @@ async def told(ask: Ask, id: str) -> str:
     return str(caught.value).replace(id, "ID")
 
 
-def keys_command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def keys_command(folder: Path, *arguments: str) -> Ended:
     code = "import sys; from mainspring.features.keys.commands import app; app(sys.argv[1:])"
     command = [sys.executable, "-c", code, *arguments, "--database", "runs.db"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return run(command, cwd=folder)
 
 
 async def stored(folder: Path) -> Sequence[Key]:

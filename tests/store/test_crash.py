@@ -1,12 +1,12 @@
 """Whatever ends the process, the file can be read, and holds at least what was said to be durable."""
 
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.kit.processes import run, start
 from tests.store.appender import LENGTH, answer_of, log_of
 from tests.store.logs import begin, say
 
@@ -48,7 +48,7 @@ asyncio.run(wait_for_all_of_it(path))
 def killed_after(path: Path, lines: int) -> dict[str, int]:
     """Runs the appender until it has printed so many lines, kills it, and returns the last durable number of each run."""
     command = [sys.executable, "-m", "tests.store.appender", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with start(command, cwd=ROOT) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline() for _ in range(lines)]
         process.kill()
@@ -91,5 +91,5 @@ async def test_a_file_whose_creation_was_cut_short_is_completed(tmp_path: Path, 
 
 def test_a_process_that_forgets_to_close_the_store_loses_nothing_and_ends_without_noise(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path / "runs.db")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -19,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from tests.clients.process import environment
+from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE
 from tests.tasks.postgres import Postgres, running
 
@@ -107,7 +107,7 @@ async def by_http(url: str, token: str | None = None, **more: Any) -> AsyncItera
 class Served:
     """A server on the network, as its operator starts it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    def __init__(self, process: Process, url: str, log: Path) -> None:
         self.process = process
         self.url = url
         self.log = log
@@ -128,13 +128,11 @@ def served(folder: Path, *options: str) -> Iterator[Served]:
     log = folder / "serve.log"
     command = [*SERVE, "--http", "127.0.0.1:0", *options]
     with log.open("wb") as complaints:
-        process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, cwd=folder
-        )
+        process = start(command, env=environment(), stderr=complaints.fileno(), cwd=folder)
     with process:
         assert process.stdout is not None
         try:
-            said = process.stdout.readline().decode()
+            said = process.stdout.readline()
             assert "listens at " in said, said + log.read_text()
             yield Served(process, said.rpartition(" ")[2].strip(), log)
         finally:

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from tests.clients.process import environment
+from tests.kit import processes
+from tests.kit.processes import DEVNULL, PIPE, Ended, start
 from tests.kit.waiting import PATIENCE
 from tests.tasks.conftest import SERVE, Json, by_http, by_stdio, calling, served
 from tests.tasks.postgres import Postgres
@@ -242,21 +243,18 @@ def test_a_server_on_standard_input_ends_at_once(tmp_path: Path, number: int) ->
     command = [*SERVE, "--user", "alice", "--database", str(tmp_path / "tasks.db")]
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with start(command, env=environment(), stdin=PIPE, stderr=DEVNULL) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["result"]["serverInfo"]["name"] == "mainspring-tasks"
         process.send_signal(number)
         assert process.wait(PATIENCE) == -number
 
 
-def run(*options: str, folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    command = [*SERVE[:-1], *options]
-    return subprocess.run(
-        command, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, cwd=folder
-    )
+def run(*options: str, folder: Path, **env: str) -> Ended:
+    return processes.run([*SERVE[:-1], *options], env=environment(**env), cwd=folder)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """A process killed with SIGKILL in the midst of a workflow, again and again: each step has its effect once."""
 
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.agents.world import written as agent
+from tests.kit.processes import Process, start
 from tests.workflows.world import tallying, written
 
 from mainspring.features.workflows.workflow_events import WorkflowResumed
@@ -58,9 +58,9 @@ def prepared(folder: Path, repeatable: str) -> None:
     agent(folder / "agents", "noter", inputs={"topic": {}}, outputs={"result": {}})
 
 
-def worker(folder: Path, url: str) -> "subprocess.Popen[str]":
+def worker(folder: Path, url: str) -> Process:
     command = [sys.executable, str(WORKER), str(folder), url, "ten"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start(command)
 
 
 def killed(folder: Path, url: str, lines: int) -> bool:

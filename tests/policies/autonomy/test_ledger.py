@@ -1,6 +1,5 @@
 """One budget for many runs: reserved before it is used, settled after, and never exceeded, whoever dies when."""
 
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.processes import DEVNULL, start
 from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, with_limits
 
 from mainspring.core.errors import InvalidRequest, NotFound
@@ -290,9 +290,7 @@ async def test_spent_plus_reserved_never_exceeds_a_limit(limits: Limits, steps: 
 
 def killed_after(lines: int, database: Path, tally: Path) -> list[str]:
     """Starts the worker and kills it once it has said so many lines; returns all that it has said."""
-    with subprocess.Popen(
-        [sys.executable, str(WORKER), str(database), str(tally)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as worker:
+    with start([sys.executable, str(WORKER), str(database), str(tally)], stderr=DEVNULL) as worker:
         assert worker.stdout is not None
         said = [line.strip() for line in islice(worker.stdout, lines)]
         worker.kill()
