@@ -34,7 +34,13 @@ def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:
     file.write_text('prot = 1\nxyzzy = 2\nreasoning_events = "loud"\n')
     with pytest.raises(InvalidRequest) as caught:
         load({"port": 70000}, file=file, environment={"MAINSPRING_ERROR_EVENT": "perhaps"})
-    for words in ("did you mean `port`?", "`xyzzy`; known: ", "70000", "loud", "MAINSPRING_ERROR_EVENT"):
+    for words in (
+        "did you mean `port`?",
+        "`xyzzy`; known: ",
+        "70000",
+        "mainspring.toml:3: `reasoning_events`",
+        "MAINSPRING_ERROR_EVENT",
+    ):
         assert words in caught.value.message
 
 
@@ -43,7 +49,7 @@ def test_a_time_that_is_none_is_refused_wherever_it_comes_from(tmp_path: Path, s
     file = tmp_path / "settings.toml"
     file.write_text(f"drain_seconds = {seconds}\n")
     for where, environment in ((file, {}), (_empty(tmp_path), {"MAINSPRING_DRAIN_SECONDS": seconds})):
-        with pytest.raises(InvalidRequest, match="drain_seconds must be between 0 and 86400, not "):
+        with pytest.raises(InvalidRequest, match=r"(?i)drain_seconds`?: "):
             load({}, file=where, environment=environment)
 
 

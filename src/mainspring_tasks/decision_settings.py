@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
@@ -36,23 +36,18 @@ class DecisionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The secret that a task server at a URL shares with us, by which we speak for each user."""
     log: str | None = None
     """The file of the decision log."""
-    retention_days: float = 30.0
+    retention_days: Annotated[float, Meta(gt=0)] = 30.0
     """How long the log keeps a decision. Baselines stay."""
-    history: int = 20
+    history: Annotated[int, Meta(ge=0)] = 20
     """How many messages of a conversation the model sees."""
-    max_iterations: int = 5
+    max_iterations: Annotated[int, Meta(gt=0)] = 5
     """How many turns the model has for a decision."""
-    model_seconds: float | None = None
+    model_seconds: Annotated[float, Meta(gt=0)] | None = None
     """How long the model may take for a turn. Default: 30, and 300 in `mainspring chat`, whose user can stop waiting."""
-    confirm_seconds: float = 300.0
+    confirm_seconds: Annotated[float, Meta(gt=0)] = 300.0
     """How long a deletion waits for its yes."""
 
     def __post_init__(self) -> None:
-        for name in ("retention_days", "max_iterations", "model_seconds", "confirm_seconds"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, not {value:g}")
-        if self.history < 0:
-            raise ValueError(f"history must not be negative, but is {self.history}")
         if self.is_remote and self.tasks_secret_file is None:
             raise ValueError("tasks at a URL need tasks_secret_file, with the secret that the task server has")
 

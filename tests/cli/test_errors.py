@@ -175,3 +175,33 @@ def test_a_key_is_never_shown(shell: Shell) -> None:
     failed = shell.run("run", "Hi", "--model", "qwen3", "--base-url", "http://127.0.0.1:9/v1", "--json", env=env)
     helped = shell.run("run", "--help", env=env)
     assert "sk-very-secret" not in failed.out + failed.err + helped.out + helped.err
+
+
+SLIPS = """\
+model = "scripted:script.json"
+[governance]
+levle = "full"
+[budget.tenants.acme]
+limits = { max_token = 3 }
+[decisions]
+confirm_seconds = 0
+[providers.house]
+base_urll = "http://127.0.0.1:9/v1"
+[mcp.files]
+command = "x"
+url = "http://127.0.0.1:9"
+[otel]
+contents = true
+[memory]
+enabled = "yes"
+"""
+
+
+def test_all_mistakes_of_the_settings_are_told_at_once(shell: Shell) -> None:
+    (shell.folder / "slips.toml").write_text(SLIPS)
+    done = shell.run("serve", "--config", "slips.toml", "--port", "0")
+    told = done.err.splitlines()
+    assert (done.code, done.out, told[0]) == (2, "", "mainspring: the settings are not right:")
+    assert [line.split(": ")[0].strip() for line in told[1:]] == [f"slips.toml:{number}" for number in (3, 5, 7, 9, 10, 14, 16)]
+    hints = ("`level`", "`max_tokens`", "`base_url`", "`content`")
+    assert [line.partition("did you mean ")[2] for line in told if "did you mean" in line] == [f"{each}?" for each in hints]

@@ -3,7 +3,6 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import mainspring
 from mainspring.app.engine import Engine, memory_for
@@ -18,7 +17,7 @@ from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import BuiltinTools, Mode
+from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import load
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
@@ -81,7 +80,7 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
     domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, DomainPolicy)), None)
     return BuiltinTools(
         settings.builtins,
-        sandbox=cast(Mode, settings.sandbox),
+        sandbox=settings.sandbox,
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
         guard=guard,
         wraps=wraps,

@@ -123,7 +123,7 @@ def _note(line: str) -> None:
 def serve(settings: Settings) -> int:
     """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start."""
     dialect = Dialect(
-        reasoning="reasoning" if settings.reasoning_events == "reasoning" else "reasoning_text",
+        reasoning=settings.reasoning_events,
         requires_action=settings.requires_action,
         extensions=settings.extension_events,
         error_event=settings.error_event,

@@ -4,16 +4,18 @@ Every option is a field below; its comment is its documentation. Unknown keys ar
 """
 
 import os
-import tomllib
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Annotated, Literal, cast
 
 import msgspec
-from msgspec import field
-from msgspec.structs import FieldInfo, fields
+from msgspec import Meta, field
+from msgspec.structs import fields, replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import Node, ParsedFile
+from mainspring.definitions.reader import decode_text
+from mainspring.definitions.toml import parse_toml
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.mcp.settings import McpServerSettings
@@ -30,7 +32,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     """The address to listen at. Anything but loopback needs an API key."""
-    port: int = 8080
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """The port to listen at; 0 picks a free one."""
     database: str = "mainspring.db"
     """The file that keeps everything."""
@@ -46,13 +48,13 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Python functions to offer to every request: `module:function`, or `module` for all `@tool` in it."""
     discover: bool = False
     """Offer the tools of installed packages, too: those under the entry point group `mainspring.tools`."""
-    approval_seconds: float = 86_400.0
+    approval_seconds: Annotated[float, Meta(gt=0)] = 86_400.0
     """How long a call waits for a person to approve it; after that it can only be refused."""
     audit: bool = True
     """Keep a record of every verdict and every call in the database, hash-chained; see `mainspring audit`."""
     builtins: tuple[str, ...] = ()
     """Built-in tools to offer to all requests: `shell`, `code_interpreter`, `browser`, in a sandbox, `file_ops`, `web_fetch`."""
-    sandbox: str = "auto"
+    sandbox: Literal["auto", "bwrap", "landlock", "unsafe"] = "auto"
     """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing."""
     working_dir: str | None = None
     """The folder that `file_ops` works in, for all tenants the same one."""
@@ -74,11 +76,11 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Whether and how runs are remembered: a table `[memory]`."""
     decisions: DecisionSettings = DecisionSettings()
     """The task agent behind /v1/chat: a table `[decisions]`."""
-    drain_seconds: float = 10.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False
     """Show the status `requires_action` instead of `completed` when a run waits for its client."""
-    reasoning_events: str = "reasoning_text"
+    reasoning_events: Literal["reasoning_text", "reasoning"] = "reasoning_text"
     """`reasoning_text` as OpenAI names the events of raw reasoning, or `reasoning` as Open Responses does."""
     extension_events: bool = False
     """Send events of our own, such as tool progress, to every client; some refuse unknown events."""
@@ -87,67 +89,62 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
 
 
 def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings in force; `given` are those of the command line, None meaning not given. Raises `InvalidRequest`."""
-    values: dict[str, object] = {}
+    """The settings in force; `given` are those of the command line, None meaning not given. Raises `InvalidRequest` with
+    everything that is wrong."""
     problems: list[str] = []
+    overrides = _from_environment(environment, problems) | _from_command_line(given, problems)
     path = file or Path(FILE)
-    if file is not None or path.exists():
-        values |= _from_file(path, problems)
-    values |= _from_environment(environment, problems)
-    values |= {name: value for name, value in given.items() if value is not None}
-    settings = Settings()
-    try:
-        settings = msgspec.convert(values, Settings)
-    except msgspec.ValidationError as error:
-        problems.append(str(error).replace("`$.", "`"))
-    if not 0 <= settings.port <= 65535:
-        problems.append(f"port must be between 0 and 65535, not {settings.port}")
-    if not 0 <= settings.drain_seconds <= 86_400:
-        problems.append(f"drain_seconds must be between 0 and 86400, not {settings.drain_seconds:g}")
-    if not settings.approval_seconds > 0:
-        problems.append(f"approval_seconds must be above 0, not {settings.approval_seconds:g}")
-    if settings.reasoning_events not in ("reasoning_text", "reasoning"):
-        problems.append(f"reasoning_events must be `reasoning_text` or `reasoning`, not `{settings.reasoning_events}`")
-    if settings.sandbox not in ("auto", "bwrap", "landlock", "unsafe"):
-        problems.append(f"sandbox must be `auto`, `bwrap`, `landlock` or `unsafe`, not `{settings.sandbox}`")
+    settings = _from_file(path, overrides, problems) if file is not None or path.exists() else Settings()
     if problems:
-        raise InvalidRequest("the settings are not right: " + "; ".join(problems))
-    return settings
+        separator = " " if len(problems) == 1 else "\n  "
+        raise InvalidRequest(separator.join(["the settings are not right:", *problems]))
+    return replace(settings, **overrides)
 
 
-def _from_file(path: Path, problems: list[str]) -> dict[str, object]:
+def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Settings:
+    """The settings of a file, but for those that are overridden."""
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        problems.append(f"{path} cannot be read: {error}")
-        return {}
-    return {name: value for name, value in table.items() if _is_known(name, str(path), problems)}
+        parsed = parse_toml(path, decode_text(path, path.read_bytes()))
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+        return Settings()
+    except InvalidRequest as error:
+        problems.append(error.message)
+        return Settings()
+    tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
+    used = ParsedFile(path, Node(tables), parsed.problems)
+    settings = used.convert(Settings)
+    servers = tables["mcp"].value if "mcp" in tables else None
+    for label, table in servers.items() if isinstance(servers, dict) else ():
+        if (server := ParsedFile(path, table).convert(McpServerSettings)) is not None:
+            try:
+                server.make_spec(label)
+            except ValueError as error:
+                used.add_problem(("mcp", label), str(error))
+    problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(used.problems))]
+    return settings or Settings()
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
     values: dict[str, object] = {}
-    for each in fields(Settings):
-        text = environment.get(f"MAINSPRING_{each.name.upper()}")
-        if text is not None:
-            values[each.name] = _parsed(each, text, problems)
+    for setting in fields(Settings):
+        variable = f"MAINSPRING_{setting.name.upper()}"
+        if (text := environment.get(variable)) is None:
+            continue
+        try:
+            value = text.split() if setting.type == tuple[str, ...] else text
+            values[setting.name] = msgspec.convert(value, setting.type, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{variable}: {error}, not `{text[:80]}`")
     return values
 
 
-def _parsed(setting: FieldInfo, text: str, problems: list[str]) -> object:
-    if setting.type == tuple[str, ...]:
-        return tuple(text.split())
-    try:
-        return msgspec.convert(text, setting.type, strict=False)
-    except msgspec.ValidationError as error:
-        problems.append(f"MAINSPRING_{setting.name.upper()}: {error}")
-        return setting.default
-
-
-def _is_known(name: str, where: str, problems: list[str]) -> bool:
-    known = [each.name for each in fields(Settings)]
-    if name in known:
-        return True
-    close = get_close_matches(name, known, 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
-    problems.append(f"{where} has an unknown key `{name}`; {hint}")
-    return False
+def _from_command_line(given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+    types = {setting.name: setting.type for setting in fields(Settings)}
+    values: dict[str, object] = {}
+    for name, value in given.items():
+        try:
+            values |= {} if value is None else {name: msgspec.convert(value, types[name])}
+        except msgspec.ValidationError as error:
+            problems.append(f"`{name}`: {error}, not `{value}`")
+    return values

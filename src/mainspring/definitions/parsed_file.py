@@ -133,7 +133,8 @@ class ParsedFile:
         except msgspec.ValidationError as error:
             told = str(error).partition(" - at `")[0]
             if isinstance(value, str) and (known := _choices(kind)):
-                told = f"it cannot be {_name(value)}; {hint(value, known)}"
+                more = ", or a number" if {int, float} & {*_alternatives(kind)} else ""
+                told = f"it cannot be {_name(value)}; {hint(value, known)}{more}"
             elif isinstance(value, str) and (wanted := _description(kind)):
                 told = f"it cannot be {_name(value)}; write {wanted}"
             elif not place:
@@ -202,7 +203,7 @@ def _choices(kind: Any) -> list[str]:
     found: list[str] = []
     for each in _alternatives(kind):
         if get_origin(each) is Literal:
-            found += [str(value) for value in get_args(each)]
+            found += [value for value in get_args(each) if isinstance(value, str)]
         elif isinstance(each, type) and issubclass(each, Enum):
             found += [str(value.value) for value in each]
     return found

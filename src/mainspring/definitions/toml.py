@@ -1,0 +1,137 @@
+"""TOML files, read with the line of every value.
+
+The standard library parses the text but tells no lines. `_LineFinder` walks over the text a second time, when it is known to be
+TOML, and only looks for where keys and elements begin.
+"""
+
+import re
+import tomllib
+from bisect import bisect_right
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
+
+_ERROR_LINE: Final = re.compile(r"\(at line (\d+)")
+_BLANK: Final = re.compile(r"(?:\s|#[^\n]*)*")
+_KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
+_DOT: Final = re.compile(r"[ \t]*\.[ \t]*")
+_SCALAR: Final = re.compile(
+    r'"""(?:\\.|[^\\])*?"""["]{0,2}'  # up to two quotes may stand before the closing ones
+    r"|'''.*?'''[']{0,2}"
+    r'|"(?:\\.|[^"\\])*"'
+    r"|'[^']*'"
+    r"|[^\n,\]}#]+",
+    re.DOTALL,
+)
+
+
+def parse_toml(file: Path, text: str) -> ParsedFile:
+    """Raises `InvalidRequest` by file and line if the text is not TOML."""
+    try:
+        table = tomllib.loads(text)
+        lines = _LineFinder(text).find()
+    except tomllib.TOMLDecodeError as error:
+        found = _ERROR_LINE.search(str(error))
+        line = int(found[1]) if found is not None else text.count("\n") + 1
+        raise InvalidRequest(f"{file}:{line}: this is not TOML: {error}") from None
+    except RecursionError:
+        raise InvalidRequest(f"{file}:1: it is nested too deeply; make it flatter") from None
+    problems: list[Problem] = []
+    return ParsedFile(file, _build(table, (), 1, lines, problems), problems)
+
+
+def _build(value: object, place: Place, outer: int, lines: dict[Place, int], problems: list[Problem]) -> Node:
+    line = lines.get(place, outer)
+    match value:
+        case dict():
+            return Node({key: _build(each, (*place, key), line, lines, problems) for key, each in value.items()}, line)
+        case list():
+            return Node([_build(each, (*place, index), line, lines, problems) for index, each in enumerate(value)], line)
+        case float() if not isfinite(value):
+            problems.append(Problem(line, f"`{place[-1]}`: a number must be finite"))
+    return Node(value, line)
+
+
+class _LineFinder:
+    """Finds the line of every key and element of a text that is known to be TOML."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._position = text, 0
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+        self._lines: dict[Place, int] = {}
+        self._last: dict[Place, int] = {}
+        """The index of the last table of each array of tables."""
+
+    def find(self) -> dict[Place, int]:
+        table: Place = ()
+        while not self._skip_to_end():
+            if self._take("[["):
+                table = self._read_keys((), is_array=True)
+                self._take("]]")
+            elif self._take("["):
+                table = self._read_keys(())
+                self._take("]")
+            else:
+                self._read_pair(table)
+        return self._lines
+
+    def _read_pair(self, table: Place) -> None:
+        place = self._read_keys(table)
+        self._take("=")
+        self._read_value(place)
+
+    def _read_keys(self, place: Place, *, is_array: bool = False) -> Place:
+        """The place that a dotted key leads to. A key of an array of tables means its last table."""
+        while True:
+            self._skip_to_end()
+            key = self._match(_KEY)
+            place = (*place, tomllib.loads(f"key = {key}")["key"] if key[0] in "\"'" else key)
+            self._mark(place)
+            is_last = not self._match(_DOT)
+            if is_last and is_array:
+                self._last[place] = self._last.get(place, -1) + 1
+            if place in self._last:
+                place = (*place, self._last[place])
+                self._mark(place)
+            if is_last:
+                return place
+
+    def _read_value(self, place: Place) -> None:
+        self._skip_to_end()
+        if self._take("["):
+            index = 0
+            while not self._take("]"):
+                self._mark((*place, index))
+                self._read_value((*place, index))
+                self._take(",")
+                index += 1
+        elif self._take("{"):
+            while not self._take("}"):
+                self._read_pair(place)
+                self._take(",")
+        else:
+            self._match(_SCALAR)
+
+    def _mark(self, place: Place) -> None:
+        self._lines.setdefault(place, bisect_right(self._breaks, self._position - 1) + 1)
+
+    def _skip_to_end(self) -> bool:
+        """Skips blanks and comments; whether that is the end."""
+        self._match(_BLANK)
+        return self._position == len(self._text)
+
+    def _take(self, sign: str) -> bool:
+        self._match(_BLANK)
+        is_there = self._text.startswith(sign, self._position)
+        self._position += len(sign) * is_there
+        return is_there
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._position)
+        if found is None:
+            return ""
+        self._position = found.end()
+        return found[0]
