@@ -76,8 +76,7 @@ async def timed(work: Callable[[], Awaitable[object]], times: int = 9) -> tuple[
 
 
 async def recall(memory: Memory) -> None:
-    connection = memory._shelf._connection
-    assert connection is not None
+    database = memory._store._database
     print(f"\n{'index recall, ms':20} {'wall':>7} {'CPU':>7} {'LIKE scan':>10} {'plain FTS5':>11}   limit {LIMIT_MS:g}")
     for name, query in QUERIES.items():
         words = query.split()
@@ -88,14 +87,16 @@ async def recall(memory: Memory) -> None:
         async def scan(words: list[str] = words) -> object:
             fits = " OR ".join(["content LIKE ?"] * len(words)) or "TRUE"
             sql = f"SELECT id FROM observations WHERE tenant = '' AND ({fits}) ORDER BY at DESC"
-            return connection.execute(sql, [f"%{word}%" for word in words]).fetchmany(10)
+            values = [f"%{word}%" for word in words]
+            return await database.read(lambda connection: connection.execute(sql, values).fetchmany(10))
 
         async def plain(query: str = query) -> object:
             sql = (
                 "SELECT id FROM observation_words JOIN observations ON number = observation_words.rowid "
                 "WHERE observation_words MATCH ? AND observations.tenant = '' ORDER BY bm25(observation_words) LIMIT 10"
             )
-            return connection.execute(sql, (" OR ".join(rows.terms(query)),)).fetchall() if query else None
+            values = (" OR ".join(rows.terms(query)),)
+            return await database.read(lambda connection: connection.execute(sql, values).fetchall()) if query else None
 
         wall, cpu = await timed(ours)
         like, fts = (await timed(scan, 3))[0], (await timed(plain, 3))[0]

@@ -1,25 +1,23 @@
 """The decision log: what was decided and why, in an SQLite file of its own that can be kept, queried and thrown away by itself.
 
 Theory of operation. A decision is written when it begins, without an outcome; its calls and its outcome follow in one step when
-it ends, so a call never stands there without its decision. One thread owns the connection. Rows older than the retention go when
-others come; baselines stay.
+it ends, so a call never stands there without its decision. Rows older than the retention go when others come; baselines stay.
 """
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.storage.run_rows import RUNS
+from mainspring.storage.sqlite import Database, Schema
 from mainspring_tasks.acts import ErrorCode
 from mainspring_tasks.entries import (
     MIN_SAMPLE,
@@ -33,13 +31,13 @@ from mainspring_tasks.entries import (
 )
 from mainspring_tasks.outcomes import Outcome
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Form = Literal["json", "jsonl"]
 
 RETENTION_SECONDS: Final = 30 * 86_400.0
 SWEEP_SECONDS: Final = 3600.0
 MOST_ROWS: Final = 1000
-LOCK_SECONDS: Final = 5.0
 _OUTCOMES: Final = ", ".join([f"'{outcome}'" for outcome in Outcome])
 _CODES: Final = ", ".join([f"'{code}'" for code in ErrorCode.__args__])  # type: ignore[attr-defined]
 _TABLES: Final = (
@@ -89,6 +87,16 @@ _TABLES: Final = (
     )
     """,
 )
+DECISIONS: Final = Schema(
+    application_id=0x4D73_646C,  # "Msdl"
+    migrations=(_TABLES,),
+    tables=("decision_logs", "tool_invocation_logs", "baselines"),
+    name="the decision log",
+    remedy="choose another file with --log, or with `log` under [decisions] in the settings",
+    version_table="decision_log",
+    joins=(RUNS.application_id,),  # logs that were put into the database of the runs stay there
+    unmarked="SELECT decision_id, outcome_category FROM decision_logs LIMIT 0",
+)
 _DECISION: Final = (
     "id, decision_id, tenant, run_id, conversation_id, user_id, message, created_at, intent_type, confidence, extracted_params, "
     "decision_type, outcome_category, response_text, duration_ms"
@@ -119,43 +127,42 @@ class DecisionLogs:
     def __init__(
         self, path: Path, *, retention_seconds: float | None = RETENTION_SECONDS, clock: Callable[[], float] = time.time
     ) -> None:
-        self.path = path
+        self._database = Database(path, DECISIONS)
         self._retention = retention_seconds
         self._clock = clock
-        self._thread: ThreadPoolExecutor | None = None
-        self._connection: sqlite3.Connection | None = None
         self._swept_at = -SWEEP_SECONDS
 
+    async def open(self) -> None:
+        """Says at once whether the file can be used. Without it, the first use does."""
+        await self._database.open()
+
     async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await asyncio.get_running_loop().run_in_executor(thread, self._release)
-            thread.shutdown()
+        await self._database.close()
 
     async def write_decision_log(self, entry: DecisionLog) -> None:
         """Adds a decision, usually one that is about to be made. Raises `InvalidRequest` if its id is taken."""
-        await self._ask(lambda connection: self._write(connection, entry))
+        await self._write(self._add, entry)
 
     async def finish(self, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
         """Writes what came of a decision that was begun: its calls, then its outcome, all or nothing. Raises `NotFound`."""
-        await self._ask(lambda connection: _finish(connection, entry, tools))
+        await self._write(_finish, entry, tools)
 
     async def assign(self, decision_id: str, run_id: str) -> None:
         """Writes down which run an open decision takes, before it begins. Raises `NotFound`."""
-        await self._ask(lambda connection: _assign(connection, decision_id, run_id))
+        await self._write(_assign, decision_id, run_id)
 
     async def open_decisions(self) -> Sequence[DecisionLog]:
         """Those without an outcome, oldest first, at most 1000."""
         statement = f"SELECT {_DECISION} FROM decision_logs WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
-        return await self._ask(lambda connection: [_decision(row) for row in connection.execute(statement)])
+        return await self._read(lambda connection: [_decision(row) for row in connection.execute(statement)])
 
     async def write_tool_invocation_log(self, entry: ToolInvocationLog) -> None:
         """Adds a call to a decision. Raises `NotFound` if there is no such decision, `InvalidRequest` if its place is taken."""
-        await self._ask(lambda connection: _write_tool(connection, entry))
+        await self._write(_write_tool, entry)
 
     async def get_decision_trace(self, decision_id: str) -> Trace:
         """A decision with its calls. Raises `NotFound`."""
-        return await self._ask(lambda connection: _trace(connection, decision_id))
+        return await self._read(_trace, decision_id)
 
     async def query_decisions(self, query: Query = EVERY_DECISION, *, limit: int = 100, offset: int = 0) -> Sequence[DecisionLog]:
         """Those that fit, newest first, at most 1000 at a time. Raises `InvalidRequest` for bounds that cannot be."""
@@ -165,20 +172,20 @@ class DecisionLogs:
             )
         where, values = _where(query)
         statement = f"SELECT {_DECISION} FROM decision_logs {where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
-        return await self._ask(
+        return await self._read(
             lambda connection: [_decision(row) for row in connection.execute(statement, (*values, limit, offset))]
         )
 
     async def get_metrics_summary(self, query: Query = EVERY_DECISION) -> Shares:
         """What the decisions that fit were like."""
-        return await self._ask(lambda connection: _shares(connection, query))
+        return await self._read(_shares, query)
 
     async def export_logs(self, form: Form = "jsonl", query: Query = EVERY_DECISION) -> AsyncIterator[str]:
         """All decisions that fit, with their calls, oldest first: one JSON array, or a line each. Comes in pieces."""
         is_first, after = True, 0
         if form == "json":
             yield "["
-        while traces := await self._ask(partial(_traces, query=query, after=after)):
+        while traces := await self._read(_traces, query, after):
             after = traces[-1].decision.id
             for trace in traces:
                 text = msgspec.json.encode(trace).decode()
@@ -189,40 +196,28 @@ class DecisionLogs:
 
     async def create_baseline(self, name: str, query: Query = EVERY_DECISION, *, description: str = "") -> BaselineSnapshot:
         """Keeps what the decisions that fit were like, under a new name. Raises `InvalidRequest` for too few of them."""
-        return await self._ask(lambda connection: _baseline(connection, name, query, description))
+        return await self._write(_baseline, name, query, description)
 
     async def baselines(self) -> Sequence[BaselineSnapshot]:
         statement = "SELECT body FROM baselines ORDER BY name"
-        return await self._ask(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
+        return await self._read(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
 
     async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> Comparison:
         """How the decisions that fit differ from those of the baseline; without `since`, those that came after it.
 
         Raises `NotFound`, and `InvalidRequest` for too few.
         """
-        return await self._ask(lambda connection: _comparison(connection, name, query))
+        return await self._read(_comparison, name, query)
 
-    async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="decisions")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._performed, work)
+    async def _read(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._database.open()
+        return await self._database.read(work, *args, **kwargs)
 
-    def _performed(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            if self._connection is None:
-                self._connection = _connected(self.path)
-            with self._connection:
-                return work(self._connection)
-        except (sqlite3.Error, OSError) as error:
-            self._release()
-            raise StoreError(f"the decision log {self.path} cannot be used ({error}); check the file and its folder") from error
+    async def _write(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._database.open()
+        return await self._database.write(work, *args, **kwargs)
 
-    def _release(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _write(self, connection: sqlite3.Connection, entry: DecisionLog) -> None:
+    def _add(self, connection: sqlite3.Connection, entry: DecisionLog) -> None:
         self._sweep(connection)
         marks = ", ".join("?" * len(_decision_values(entry)))
         columns = _DECISION.removeprefix("id, ")
@@ -236,19 +231,6 @@ class DecisionLogs:
         if self._retention is not None and now - self._swept_at >= SWEEP_SECONDS:
             connection.execute("DELETE FROM decision_logs WHERE created_at < ?", (now - self._retention,))
             self._swept_at = now
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=LOCK_SECONDS)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    for statement in _TABLES:
-        connection.execute(statement)
-    connection.commit()
-    path.chmod(0o600)
-    return connection
 
 
 def _assign(connection: sqlite3.Connection, decision_id: str, run_id: str) -> None:

@@ -90,6 +90,7 @@ async def opened(
     async with AsyncExitStack() as stack:
         logs = DecisionLogs(Path(settings.log or folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
+        await logs.open()
         tasks = _tasks(settings, folder)
         stack.push_async_callback(tasks.close)
         if isinstance(tasks, LocalTasks):

@@ -3,7 +3,9 @@
 import json
 import os
 import pty
+import sqlite3
 import subprocess
+from contextlib import closing
 from uuid import UUID
 
 from tests.cli.command import Shell, plain
@@ -76,7 +78,7 @@ def test_a_list_that_cannot_be_used_is_told_of_before_anything_is_said(shell: Sh
     (shell.folder / "words.txt").write_text("not a database, but long enough to look like one" * 100)
     for tasks, why in (
         ("mysql://host/tasks", "tasks cannot be kept in `mysql://`"),
-        ("words.txt", "cannot be used"),
+        ("words.txt", "words.txt is not a database; choose another file"),
         ("postgresql://127.0.0.1:1/tasks", "127.0.0.1"),
     ):
         done = shell.run("chat", "add milk", "--model", shell.script(*turns()), "--folder", "data", "--tasks", tasks)
@@ -108,6 +110,22 @@ def test_the_file_of_settings_counts_here_too(shell: Shell) -> None:
     chat(shell, "add milk\n")
     assert (shell.folder / "elsewhere.db").exists()
     assert not (shell.folder / "data" / "tasks.db").exists()
+
+
+def test_a_log_in_the_database_of_another_program_is_refused(shell: Shell) -> None:
+    foreign = shell.folder / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE precious (id)")
+    before = foreign.read_bytes()
+    (shell.folder / "mainspring.toml").write_text('[decisions]\nlog = "foreign.db"\n')
+    refused = [
+        shell.run("chat", "add milk", "--model", shell.script(*turns()), "--folder", "data"),
+        *[shell.run("decisions", command, "--log", "foreign.db") for command in ("list", "metrics", "export")],
+    ]
+    for done in refused:
+        assert (done.code, done.out) == (1, "")
+        assert "foreign.db is a database of another program; choose another file with --log" in done.err
+    assert foreign.read_bytes() == before
 
 
 def test_people_have_lists_of_their_own(shell: Shell) -> None:

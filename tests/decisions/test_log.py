@@ -1,9 +1,11 @@
 """The decision log: what may be in it, in which order, how it is asked, and what it is measured by."""
 
+import asyncio
 import json
+import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compared
 from mainspring_tasks.outcomes import Outcome, assigned, category
+from mainspring_tasks.server.sqlite_tasks import TASKS
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
@@ -78,7 +82,7 @@ def test_only_the_thirteen_can_be_told_and_only_letter_by_letter() -> None:
 async def test_nothing_else_can_be_stored_behind_our_back_either(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1))
-        connection = sqlite3.connect(logs.path)
+        connection = sqlite3.connect(tmp_path / "decisions.db")
         with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
             connection.execute("UPDATE decision_logs SET outcome_category = 'ERROR:LLM_FAILURE'")
         connection.close()
@@ -319,7 +323,7 @@ async def test_what_is_older_than_thirty_days_goes_and_baselines_stay(tmp_path: 
 async def test_ten_thousand_decisions_are_asked_by_index(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(0))
-        connection = sqlite3.connect(logs.path)
+        connection = sqlite3.connect(tmp_path / "decisions.db")
         connection.executemany(
             "INSERT INTO decision_logs (decision_id, tenant, run_id, conversation_id, user_id, message, created_at, intent_type, "
             "decision_type, outcome_category) VALUES (?, '', '', ?, ?, 'x', ?, 'LIST_TASKS', 'INVOKE_TOOL', ?)",
@@ -349,8 +353,72 @@ async def test_ten_thousand_decisions_are_asked_by_index(tmp_path: Path) -> None
 async def test_the_file_is_its_owners_alone_and_a_folder_is_no_file(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1))
-        assert logs.path.stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "decisions.db").stat().st_mode & 0o777 == 0o600
     (tmp_path / "x" / "decisions.db").mkdir(parents=True)
     async with opened(tmp_path / "x") as logs:
-        with pytest.raises(StoreError, match=r"the decision log .* cannot be used"):
+        with pytest.raises(StoreError, match="is a folder; choose another file with --log"):
             await logs.query_decisions()
+
+
+FIRST = (
+    """
+    CREATE TABLE decision_logs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, decision_id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, run_id TEXT NOT NULL,
+        conversation_id TEXT NOT NULL, user_id TEXT NOT NULL, message TEXT NOT NULL, created_at REAL NOT NULL, intent_type TEXT,
+        confidence REAL, extracted_params TEXT, decision_type TEXT, outcome_category TEXT, response_text TEXT, duration_ms REAL
+    )
+    """,
+    f"""
+    INSERT INTO decision_logs (decision_id, tenant, run_id, conversation_id, user_id, message, created_at)
+    VALUES ('dec_0', '', '', 'conv_1', 'ada', 'hi', {START.timestamp()})
+    """,
+)
+
+
+async def test_a_log_of_before_there_was_a_mark_is_still_ours(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "decisions.db")) as connection, connection:
+        for statement in FIRST:
+            connection.execute(statement)
+    for number in (1, 2):
+        async with opened(tmp_path) as logs:
+            await logs.write_decision_log(decision(number))
+    async with opened(tmp_path) as logs:
+        assert [entry.decision_id for entry in await logs.query_decisions()] == ["dec_2", "dec_1", "dec_0"]
+
+
+async def test_a_log_may_be_in_the_database_of_the_runs(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with SqliteStore(tmp_path / "decisions.db") as store, opened(tmp_path) as logs:
+            assert await store.unfinished() == []
+            assert await logs.open_decisions() == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TABLE things (x)", "CREATE TABLE decision_logs (x)", f"PRAGMA application_id = {TASKS.application_id}"],
+)
+async def test_the_file_of_another_program_stays_as_it_is(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "decisions.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+    before = path.read_bytes()
+    async with opened(tmp_path) as logs:
+        with pytest.raises(StoreError, match="a database of another program; choose another file with --log"):
+            await logs.write_decision_log(decision(1))
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (before, ["decisions.db"])
+
+
+async def test_a_log_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        await logs.write_decision_log(decision(1))
+    with closing(sqlite3.connect(tmp_path / "decisions.db")) as connection, connection:
+        connection.execute("UPDATE decision_log SET version = 99")
+    async with opened(tmp_path) as logs:
+        with pytest.raises(StoreError, match="newer Mainspring"):
+            await logs.query_decisions()
+
+
+async def test_many_may_use_a_log_at_once_that_is_not_open_yet(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        await asyncio.gather(*[logs.write_decision_log(decision(number)) for number in range(20)])
+        assert len(await logs.query_decisions()) == 20

@@ -18,10 +18,8 @@ from mainspring.core.run import Call, Run
 from mainspring.features.memory.capture import MOST_PENDING, MOST_PRIVATE, ObservationCapture
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import APPLICATION_ID
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, empty, fail, refuse, say, turn
-from mainspring.storage import run_schema as schema
 from mainspring.storage.memory_runs import MemoryStore
 
 
@@ -138,7 +136,7 @@ async def test_capture_hears_no_deltas() -> None:
             heard.append(type(event))
 
     memory = a_memory()
-    sink = Counting(memory._shelf, lambda text, most: text, memory._written)
+    sink = Counting(memory._store, lambda text, most: text, memory._written)
     async with Engine(Scripted(say("abc")), sinks=[sink]) as engine:
         await engine.run("Go.")
     assert len(heard) == 1
@@ -265,7 +263,7 @@ async def test_endless_texts_are_shortened() -> None:
 async def test_what_cannot_be_written_waits_in_a_bounded_buffer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "memory.db"
     async with a_memory(path) as memory:
-        memory._shelf._connection.execute("PRAGMA busy_timeout = 0")  # type: ignore[union-attr]
+        await memory._store._database.read(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for number in range(3 * MOST_PENDING):
@@ -321,14 +319,13 @@ async def test_observations_are_written_in_few_transactions(tmp_path: Path) -> N
     path = tmp_path / "memory.db"
     async with a_memory(path) as memory:
         statements: list[str] = []
-        memory._shelf._connection.set_trace_callback(statements.append)  # type: ignore[union-attr]
+        await memory._store._database.read(lambda connection: connection.set_trace_callback(statements.append))
         for number in range(200):
             await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
     assert statements.count("COMMIT") <= 3
 
 
 async def test_a_memory_and_a_store_may_share_a_file_whoever_is_first(tmp_path: Path) -> None:
-    assert APPLICATION_ID == schema.APPLICATION_ID
     path = tmp_path / "one.db"
     async with a_memory(path) as memory:
         await memory.record(seen("before the runs"))

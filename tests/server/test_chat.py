@@ -1,10 +1,11 @@
 """`/v1/chat` and `/v1/decisions` on a real server, with a real task server behind them."""
 
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -396,6 +397,17 @@ async def test_an_agent_that_cannot_be_opened_is_told_of_and_tried_again(tmp_pat
             assert (refused["error"]["code"], "mine.md" in refused["error"]["message"]) == ("decisions_unavailable", True)
         mine.write_text("# Be kind.")
         assert (await d.chat("hi", answer("Hi!")))["message"]["content"] == "Hi!"
+
+
+async def test_a_log_in_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE precious (id)")
+    before = foreign.read_bytes()
+    async with door(tmp_path, DecisionSettings(log=str(foreign))) as d:
+        refused = await d.post("/chat", {"content": "hi"}, status=503)
+    assert refused["error"]["code"] == "decisions_unavailable"
+    assert foreign.read_bytes() == before
 
 
 @pytest.mark.parametrize(

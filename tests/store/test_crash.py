@@ -10,7 +10,7 @@ from tests.kit.processes import run, start
 from tests.store.appender import LENGTH, answer_of, log_of
 from tests.store.logs import begin, say
 
-from mainspring.storage.run_schema import APPLICATION_ID
+from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite_runs import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ async def test_a_killed_process_leaves_a_readable_file_with_a_prefix_of_every_lo
 async def test_a_file_whose_creation_was_cut_short_is_completed(tmp_path: Path, steps: int) -> None:
     path = tmp_path / "runs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in [f"PRAGMA application_id = {APPLICATION_ID}", "PRAGMA journal_mode = WAL"][:steps]:
+        for statement in [f"PRAGMA application_id = {RUNS.application_id}", "PRAGMA journal_mode = WAL"][:steps]:
             connection.execute(statement)
     async with SqliteStore(path) as store:
         await store.append("a", begin("a"))

@@ -8,12 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec.structs import replace
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import StoreError
 from mainspring.core.items import assistant
 from mainspring.ports import Document, Filter, StoredRun
-from mainspring.storage.run_schema import APPLICATION_ID, MIGRATIONS, connect
+from mainspring.storage.run_rows import RUNS
+from mainspring.storage.sqlite import Migration, Schema, connect
 from mainspring.storage.sqlite_runs import SqliteStore
 
 NOBODY = 65534
@@ -30,6 +32,10 @@ async def make(path: Path, length: int = 1) -> None:
 def alter(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
+
+
+def with_migrations(*more: Migration) -> Schema:
+    return replace(RUNS, migrations=(*RUNS.migrations, *more))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -71,6 +77,15 @@ async def test_folders_are_created(tmp_path: Path) -> None:
     assert (tmp_path / "some" / "where" / "runs.db").is_file()
 
 
+async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "runs.db"
+    async with SqliteStore(path) as store:
+        await store.append("a", begin("a"))
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
 async def test_an_empty_file_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     path.touch()
@@ -100,7 +115,7 @@ async def test_opening_twice_is_opening_once(tmp_path: Path) -> None:
 
 async def test_a_store_is_not_used_before_it_is_open(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
-    with pytest.raises(StoreError, match="the store is not open"):
+    with pytest.raises(StoreError, match="the database is not open"):
         await store.append("a", begin("a"))
     assert contents(tmp_path) == {}
 
@@ -126,13 +141,13 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     await make(path)
     alter(path, "PRAGMA user_version = 7")
     assert await refusal(path) == (
-        f"{path} was written by a newer Mainspring (schema 7, this one knows {len(MIGRATIONS)}); "
+        f"{path} was written by a newer Mainspring (schema 7, this one knows {len(RUNS.migrations)}); "
         "upgrade Mainspring or choose another file with --database"
     )
 
 
 async def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert await refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it with --database"
+    assert await refusal(tmp_path) == f"{tmp_path} is a folder; choose another file with --database"
 
 
 async def test_a_file_is_no_folder_to_create_the_database_in(tmp_path: Path) -> None:
@@ -197,20 +212,20 @@ async def test_a_file_that_lacks_its_tables_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_new_file_is_marked_and_at_the_newest_version(tmp_path: Path) -> None:
-    with closing(connect(tmp_path / "runs.db")) as connection:
+    with closing(connect(tmp_path / "runs.db", RUNS)) as connection:
         pragmas = ("application_id", "user_version", "journal_mode", "synchronous", "foreign_keys")
         values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
-    assert values == [APPLICATION_ID, len(MIGRATIONS), "wal", 1, 1]
+    assert values == [RUNS.application_id, len(RUNS.migrations), "wal", 1, 1]
 
 
 async def test_an_old_file_is_migrated_once_and_keeps_its_runs(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await make(path)
-    newer = (*MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT", "UPDATE runs SET note = 'was ' || id"))
+    newer = with_migrations(("ALTER TABLE runs ADD COLUMN note TEXT", "UPDATE runs SET note = 'was ' || id"))
     for _ in range(2):
         with closing(connect(path, newer)) as connection:
             assert connection.execute("SELECT id, note FROM runs").fetchall() == [("a", "was a")]
-            assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
+            assert connection.execute("PRAGMA user_version").fetchone() == (len(newer.migrations),)
 
 
 async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) -> None:
@@ -227,16 +242,16 @@ async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) ->
         assert await store.history("b", tenant="") == [*answer("a", "hi").entries, *answer("b", "bye").entries]
         assert [run.id for run in (await store.list(only=Filter(""))).runs] == ["b", "a"]
         assert await store.put([Document("note", "n", b"{}")])
-    with closing(connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    with closing(connect(path, RUNS)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(RUNS.migrations),)
 
 
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await make(path)
     before = path.read_bytes()
-    broken = (*MIGRATIONS, ("CREATE TABLE more (id)", "DELETE FROM runs", "INSERT INTO nowhere VALUES (1)"))
-    newest = len(MIGRATIONS)
+    broken = with_migrations(("CREATE TABLE more (id)", "DELETE FROM runs", "INSERT INTO nowhere VALUES (1)"))
+    newest = len(RUNS.migrations)
     with pytest.raises(
         StoreError, match=rf"stays at schema {newest}: the step to {newest + 1} failed \(no such table: nowhere\)"
     ):
@@ -250,7 +265,7 @@ async def test_the_steps_before_a_failing_migration_are_kept(tmp_path: Path) -> 
     path = tmp_path / "runs.db"
     await make(path)
     works = ("CREATE TABLE more (id)",)
-    with pytest.raises(StoreError, match=f"stays at schema {len(MIGRATIONS) + 1}"):
-        connect(path, (*MIGRATIONS, works, ("not SQL",)))
-    with closing(connect(path, (*MIGRATIONS, works))) as connection:
+    with pytest.raises(StoreError, match=f"stays at schema {len(RUNS.migrations) + 1}"):
+        connect(path, with_migrations(works, ("not SQL",)))
+    with closing(connect(path, with_migrations(works))) as connection:
         assert connection.execute("SELECT count(*) FROM more").fetchone() == (0,)

@@ -12,7 +12,7 @@ from tests.store.locks import write_lock
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import StoreError, Superseded
-from mainspring.storage.run_schema import APPLICATION_ID
+from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite_runs import SqliteStore
 
 
@@ -103,7 +103,7 @@ async def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
 async def test_opening_waits_for_a_process_that_is_creating_the_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as creator:
-        creator.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        creator.execute(f"PRAGMA application_id = {RUNS.application_id}")
         creator.execute("BEGIN IMMEDIATE")
         asyncio.get_running_loop().call_later(0.05, creator.execute, "ROLLBACK")
         async with SqliteStore(path) as store:

@@ -13,7 +13,7 @@ from tests.tasks.conftest import NOBODY
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring_tasks.server.perform import perform
-from mainspring_tasks.server.sqlite_tasks import MIGRATIONS, SqliteTasks
+from mainspring_tasks.server.sqlite_tasks import TASKS, SqliteTasks
 from mainspring_tasks.server.task import Reply, now, task
 from mainspring_tasks.server.task_store import store_of
 
@@ -41,9 +41,9 @@ async def test_the_file_tells_its_kind_and_version(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db"):
         pass
     with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(TASKS.migrations),)
         assert connection.execute("PRAGMA application_id").fetchone() == (0x4D73746B,)
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        connection.execute(f"PRAGMA user_version = {len(TASKS.migrations) + 1}")
     with pytest.raises(StoreError, match="written by a newer Mainspring"):
         await SqliteTasks(tmp_path / "tasks.db").open()
 
@@ -53,7 +53,7 @@ async def test_a_file_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE things (x)")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="database of another kind; choose another file"):
+    with pytest.raises(StoreError, match="database of another program; choose another file"):
         await SqliteTasks(path).open()
     assert path.read_bytes() == before
 
@@ -62,7 +62,7 @@ async def test_a_file_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
 async def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "thing"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(StoreError, match=f"{path} cannot be used"):
+    with pytest.raises(StoreError, match=f"{path} is (not a database|a folder); choose another file"):
         await SqliteTasks(path).open()
 
 

@@ -1,4 +1,4 @@
-"""What the tables hold, as functions over a connection. Each reads or writes rows; transactions are the caller's."""
+"""The tables of the run store, and what they hold as functions over a connection. Transactions are the caller's."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -15,6 +15,83 @@ from mainspring.core.spec import Conversation
 from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.audit_chain import chained
 from mainspring.storage.segment import Segment, among, named, not_ended, not_found, superseded
+from mainspring.storage.sqlite import Migration, Schema
+
+_MIGRATIONS: tuple[Migration, ...] = (
+    (
+        # `number` is the order of creation; it decides between runs of the same moment.
+        """
+        CREATE TABLE runs (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            parent TEXT,
+            model TEXT NOT NULL,
+            background INTEGER NOT NULL,
+            status TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            ended_at REAL,
+            response BLOB,
+            entries BLOB
+        )
+        """,
+        "CREATE INDEX runs_by_time ON runs (created_at)",
+        "CREATE INDEX runs_by_status ON runs (status, created_at)",
+        # With a rowid on purpose: bodies are large, and rows that are added at the end cost a third less than sorted ones.
+        """
+        CREATE TABLE segments (
+            run INTEGER NOT NULL REFERENCES runs (number) ON DELETE CASCADE,
+            first INTEGER NOT NULL,
+            last INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            PRIMARY KEY (run, first)
+        )
+        """,
+    ),
+    (
+        "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN conversation BLOB",
+        "CREATE INDEX runs_by_tenant ON runs (tenant, created_at)",
+        # AUTOINCREMENT, because the number of a document that was removed is never given to another.
+        """
+        CREATE TABLE documents (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            tenant TEXT NOT NULL,
+            parent TEXT NOT NULL,
+            id TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            body BLOB NOT NULL,
+            UNIQUE (tenant, parent, id, kind)
+        )
+        """,
+        "CREATE INDEX documents_in_order ON documents (tenant, parent, kind, number)",
+    ),
+    (
+        # Which runs hold an item; the item itself is among their entries. One tree and no foreign key, because every run pays
+        # for every item: whoever deletes a run knows from its entries what to delete here.
+        "CREATE TABLE items (id TEXT NOT NULL, run INTEGER NOT NULL, PRIMARY KEY (id, run)) WITHOUT ROWID",
+        # Entries are arrays with the item first. SQLite reads less deeply nested JSON than we write; such a run stays unlisted.
+        """
+        INSERT OR IGNORE INTO items
+        SELECT json_extract(value, '$[0].id'), number
+        FROM (SELECT number, CAST(entries AS TEXT) AS told FROM runs WHERE entries IS NOT NULL),
+            json_each(CASE WHEN json_valid(told) THEN told ELSE '[]' END)
+        WHERE json_type(value, '$[0].id') = 'text' AND json_extract(value, '$[0].id') <> ''
+        """,
+    ),
+    (
+        # Without a reference to runs: a run may be deleted, that it acted stays known.
+        "CREATE TABLE audit (number INTEGER PRIMARY KEY, call TEXT NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL)",
+        "CREATE INDEX audit_by_call ON audit (call) WHERE call <> ''",
+        "CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
+        "CREATE TRIGGER audit_grows BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
+    ),
+)
+RUNS = Schema(
+    application_id=0x4D73_7072,  # "Mspr"
+    migrations=_MIGRATIONS,
+    tables=("runs", "segments", "documents", "items", "audit"),
+    retry="resume the run",
+)
 
 OPEN_RUN = """
     INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -172,8 +249,13 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:
-    """Whether all of them could be written. If not, some may have been: it is for the caller to take those back."""
-    return all(_put(connection, document, if_absent) for document in documents)
+    """Writes all of them, or none; returns which."""
+    connection.execute("SAVEPOINT put")
+    is_written = all(_put(connection, document, if_absent) for document in documents)
+    if not is_written:
+        connection.execute("ROLLBACK TO put")
+    connection.execute("RELEASE put")
+    return is_written
 
 
 def get(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str) -> Document | None:

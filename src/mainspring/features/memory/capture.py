@@ -25,7 +25,7 @@ from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact
 from mainspring.features.memory.observation_rows import Added, Whose
-from mainspring.features.memory.observation_store import Shelf
+from mainspring.features.memory.observation_store import ObservationStore
 
 log = getLogger(__name__)
 
@@ -45,8 +45,8 @@ class ObservationCapture:
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(self, shelf: Shelf, redact: Redact, written: Callable[[Added], Awaitable[None]]) -> None:
-        self._shelf = shelf
+    def __init__(self, store: ObservationStore, redact: Redact, written: Callable[[Added], Awaitable[None]]) -> None:
+        self._store = store
         self._cleaner = Cleaner(redact)
         self._written = written
         self._pending: list[Observation] = []
@@ -69,13 +69,13 @@ class ObservationCapture:
         Raises `InvalidRequest` if it cannot be kept, because its id is taken or what happened then was forgotten."""
         if (why := flaw(seen, Observation)) is not None:
             raise InvalidRequest(f"an observation cannot be kept: {why}")
-        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._shelf.now())
+        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._store.now())
         if seen.is_private:
             await self._keep(seen)
             return seen.id
         kept = await to_thread.run_sync(partial(_cleaned, self._cleaner, [seen]))
-        added = await self._shelf.add(kept)
-        if not added.count and not await self._shelf.load([seen.id], Whose(seen.tenant)):
+        added = await self._store.add(kept)
+        if not added.count and not await self._store.load([seen.id], Whose(seen.tenant)):
             told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
             raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
         # Whoever waits for what is new is told with the next batch, lest they be told of each.
@@ -155,7 +155,7 @@ class ObservationCapture:
         batch = [*self._unwritten, *await to_thread.run_sync(partial(_cleaned, self._cleaner, seen))]
         try:
             if batch:
-                self._recorded.append(await self._shelf.add(batch))
+                self._recorded.append(await self._store.add(batch))
             self._unwritten = []
             recorded, self._recorded = self._recorded, []
             gone = [id for added in recorded for id in added.gone]

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from mainspring.core.errors import MainspringError, Refused
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.observation_rows import Whose
-from mainspring.features.memory.observation_store import Shelf
+from mainspring.features.memory.observation_store import ObservationStore
 from mainspring.features.memory.vectors import Placed, Vector, Vectors
 
 log = getLogger(__name__)
@@ -39,8 +39,8 @@ class Embedder(Protocol):
 class Embedding:
     """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
 
-    def __init__(self, embedder: Embedder, shelf: Shelf, vectors: Vectors, pause: float = PAUSE) -> None:
-        self._embedder, self._shelf, self._vectors, self._pause = embedder, shelf, vectors, pause
+    def __init__(self, embedder: Embedder, store: ObservationStore, vectors: Vectors, pause: float = PAUSE) -> None:
+        self._embedder, self._store, self._vectors, self._pause = embedder, store, vectors, pause
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()
 
@@ -68,7 +68,7 @@ class Embedding:
         """Embeds all that waits; returns whether that worked."""
         try:
             async with self._working:
-                while not self._is_stopped.is_set() and (waiting := await self._shelf.to_embed(BATCH)):
+                while not self._is_stopped.is_set() and (waiting := await self._store.to_embed(BATCH)):
                     await self._embed_each(waiting)
                     self._has_failed = False
         except MainspringError as error:
@@ -89,7 +89,7 @@ class Embedding:
             await self._embed([seen])
         except Refused as error:
             log.warning("observation %s cannot be embedded: %s", seen.id, error)
-            await self._shelf.mark_embedded([seen.id])
+            await self._store.mark_embedded([seen.id])
 
     async def _embed(self, waiting: Sequence[Observation]) -> None:
         vectors = await self._embedder.embed([each.said[:TEXT_CHARS] for each in waiting])
@@ -98,7 +98,7 @@ class Embedding:
             for each, vector in zip(waiting, vectors, strict=True)
         ]
         await self._vectors.add(placed)
-        await self._shelf.mark_embedded([each.id for each in waiting])
+        await self._store.mark_embedded([each.id for each in waiting])
 
     async def question(self, text: str) -> Vector | None:
         """The vector of a question, None if it cannot be had now."""

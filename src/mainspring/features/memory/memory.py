@@ -14,7 +14,7 @@ from mainspring.features.memory.capture import ObservationCapture, Retell, sessi
 from mainspring.features.memory.embedding import PAUSE, Embedder, Embedding
 from mainspring.features.memory.observation import Observation, Redact, plain
 from mainspring.features.memory.observation_rows import Added, Whose
-from mainspring.features.memory.observation_store import Clock, Shelf
+from mainspring.features.memory.observation_store import Clock, ObservationStore
 from mainspring.features.memory.recall import TOP_K, Level, Meaning, ProgressiveRecall, Recalled
 from mainspring.features.memory.vectors import Vectors, check_installed
 from mainspring.ports import Sink
@@ -54,7 +54,7 @@ class Memory:
             raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
         if embedder is not None:
             check_installed()
-        self._shelf = Shelf(path, keep_observations, clock)
+        self._store = ObservationStore(path, keep_observations, clock)
         self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
         self._embedder, self._embedding_pause = embedder, embedding_pause
         self._keep_seconds = keep_days * DAY
@@ -64,8 +64,8 @@ class Memory:
         self._token = random_id("memory")
         self.cut_off_since: float | None = None
         self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
-        self.capture = ObservationCapture(self._shelf, redact, self._written)
-        self.progressive = ProgressiveRecall(self._shelf, self.capture.flush)
+        self.capture = ObservationCapture(self._store, redact, self._written)
+        self.progressive = ProgressiveRecall(self._store, self.capture.flush)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -80,8 +80,8 @@ class Memory:
             raise
 
     async def _open(self) -> None:
-        await self._shelf.open()
-        self.cut_off_since = await self._shelf.enter(self._token)
+        await self._store.open()
+        self.cut_off_since = await self._store.enter(self._token)
         path = self._vectors.path
         if self._embedder is not None:
             await self._open_meaning(self._embedder)
@@ -95,9 +95,9 @@ class Memory:
 
     async def _open_meaning(self, embedder: Embedder) -> None:
         if not await self._vectors.open(embedder.model):
-            await self._shelf.mark_unembedded()
+            await self._store.mark_unembedded()
         self._has_vectors = True
-        self._embedding = Embedding(embedder, self._shelf, self._vectors, self._embedding_pause)
+        self._embedding = Embedding(embedder, self._store, self._vectors, self._embedding_pause)
         self.progressive.meaning = Meaning(self._embedding, self._vectors)
         self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
 
@@ -112,10 +112,10 @@ class Memory:
             await self._embedder.close()
         await self._vectors.close()
         self._has_vectors = False
-        if self._shelf.is_open:
+        if self._store.is_open:
             await self._purge()
-            await self._shelf.leave(self._token)
-            await self._shelf.close()
+            await self._store.leave(self._token)
+            await self._store.close()
 
     async def __aenter__(self) -> "Memory":
         await self.open()
@@ -152,7 +152,7 @@ class Memory:
     async def get(self, id: str, *, tenant: str) -> Observation:
         """Raises `NotFound`, also for another tenant's."""
         await self.capture.flush()
-        found = await self._shelf.load([id], Whose(tenant))
+        found = await self._store.load([id], Whose(tenant))
         if not found:
             raise NotFound(f"there is no observation `{id}`; search for those there are", param="observation_id")
         return found[0]
@@ -165,7 +165,7 @@ class Memory:
         session = None if session is None else plain(session)
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
-        gone = await self._shelf.forget(tenant, session)
+        gone = await self._store.forget(tenant, session)
         await self._remove(gone)
         await self._purge()
         return len(gone)
@@ -174,7 +174,7 @@ class Memory:
         """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
         await self.capture.flush()
         self.capture.drop_private(spec.tenant, session_of(spec), spec.id)
-        await self._remove(await self._shelf.forget_run(spec.tenant, plain(session_of(spec)), spec.id))
+        await self._remove(await self._store.forget_run(spec.tenant, plain(session_of(spec)), spec.id))
 
     async def _remove(self, gone: list[str]) -> None:
         self._has_remains = self._has_remains or bool(gone)
@@ -185,7 +185,7 @@ class Memory:
         """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
         while."""
         if self._has_remains:
-            await self._shelf.purge()
+            await self._store.purge()
             self._has_remains = False
 
     async def catch_up(self, retell: Retell) -> None:
@@ -196,7 +196,7 @@ class Memory:
         """What crashed processes did not write is known by now."""
         await self.capture.flush()
         self.cut_off_since = None
-        await self._shelf.stay_alone(self._token)
+        await self._store.stay_alone(self._token)
 
     async def settled(self) -> None:
         """Waits until all that was recorded is written, and embedded as far as that can be done now."""
@@ -215,8 +215,8 @@ class Memory:
 
     async def _prune(self) -> None:
         self._since_pruned, self._pruned_at = 0, self._clock()
-        await self._shelf.enter(self._token)
-        while gone := await self._shelf.prune(self._keep_seconds):
+        await self._store.enter(self._token)
+        while gone := await self._store.prune(self._keep_seconds):
             if self._has_vectors:
                 await self._vectors.remove(gone)
         await self._purge()

@@ -1,4 +1,5 @@
-"""The tables of the memory, in SQL. Every question names its tenant, and the tenant is part of the query itself.
+"""The tables of the memory, in SQL. Every question names its tenant, and the tenant is part of the query itself. Transactions are
+the caller's.
 
 Theory of operation. Words are found by an FTS5 index over the observations. One of its columns holds tokens that stand for the
 tenant, the agent and the session, so the index itself leaves out what is not theirs; the rows are then held against the exact
@@ -8,22 +9,17 @@ more counts only where no rarer one fits, and then the newest matches are the be
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from mainspring.core.errors import StoreError
 from mainspring.core.items import decode, encode
 from mainspring.features.memory.observation import RUN, Observation
+from mainspring.storage.run_rows import RUNS
+from mainspring.storage.sqlite import Schema
 
-# The mark of the store's files: memory and runs share one, whoever creates it.
-APPLICATION_ID: Final = 0x4D73_7072
-VERSION: Final = 2
-LOCK_SECONDS: Final = 10.0
 COMMON: Final = 1_000
 MOST_TERMS: Final = 24
 TERM_CHARS: Final = 64
@@ -31,8 +27,7 @@ QUERY_CHARS: Final = 8_000
 HALF_LIFE: Final = 7 * 86_400.0
 AT_ONCE: Final = 500
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS memory (version INTEGER NOT NULL)",
+_TABLES = (
     # Who has it open. A process that crashes leaves its line, and so tells the next one.
     "CREATE TABLE IF NOT EXISTS memory_writers (token TEXT PRIMARY KEY, since REAL NOT NULL)",
     """
@@ -83,7 +78,7 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
 )
-# Version 2. Triggers keep the counts right whichever process writes, so no flush has to count the rows of its tenants.
+# Triggers keep the counts right whichever process writes, so no flush has to count the rows of its tenants.
 _COUNTS = (
     "CREATE TABLE observation_counts (tenant TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT INTO observation_counts SELECT tenant, count(*) FROM observations GROUP BY tenant",
@@ -98,6 +93,17 @@ _COUNTS = (
         DELETE FROM observation_counts WHERE tenant = old.tenant AND count = 0;
     END
     """,
+)
+
+
+MEMORY: Final = Schema(
+    application_id=RUNS.application_id,  # memory and runs share a file, whoever creates it
+    migrations=(_TABLES, _COUNTS),
+    tables=("observations", "observation_counts", "observations_forgotten", "memory_writers"),
+    name="the memory",
+    remedy="choose another file",
+    pragmas=("secure_delete = ON",),  # what is forgotten is overwritten, and not only let go of
+    version_table="memory",
 )
 
 
@@ -116,72 +122,19 @@ class Hit(Struct, frozen=True):
     score: float
 
 
-def connect(path: Path | None) -> sqlite3.Connection:
-    """A connection to the memory in this file, made if there is none. Raises `StoreError` if the file is another program's."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    # Threads take turns, see `Shelf`.
-    connection = sqlite3.connect(path or ":memory:", timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
-    is_empty = connection.execute("PRAGMA page_count").fetchone()[0] == 0
-    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        if not is_empty:
-            raise StoreError(f"{path} is a database of another program; choose another file")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    # What is forgotten is overwritten, and not only let go of.
-    connection.execute("PRAGMA secure_delete = ON")
-    with transaction(connection):
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.execute("INSERT INTO memory SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM memory)")
-        found = connection.execute("SELECT version FROM memory").fetchone()[0]
-        if found < VERSION:
-            for statement in (*_COUNTS, f"UPDATE memory SET version = {VERSION}"):
-                connection.execute(statement)
-        if found > VERSION:
-            raise StoreError(
-                f"the memory in {path} was written by a newer Mainspring (version {found}, this one knows {VERSION})"
-            )
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def enter(connection: sqlite3.Connection, token: str, now: float) -> float | None:
-    with transaction(connection):
-        others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
-        connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
+    others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
+    connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
     since: float | None = others[0]
     return since
 
 
 def leave(connection: sqlite3.Connection, token: str) -> None:
-    with transaction(connection):
-        connection.execute("DELETE FROM memory_writers WHERE token = ?", (token,))
+    connection.execute("DELETE FROM memory_writers WHERE token = ?", (token,))
 
 
 def stay_alone(connection: sqlite3.Connection, token: str) -> None:
-    with transaction(connection):
-        connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
+    connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
 
 
 class Added(Struct, frozen=True):
@@ -193,10 +146,9 @@ class Added(Struct, frozen=True):
 
 def add(connection: sqlite3.Connection, seen: Sequence[Observation], most: int) -> Added:
     """Keeps what is not there yet and was not forgotten, and of each tenant no more than the newest `most`."""
-    with transaction(connection):
-        count = connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
-        gone = [id for tenant in {each.tenant for each in seen} for id in _remove_excess(connection, tenant, most)]
-        return Added(count, tuple(gone))
+    count = connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
+    gone = [id for tenant in {each.tenant for each in seen} for id in _remove_excess(connection, tenant, most)]
+    return Added(count, tuple(gone))
 
 
 def _remove_excess(connection: sqlite3.Connection, tenant: str, most: int, limit: int = -1) -> list[str]:
@@ -338,40 +290,36 @@ def forget(connection: sqlite3.Connection, tenant: str, session: str | None, now
     """Removes a session's observations, or all of a tenant's, up to now; returns the ids of what was there."""
     mine = "tenant = :tenant AND (:session IS NULL OR session = :session)"
     names = {"tenant": tenant, "session": session, "upto": now}
-    with transaction(connection):
-        connection.execute(
-            "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)",
-            names,
-        )
-        return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+    connection.execute(
+        "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)",
+        names,
+    )
+    return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
 
 
 def forget_run(connection: sqlite3.Connection, tenant: str, session: str, run: str, now: float) -> list[str]:
     """Removes a run's observations, and keeps those from coming that are not written yet; returns the ids of what was there."""
     mine = f"tenant = :tenant AND session = :session AND json_extract(metadata, '$.{RUN}') = :run"
     names = {"tenant": tenant, "session": session, "run": run, "upto": now}
-    with transaction(connection):
-        connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, :run, 0, :upto)", names)
-        return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+    connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, :run, 0, :upto)", names)
+    return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
 
 
 def purge(connection: sqlite3.Connection) -> None:
     """Takes the words of what was removed out of the index: there, they are only marked as gone until parts of it are merged."""
-    with transaction(connection):
-        connection.execute("INSERT INTO observation_words (observation_words) VALUES ('optimize')")
+    connection.execute("INSERT INTO observation_words (observation_words) VALUES ('optimize')")
 
 
 def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
     """Removes some of what is older than `before`, or beyond the newest so many of a tenant; returns the ids, none once all is
     removed."""
-    with transaction(connection):
-        # What is as old as that would not be kept anyway.
-        connection.execute("DELETE FROM observations_forgotten WHERE upto < ?", (before,))
-        if gone := _remove(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
-            return gone
-        crowded = connection.execute("SELECT tenant FROM observation_counts WHERE count > ? LIMIT 1", (most,)).fetchone()
-        if crowded is not None:
-            return _remove_excess(connection, crowded[0], most, AT_ONCE)
+    # What is as old as that would not be kept anyway.
+    connection.execute("DELETE FROM observations_forgotten WHERE upto < ?", (before,))
+    if gone := _remove(connection, f"at < ? ORDER BY at LIMIT {AT_ONCE}", (before,)):
+        return gone
+    crowded = connection.execute("SELECT tenant FROM observation_counts WHERE count > ? LIMIT 1", (most,)).fetchone()
+    if crowded is not None:
+        return _remove_excess(connection, crowded[0], most, AT_ONCE)
     return []
 
 
@@ -387,10 +335,8 @@ def to_embed(connection: sqlite3.Connection, limit: int) -> list[Observation]:
 
 
 def mark_embedded(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
-    with transaction(connection):
-        connection.executemany("UPDATE observations SET embedded = 1 WHERE id = ?", [(id,) for id in ids])
+    connection.executemany("UPDATE observations SET embedded = 1 WHERE id = ?", [(id,) for id in ids])
 
 
 def mark_unembedded(connection: sqlite3.Connection) -> None:
-    with transaction(connection):
-        connection.execute("UPDATE observations SET embedded = 0 WHERE embedded = 1")
+    connection.execute("UPDATE observations SET embedded = 0 WHERE embedded = 1")

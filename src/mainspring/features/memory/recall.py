@@ -10,7 +10,7 @@ from mainspring.core.tokens import tokens_of_text
 from mainspring.features.memory.embedding import Embedding
 from mainspring.features.memory.observation import Observation, plain
 from mainspring.features.memory.observation_rows import Hit, Whose
-from mainspring.features.memory.observation_store import Shelf
+from mainspring.features.memory.observation_store import ObservationStore
 from mainspring.features.memory.vectors import Vectors
 
 Level = Literal["index", "timeline", "full"]
@@ -54,8 +54,8 @@ class Flush(Protocol):
 class ProgressiveRecall:
     """Finds observations by their words and, where there are embeddings, by their meaning."""
 
-    def __init__(self, shelf: Shelf, flush: Flush) -> None:
-        self._shelf = shelf
+    def __init__(self, store: ObservationStore, flush: Flush) -> None:
+        self._store = store
         self._flush = flush
         self.meaning: Meaning | None = None
 
@@ -77,12 +77,12 @@ class ProgressiveRecall:
         whose = Whose(tenant, None if agent is None else plain(agent), None if session is None else plain(session))
         await self._flush()
         # Beyond `top_k`, because what is far down in one list may be up in the other.
-        hits = await self._shelf.fitting(query, whose, 2 * top_k)
+        hits = await self._store.fitting(query, whose, 2 * top_k)
         if self.meaning is not None and query.strip():
             near = await self._near(self.meaning, query, whose, 2 * top_k)
             hits = fused(hits, near) if near else hits
         scores = {hit.id: hit.score for hit in hits[:top_k]}
-        found = await self._shelf.load(list(scores), whose)
+        found = await self._store.load(list(scores), whose)
         return [recalled(seen, level, scores[seen.id]) for seen in found]
 
     async def _near(self, meaning: Meaning, query: str, whose: Whose, limit: int) -> list[Hit]:

@@ -10,24 +10,22 @@ hardly any is below zero, every vector is compared.
 """
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from anyio import CapacityLimiter
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, StoreError
-from mainspring.features.memory.observation_rows import LOCK_SECONDS, Hit, Whose
-from mainspring.features.memory.observation_store import in_thread
+from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 
 if TYPE_CHECKING:
     import apsw
 
 CANDIDATES: Final = 96
 FEW_NUMBERS: Final = 64
-T = TypeVar("T")
 Vector = Sequence[float]
 
 
@@ -44,42 +42,41 @@ class Vectors:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._connection: apsw.Connection | None = None
-        self._turns = CapacityLimiter(1)
+        self._file = _VectorFile(path)
 
     async def open(self, model: str | None) -> bool:
         """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
-        self._connection = await self._do(partial(_connect, self.path))
-        return await self._ask(partial(_settle, model=model))
+        await self._file.open()
+        return await self._file.write(_settle, model=model)
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._do(connection.close)
+        await self._file.close()
 
     async def add(self, placed: Sequence[Placed]) -> None:
-        await self._ask(partial(_add, placed=placed))
+        await self._file.write(_add, placed=placed)
 
     async def near(self, vector: Vector, whose: Whose, limit: int) -> list[Hit]:
         """The nearest of these observations, nearest first."""
-        return await self._ask(partial(_near, vector=vector, whose=whose, limit=limit))
+        return await self._file.read(_near, vector=vector, whose=whose, limit=limit)
 
     async def remove(self, ids: Sequence[str]) -> None:
         if ids:
-            await self._ask(partial(_remove, ids=ids))
+            await self._file.write(_remove, ids=ids)
 
-    async def _ask(self, work: "Callable[[apsw.Connection], T]") -> T:
-        if self._connection is None:
-            raise StoreError("the vectors are not open")
-        return await self._do(partial(work, self._connection))
 
-    async def _do(self, work: Callable[[], T]) -> T:
-        import apsw
+class _VectorFile(Worker["apsw.Connection"]):
+    def __init__(self, path: Path | None) -> None:
+        super().__init__("the file of vectors")
+        self._path = path
 
-        try:
-            return await in_thread(work, self._turns)
-        except apsw.Error as error:
-            raise StoreError(f"the vectors cannot be used ({error}); remove {self.path}, and they are made again") from error
+    def connect(self) -> "AbstractContextManager[apsw.Connection]":
+        return closing(_connect(self._path))
+
+    def begin(self, connection: "apsw.Connection") -> AbstractContextManager[object]:
+        return connection
+
+    def explain(self, error: Exception) -> StoreError:
+        return StoreError(f"the vectors cannot be used ({error}); remove {self._path}, and they are made again")
 
 
 def check_installed() -> None:
@@ -112,10 +109,9 @@ def _settle(connection: "apsw.Connection", model: str | None) -> bool:
     found = connection.execute("SELECT name FROM model").fetchall()
     if model is None or found == [(model,)]:
         return True
-    with connection:
-        connection.execute("DROP TABLE IF EXISTS vectors")
-        connection.execute("DELETE FROM model")
-        connection.execute("INSERT INTO model VALUES (?, 0)", (model,))
+    connection.execute("DROP TABLE IF EXISTS vectors")
+    connection.execute("DELETE FROM model")
+    connection.execute("INSERT INTO model VALUES (?, 0)", (model,))
     return False
 
 
@@ -129,23 +125,22 @@ def _size(connection: "apsw.Connection") -> int:
 def _add(connection: "apsw.Connection", placed: Sequence[Placed]) -> None:
     size = len(placed[0].vector)
     coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
-    with connection:
-        if _size(connection) == 0:
-            # Small chunks: a tenant with one observation fills one of them.
-            connection.execute(
-                "CREATE VIRTUAL TABLE vectors USING vec0("
-                "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
-                f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size=128)"
-            )
-            connection.execute("UPDATE model SET size = ?", (size,))
-        for each in placed:
-            whose = each.whose
-            connection.execute("DELETE FROM vectors WHERE id = ?", (each.id,))
-            connection.execute(
-                f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
-                f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
-                (each.id, whose.tenant, whose.agent or "", whose.session or "", _packed(each.vector)),
-            )
+    if _size(connection) == 0:
+        # Small chunks: a tenant with one observation fills one of them.
+        connection.execute(
+            "CREATE VIRTUAL TABLE vectors USING vec0("
+            "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
+            f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size=128)"
+        )
+        connection.execute("UPDATE model SET size = ?", (size,))
+    for each in placed:
+        whose = each.whose
+        connection.execute("DELETE FROM vectors WHERE id = ?", (each.id,))
+        connection.execute(
+            f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
+            f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
+            (each.id, whose.tenant, whose.agent or "", whose.session or "", _packed(each.vector)),
+        )
 
 
 def _near(connection: "apsw.Connection", vector: Vector, whose: Whose, limit: int) -> list[Hit]:
@@ -171,8 +166,7 @@ def _has_signs(size: int) -> bool:
 
 def _remove(connection: "apsw.Connection", ids: Sequence[str]) -> None:
     if _size(connection):
-        with connection:
-            connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
+        connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
 
 
 def _packed(vector: Vector) -> bytes:

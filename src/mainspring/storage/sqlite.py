@@ -1,0 +1,430 @@
+"""SQLite files: how they are opened, recognised, brought up to date, and worked on by one thread. Every SQLite file of ours is.
+
+Theory of operation. A file carries the application id of its `Schema` in its header from its very first page on, so a file that
+has content but not this mark is refused before anything is written to it. Each file counts the migrations that it has been
+through; each is one transaction, so a file is always at one version or the next. A migration, once released, is never edited: a
+change is a new one. New files are for their owner alone.
+
+The event loop only puts jobs into a queue and is woken when they are done; the thread owns the connection. Jobs are done in the
+order they came, so an answer is never older than its question. Writes that wait side by side become one transaction (group
+commit): the busier the file, the fewer commits. If that transaction fails, each write is tried again in one of its own, so only
+those fail that must. After damage the file is opened anew for the next job: it may have been mended meanwhile.
+
+Once a file is open, its path is told to the log alone: errors may reach clients, who have no business with it.
+"""
+
+import os
+import sqlite3
+from asyncio import AbstractEventLoop, Future, Lock, get_running_loop, shield
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from logging import getLogger
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+from msgspec import Struct
+
+from mainspring.core.errors import MainspringError, StoreError
+
+log = getLogger(__name__)
+
+C = TypeVar("C")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOCK_SECONDS: Final = 10.0
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+Migration = tuple[str, ...]
+
+
+class Schema(Struct, frozen=True):
+    """One kind of content that a file may have.
+
+    `tables` must be there and writable. `name` is what errors call an open file, `remedy` what they advise if it cannot be one,
+    `retry` what to do once its disk works again.
+
+    Several kinds may share a file: then all but one count their migrations in a `version_table` of their own, and name the
+    application ids they join in `joins`. `unmarked` is a query that works on files of before there was an application id, and
+    only on those.
+    """
+
+    application_id: int
+    migrations: tuple[Migration, ...]
+    tables: tuple[str, ...]
+    name: str = "the database"
+    remedy: str = "choose another file with --database"
+    retry: str = "try again"
+    pragmas: tuple[str, ...] = ()
+    version_table: str = ""
+    joins: tuple[int, ...] = ()
+    unmarked: str = ""
+
+
+def connect(path: Path | None, schema: Schema, *, lock_seconds: float = LOCK_SECONDS) -> sqlite3.Connection:
+    """Connects to the file, created if there is none and migrated to the newest version; without a path, to one in memory.
+
+    Raises `StoreError`, and leaves the file as it is, if that is not a database, not ours, damaged, too new, or not writable.
+    """
+    if path is not None:
+        _create(path, schema)
+    deadline = monotonic() + lock_seconds
+    while True:
+        try:
+            return _open(path, schema, lock_seconds)
+        except sqlite3.Error as error:
+            # SQLite itself does not wait for the locks that are needed to create a file or to recover it.
+            if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > deadline:
+                raise explain(error, path or ":memory:", schema) from error
+        sleep(0.005)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is written inside, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def explain(error: sqlite3.Error, name: str | Path, schema: Schema) -> StoreError:
+    """The error in words for whoever runs the machine: what happened, and what to do. `name` is what the file is called in it."""
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return StoreError(f"the disk holding {name} is full; free space and {schema.retry}")
+        case sqlite3.SQLITE_IOERR:
+            return StoreError(
+                f"{name} cannot be read or written ({error}); check the disk and its free space, then {schema.retry}"
+            )
+        case sqlite3.SQLITE_BUSY:
+            return StoreError(f"another process has locked {name} for too long; end it, or try again later")
+        case sqlite3.SQLITE_NOTADB:
+            return StoreError(f"{name} is not a database; {schema.remedy}")
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreError(f"{name} is damaged ({error}); restore it from a backup, or {schema.remedy}")
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return StoreError(f"{name} cannot be opened ({error}); let this user read and write the file and its folder")
+        case _:
+            return StoreError(f"{name} cannot be used ({error}); restore it from a backup, or {schema.remedy}")
+
+
+class _Job(Struct, Generic[C]):
+    work: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    future: Future[Any]
+    is_write: bool
+
+    def perform(self, connection: C) -> object:
+        return self.work(connection, *self.args, **self.kwargs)
+
+
+class _Outcome(Struct):
+    """What a future is to learn: a result, or an error in place of one."""
+
+    future: Future[Any]
+    result: object = None
+
+
+class Worker(Generic[C]):
+    """One thread that owns a connection, between `open` and `close`, in one event loop.
+
+    A subclass says how to connect, what a transaction is, and how to explain what goes wrong. Cancelling a future stops nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._opening = Lock()
+        self._loop: AbstractEventLoop
+        self._jobs: SimpleQueue[_Job[C] | None]
+        self._ended: Future[None]
+        self._thread: Thread
+        self._connection: C | None = None
+        self._connections = ExitStack()
+        self.is_open = False
+
+    def connect(self) -> AbstractContextManager[C]:
+        raise NotImplementedError
+
+    def begin(self, connection: C) -> AbstractContextManager[object]:
+        raise NotImplementedError
+
+    def explain(self, error: Exception) -> MainspringError:
+        raise NotImplementedError
+
+    def is_damaged(self, error: Exception) -> bool:
+        """Whether another connection may work better than the one that this has happened to."""
+        return False
+
+    async def open(self) -> None:
+        """Returns when the file is open, at once if it is already. Raises `StoreError` that says what to do if it cannot be."""
+        async with self._opening:
+            if self.is_open:
+                return
+            self._loop = get_running_loop()
+            self._jobs, self._ended = SimpleQueue(), self._loop.create_future()
+            opened: Future[None] = self._loop.create_future()
+            # A daemon, so that a process that forgets to close it can still end; the file does not mind.
+            self._thread = Thread(target=self._work, args=(opened,), name=self._name, daemon=True)
+            self._thread.start()
+            try:
+                await opened
+            except BaseException:
+                await self._stop()
+                raise
+            self.is_open = True
+
+    async def close(self) -> None:
+        """Returns when everything asked for is done and the file is closed."""
+        if self.is_open:
+            self.is_open = False
+            await self._stop()
+
+    def read(self, work: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """What `work` returns or raises when it is called in the thread, with the connection and these arguments."""
+        if not self.is_open:
+            raise StoreError(f"{self._name} is not open")
+        answer: Future[T] = self._loop.create_future()
+        self._jobs.put(_Job(work, args, kwargs, answer, False))
+        return answer
+
+    def write(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The same in a transaction, which others may share; durable when the future is done.
+
+        A `MainspringError` that the work returns, in place of raising it, is told alike and takes nothing back.
+        """
+        if not self.is_open:
+            raise StoreError(f"{self._name} is not open")
+        written: Future[T] = self._loop.create_future()
+        self._jobs.put(_Job(work, args, kwargs, written, True))
+        return written
+
+    async def _stop(self) -> None:
+        self._jobs.put(None)
+        await shield(self._ended)
+        self._thread.join()
+
+    def _work(self, opened: Future[None]) -> None:
+        try:
+            self._current()
+            self._settle([_Outcome(opened)])
+            self._serve()
+        except Exception as error:  # Whatever it is, whoever waits must be told.
+            self._settle([_Outcome(opened, self._told(error))])
+        finally:
+            self._disconnect()
+            self._settle([_Outcome(self._ended)])
+
+    def _serve(self) -> None:
+        gathered: list[_Job[C]] = []
+        while True:
+            job = self._jobs.get()
+            if job is not None and job.is_write:
+                gathered.append(job)
+                if not self._jobs.empty():
+                    continue
+            if gathered:
+                self._settle(self._write(gathered))
+                gathered = []
+            if job is None:
+                return
+            if not job.is_write:
+                self._settle([self._read(job)])
+
+    def _read(self, job: _Job[C]) -> _Outcome:
+        try:
+            return _Outcome(job.future, job.perform(self._current()))
+        except Exception as error:  # Likewise, and the thread must live on.
+            return _Outcome(job.future, self._told(error))
+
+    def _write(self, jobs: list[_Job[C]]) -> list[_Outcome]:
+        has_begun = False
+        try:
+            connection = self._current()
+            with self.begin(connection):
+                has_begun = True
+                return [_Outcome(job.future, job.perform(connection)) for job in jobs]
+        except Exception as error:  # Likewise.
+            if len(jobs) == 1 or not has_begun:
+                return [_Outcome(job.future, self._told(error)) for job in jobs]
+        return [outcome for job in jobs for outcome in self._write([job])]
+
+    def _current(self) -> C:
+        if self._connection is None:
+            self._connection = self._connections.enter_context(self.connect())
+        return self._connection
+
+    def _disconnect(self) -> None:
+        self._connection = None
+        with suppress(Exception):  # Of SQLite: what cannot even be closed is of no more use, and somebody has been told.
+            self._connections.close()
+
+    def _told(self, error: Exception) -> MainspringError:
+        if self.is_damaged(error):
+            self._disconnect()
+        if isinstance(error, MainspringError):
+            return error
+        told = self.explain(error)
+        told.__cause__ = error
+        return told
+
+    def _settle(self, outcomes: list[_Outcome]) -> None:
+        """Wakes the loop once for all of them. If it has been closed, nobody is left to tell."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_settle_futures, outcomes)
+
+
+def _settle_futures(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.future.done():  # cancelled by whoever waited for it
+            continue
+        if isinstance(outcome.result, Exception):
+            outcome.future.set_exception(outcome.result)
+        else:
+            outcome.future.set_result(outcome.result)
+
+
+class Database(Worker[sqlite3.Connection]):
+    """A file of one kind, or without a path a database in memory. Making one has no effect."""
+
+    def __init__(self, path: Path | None, schema: Schema, *, lock_seconds: float = LOCK_SECONDS) -> None:
+        super().__init__(schema.name)
+        self.path = None if path is None else path.absolute()  # SQLite has its own idea of some names, such as `:memory:`
+        self._schema = schema
+        self._lock_seconds = lock_seconds
+
+    def connect(self) -> AbstractContextManager[sqlite3.Connection]:
+        try:
+            return closing(connect(self.path, self._schema, lock_seconds=self._lock_seconds))
+        except StoreError as error:
+            if not self.is_open:
+                raise
+            log.error("%s", error)
+            raise StoreError(f"{self._schema.name} cannot be opened again; the log says why") from None
+
+    def begin(self, connection: sqlite3.Connection) -> AbstractContextManager[None]:
+        return transaction(connection)
+
+    def explain(self, error: Exception) -> StoreError:
+        log.error("%s: %s: %s", self.path, type(error).__name__, error)
+        if isinstance(error, sqlite3.Error):
+            return explain(error, self._schema.name, self._schema)
+        return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
+
+    def is_damaged(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED and self.path is not None
+
+
+def _create(path: Path, schema: Schema) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; {schema.remedy}")
+        if not path.exists():
+            # SQLite's own files beside it get the permissions of this one. Never for a file that is there: to close it would give
+            # up the locks that other connections of this process have on it.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened ({error.strerror}); {schema.remedy}") from error
+
+
+def _open(path: Path | None, schema: Schema, lock_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path or ":memory:", timeout=lock_seconds, isolation_level=None)
+    try:
+        _prepare(connection, path, schema)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) -> None:
+    # In this order: the mark is written with the first page, so a file that another process creates meanwhile is not refused.
+    is_empty = _pragma(connection, "page_count") == 0
+    mark = _pragma(connection, "application_id")
+    if mark not in (schema.application_id, *schema.joins):
+        if is_empty:
+            connection.execute(f"PRAGMA application_id = {schema.application_id}")
+        elif not _is_unmarked(connection, schema):
+            raise StoreError(f"{path} is a database of another program; {schema.remedy}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    # A commit survives the end of this process, however it ends; only a power cut can take the last few, and no more than those.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    for pragma in schema.pragmas:
+        connection.execute(f"PRAGMA {pragma}")
+    _migrate(connection, path, schema)
+    # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
+    for table in schema.tables:
+        connection.execute(f"DELETE FROM {table} WHERE FALSE")
+
+
+def _is_unmarked(connection: sqlite3.Connection, schema: Schema) -> bool:
+    if not schema.unmarked:
+        return False
+    try:
+        connection.execute(schema.unmarked)
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_ERROR:  # such as a lock, which says nothing about the tables
+            raise
+        return False
+    return True
+
+
+def _migrate(connection: sqlite3.Connection, path: Path | None, schema: Schema) -> None:
+    """Applies what is missing. The version is read under the write lock, because another process may be doing the same."""
+    known = len(schema.migrations)
+    version = -1
+    while version < known:
+        with transaction(connection):
+            version = _version(connection, schema)
+            if version > known:
+                raise StoreError(
+                    f"{path} was written by a newer Mainspring (schema {version}, this one knows {known}); "
+                    f"upgrade Mainspring or {schema.remedy}"
+                )
+            if version < known:
+                _apply(connection, path, schema, version)
+
+
+def _version(connection: sqlite3.Connection, schema: Schema) -> int:
+    if not schema.version_table:
+        return _pragma(connection, "user_version")
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {schema.version_table} (version INTEGER NOT NULL)")
+    found: int = connection.execute(f"SELECT coalesce(max(version), 0) FROM {schema.version_table}").fetchone()[0]
+    return found
+
+
+def _apply(connection: sqlite3.Connection, path: Path | None, schema: Schema, version: int) -> None:
+    try:
+        for statement in schema.migrations[version]:
+            connection.execute(statement)
+        if schema.version_table:
+            connection.execute(f"DELETE FROM {schema.version_table}")
+            connection.execute(f"INSERT INTO {schema.version_table} VALUES (?)", (version + 1,))
+        else:
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+    except sqlite3.Error as error:
+        raise StoreError(f"{path} stays at schema {version}: the step to {version + 1} failed ({error})") from error
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 if the error is not SQLite's own, which then has none."""
+    try:
+        return error.sqlite_errorcode & 0xFF
+    except AttributeError:
+        return 0
