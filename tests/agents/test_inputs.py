@@ -4,7 +4,7 @@ import pytest
 from tests.agents.world import defined
 
 from mainspring.core.errors import InvalidInputs
-from mainspring.features.agents.agent_inputs import checked, message, schema, understood
+from mainspring.features.agents.agent_inputs import build_input_schema, complete_inputs, parse_inputs, render_message
 
 INPUTS = {
     "path": {"type": "string", "required": True, "description": "Where."},
@@ -19,13 +19,13 @@ AGENT = defined(inputs=INPUTS)
 
 
 def test_defaults_are_filled_in_and_what_is_optional_may_be_missing() -> None:
-    assert checked(AGENT, {"path": "src"}) == {"path": "src", "depth": 2}
+    assert complete_inputs(AGENT, {"path": "src"}) == {"path": "src", "depth": 2}
 
 
 def test_everything_that_is_wrong_is_named() -> None:
     given = {"depht": 1, "depth": True, "tags": "x", "loud": 1, "ratio": "1", "more": [], "any": None}
     with pytest.raises(InvalidInputs) as caught:
-        checked(AGENT, given)
+        complete_inputs(AGENT, given)
     assert caught.value.status == 422
     for expected in (
         "there is no input `depht`; did you mean `depth`?",
@@ -34,7 +34,7 @@ def test_everything_that_is_wrong_is_named() -> None:
         "`loud` must be of type boolean, not integer",
         "`ratio` must be of type number, not string",
         "`more` must be of type object, not array",
-        "`path` is missing: Where.",
+        "`path` (string) is missing: Where.",
     ):
         assert expected in caught.value.message
     assert "`any`" not in caught.value.message
@@ -42,27 +42,27 @@ def test_everything_that_is_wrong_is_named() -> None:
 
 def test_a_value_outside_the_enum_is_refused() -> None:
     with pytest.raises(InvalidInputs, match="`depth` must be one of 1, 2, not 3"):
-        checked(AGENT, {"path": "x", "depth": 3})
+        complete_inputs(AGENT, {"path": "x", "depth": 3})
 
 
 def test_an_agent_without_declared_inputs_takes_any() -> None:
-    assert checked(defined(), {"a": [1]}) == {"a": [1]}
+    assert complete_inputs(defined(), {"a": [1]}) == {"a": [1]}
 
 
 def test_texts_are_read_as_what_the_definition_wants() -> None:
     given = {"depth": "2", "tags": '["a"]', "path": "5", "loud": "maybe", "more": {"type": "input_text", "text": "{}"}}
-    assert understood(AGENT, given) == {"depth": 2, "tags": ["a"], "path": "5", "loud": "maybe", "more": {}}
+    assert parse_inputs(AGENT, given) == {"depth": 2, "tags": ["a"], "path": "5", "loud": "maybe", "more": {}}
 
 
 def test_inputs_are_said_as_json_or_in_the_words_of_the_definition() -> None:
-    assert message(defined(), {"a": 1}) == '{"a":1}'
+    assert render_message(defined(), {"a": 1}) == '{"a":1}'
     spoken = defined(inputs={"a": {}, "b": {"type": "array"}}, prompts={"user": "Do {{ a }} with {{b}}{{ a }}."})
-    assert message(spoken, {"a": "{{ b }}", "b": [1]}) == "Do {{ b }} with [1]{{ b }}."
+    assert render_message(spoken, {"a": "{{ b }}", "b": [1]}) == "Do {{ b }} with [1]{{ b }}."
 
 
 def test_the_schema_of_an_agent_is_that_of_its_inputs() -> None:
-    made = schema(AGENT)
+    made = build_input_schema(AGENT)
     assert made["required"] == ["path"]
     assert made["properties"]["depth"] == {"type": "integer", "enum": [1, 2], "default": 2}
     assert made["properties"]["any"] == {}
-    assert schema(defined())["required"] == ["task"]
+    assert build_input_schema(defined())["required"] == ["task"]

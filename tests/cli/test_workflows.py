@@ -102,7 +102,7 @@ def test_events_are_lines_of_json(folder: Shell) -> None:
 def test_inputs_that_do_not_fit_are_told(folder: Shell) -> None:
     wrong = folder.run("workflows", "run", "digest", "--input", "topc=tides", "--input", "times=many", *model(folder))
     assert wrong.code == 2
-    for told in ("unknown input `topc`; did you mean `topic`?", "`topic` (string) is missing", "must be of type integer"):
+    for told in ("there is no input `topc`; did you mean `topic`?", "`topic` (string) is missing", "must be of type integer"):
         assert told in wrong.err
 
 

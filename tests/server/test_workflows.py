@@ -91,7 +91,7 @@ async def faults(http: aiohttp.ClientSession, url: str, run_id: str) -> None:
     for method, path, body, expected, told in (
         ("GET", "/digst", None, 404, "did you mean `digest`"),
         ("POST", "/digst/runs", {}, 404, "did you mean `digest`"),
-        ("POST", "/digest/runs", {}, 422, "the input `topic` (string) is missing"),
+        ("POST", "/digest/runs", {}, 422, "`topic` (string) is missing"),
         ("POST", "/digest/runs", {"inputs": {"topic": 3}}, 422, "must be of type string"),
         ("POST", "/digest/runs", {"inputs": []}, 400, "inputs"),
         ("GET", "/digest/runs/wfr_none", None, 404, "there is no workflow run"),

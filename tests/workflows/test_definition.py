@@ -10,7 +10,7 @@ from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound
 from mainspring.definitions.folder import KEPT
 from mainspring.definitions.reader import MOST_NODES, parse_yaml
 from mainspring.features.workflows.graph import after_in, levels
-from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, given_inputs, parse
+from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, complete_inputs, parse
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 
 WRONG = """\
@@ -48,7 +48,7 @@ def one(step: str) -> str:
 
 def test_every_mistake_of_form_is_told_with_its_line() -> None:
     assert problems(WRONG) == [
-        "flow.yaml:3: `type`: it cannot be `text`; known: `string`, `number`, `integer`, `boolean`, `array`, `object`, `any`",
+        "flow.yaml:3: `type`: it cannot be `text`; known: `string`, `integer`, `number`, `boolean`, `array`, `object`, `any`",
         "flow.yaml:4: `mode`: it cannot be `paralel`; did you mean `parallel`?",
         "flow.yaml:4: `parallel_limit`: Expected `int` <= 32",
         "flow.yaml:4: `timeout`: Expected `float` >= 60.0",
@@ -199,18 +199,19 @@ steps: [{id: s, action: transform, value: 1}]
 
 def test_inputs_are_checked_and_have_defaults() -> None:
     workflow = defined(INPUTS)
-    assert given_inputs(workflow, {"who": "me"}) == {"who": "me", "count": 2, "kind": "a"}
+    assert complete_inputs(workflow, {"who": "me"}) == {"who": "me", "count": 2, "kind": "a"}
     with pytest.raises(InvalidInputs) as caught:
-        given_inputs(workflow, {"count": True, "kind": "c", "hwo": 1})
+        complete_inputs(workflow, {"count": True, "kind": "c", "hwo": 1})
     assert caught.value.status == 422
-    assert "unknown input `hwo`; did you mean `who`?; the input `who` (string) is missing" in caught.value.message
-    assert "the input `count` must be of type integer, not True" in caught.value.message
-    assert "the input `kind` must be one of 'a', 'b', not 'c'" in caught.value.message
+    assert "there is no input `hwo`; did you mean `who`?" in caught.value.message
+    assert "`who` (string) is missing" in caught.value.message
+    assert "`count` must be of type integer, not boolean" in caught.value.message
+    assert '`kind` must be one of "a", "b", not "c"' in caught.value.message
 
 
 def test_a_default_of_the_wrong_type_is_a_mistake_of_the_definition() -> None:
     assert problems(INPUTS.replace("default: 2", "default: two")) == [
-        "flow.yaml:4: the default of `count` must be of type integer, not 'two'"
+        "flow.yaml:4: the default of `count` must be of type integer, not string"
     ]
 
 

@@ -357,12 +357,12 @@ async def test_sub_workflows_have_inputs_outputs_and_names_of_their_own(tmp_path
     assert run.outputs == {"four": 20}
     assert list(run.steps) == ["first", "first/double", "second", "second/double"]
     assert wrong.status == "failed"
-    assert "the input `n` must be of type integer" in failure(wrong, "first")
+    assert "`n` must be of type integer" in failure(wrong, "first")
 
 
 async def test_inputs_that_do_not_fit_start_nothing(tmp_path: Path) -> None:
     async with engine_for(tmp_path, INNER) as engine:
-        with pytest.raises(InvalidInputs, match=r"the input `n` \(integer\) is missing"):
+        with pytest.raises(InvalidInputs, match=r"`n` \(integer\) is missing"):
             await engine.workflows.start("inner")
         with pytest.raises(NotFound, match="there is no workflow `iner`; did you mean `inner`"):
             await engine.workflows.start("iner")
@@ -503,7 +503,7 @@ steps:
     assert run.status == "failed"
     assert "there is no agent `nobody`; known: none" in failure(run, "ask")
     assert "cannot be evaluated" in failure(run, "sum")
-    assert "unknown input `bse`; did you mean `base`?" in failure(run, "sub")
+    assert "there is no input `bse`; did you mean `base`?" in failure(run, "sub")
 
 
 async def test_no_model_is_accounted_for_what_a_step_does(tmp_path: Path) -> None:

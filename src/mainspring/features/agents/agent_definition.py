@@ -18,12 +18,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 from msgspec.structs import force_setattr
 
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Charter
+from mainspring.definitions.parameters import InputParameter, find_flaw, is_of_type
 from mainspring.definitions.parsed_file import ParsedFile, hint, plain
 from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring.features.governance.patterns import Rules
@@ -38,7 +39,6 @@ Capability = Literal[
     "file-read", "file-write", "code-execution", "web-search", "api-calls", "orchestration", "validation", "code-analysis",
     "research", "refinement",
 ]  # fmt: skip
-Kind = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
 Level = Literal["read-only", "supervised", "full"]
 Choice = Literal["allow", "ask", "deny"]
 
@@ -67,16 +67,6 @@ _AGENT_ID = re.compile(r"AGT-\d{3}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
-
-
-class Parameter(Struct, frozen=True):
-    """An input or an output. None in `enum` is any value of the type."""
-
-    type: Kind = "string"
-    description: str = ""
-    required: bool = False
-    default: Any | UnsetType = UNSET
-    enum: tuple[Any, ...] | None = None
 
 
 class Dependency(Struct, frozen=True):
@@ -144,8 +134,8 @@ class AgentDefinition(Struct, frozen=True):
     role: Role | Alias
     description: Annotated[str, Meta(max_length=500)] = ""
     capabilities: tuple[Capability, ...] = ()
-    inputs: dict[str, Parameter] = {}
-    outputs: dict[str, Parameter] = {}
+    inputs: dict[str, InputParameter] = {}
+    outputs: dict[str, InputParameter] = {}
     dependencies: tuple[Dependency, ...] = ()
     prompts: Prompts = Prompts()
     constraints: Constraints = Constraints()
@@ -252,12 +242,12 @@ def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:
     _check_governance(definition.governance, parsed)
 
 
-def _check_parameter(group: str, name: str, parameter: Parameter, parsed: ParsedFile) -> None:
+def _check_parameter(group: str, name: str, parameter: InputParameter, parsed: ParsedFile) -> None:
     place = (group, name)
     if not _FIELD.fullmatch(name):
         parsed.add_problem(place, f"`{name}` cannot name a field; use up to 64 letters, digits, `_` and `-`")
     for value in parameter.enum or ():
-        if not fits(value, parameter.type):
+        if not is_of_type(value, parameter.type):
             parsed.add_problem((*place, "enum"), f"`{value}` in the enum of `{name}` is no {parameter.type}")
     if parameter.enum == ():
         parsed.add_problem((*place, "enum"), f"the enum of `{name}` allows nothing; name values, or leave it out")
@@ -265,8 +255,8 @@ def _check_parameter(group: str, name: str, parameter: Parameter, parsed: Parsed
         return
     if parameter.required:
         parsed.add_problem((*place, "default"), f"`{name}` is required, so its default is never used; drop one of the two")
-    if not fits(parameter.default, parameter.type) or (parameter.enum and parameter.default not in parameter.enum):
-        parsed.add_problem((*place, "default"), f"the default of `{name}` is not a value that it may have")
+    if (flaw := find_flaw(parameter, parameter.default)) is not None:
+        parsed.add_problem((*place, "default"), f"the default of `{name}` {flaw}")
 
 
 def _check_governance(governance: Governance, parsed: ParsedFile) -> None:
@@ -287,22 +277,3 @@ def _check_governance(governance: Governance, parsed: ParsedFile) -> None:
             Rules.of(choices)  # type: ignore[arg-type]
         except InvalidRequest as error:
             parsed.add_problem(("governance", field), error.message)
-
-
-def fits(value: object, kind: Kind) -> bool:
-    """Whether a JSON value is of this type. Truth values are no numbers."""
-    match kind:
-        case "any":
-            return True
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "string":
-            return isinstance(value, str)
-        case "array":
-            return isinstance(value, list | tuple)
-        case "object":
-            return isinstance(value, dict)

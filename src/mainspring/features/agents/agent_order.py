@@ -16,7 +16,7 @@ from mainspring.core.items import Message, ToolDefinition
 from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import AgentDefinition, charter
-from mainspring.features.agents.agent_inputs import schema
+from mainspring.features.agents.agent_inputs import build_input_schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
@@ -110,7 +110,7 @@ class Orders:
         return ToolDefinition(
             f"{TOOL_PREFIX}{definition.name}",
             f"Has the agent `{definition.name}` ({definition.role}) work on a task and waits for its result. {does}".strip(),
-            schema(definition),
+            build_input_schema(definition),
             kind="builtin",
             repeatable=True,
             effects=("read",),

@@ -9,12 +9,12 @@ import msgspec
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.items import Json
 from mainspring.core.spec import Charter
+from mainspring.definitions.parameters import InputParameter
 from mainspring.features.agents.agent_definition import (
     EVERYTHING,
     GROUPS,
     SPEC_CAPABILITIES,
     AgentDefinition,
-    Parameter,
     charter,
 )
 from mainspring.features.skills.skill_definition import Skill
@@ -130,7 +130,7 @@ def _dependencies(definition: AgentDefinition) -> list[str]:
     ]
 
 
-def _parameters(parameters: dict[str, Parameter]) -> list[str]:
+def _parameters(parameters: dict[str, InputParameter]) -> list[str]:
     told = []
     for name, parameter in parameters.items():
         words = [f"`{name}` ({parameter.type}{', required' if parameter.required else ''})", parameter.description]

@@ -17,7 +17,7 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
 from mainspring.engine.engine import Engine, Handle
-from mainspring.features.agents.agent_inputs import checked, message, understood
+from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
 from mainspring.features.agents.agent_order import Effort, Manner, Orders
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import (
@@ -106,7 +106,7 @@ class AgentRuntime:
     ) -> RunSpec:
         """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
         definition = self.registry.get(name)
-        engine, given = self.engine, checked(definition, inputs or {})
+        engine, given = self.engine, complete_inputs(definition, inputs or {})
         domain = _checked_domain(options.get("domain") or "")
         if len(encode(given)) > MOST_INPUT_BYTES:
             told = f"the inputs of agent `{name}` have more than {MOST_INPUT_BYTES} bytes; put what is long into a file"
@@ -119,7 +119,7 @@ class AgentRuntime:
             **{
                 "id": engine.new_id("resp"),
                 "model": engine.model,
-                "input": (user(message(definition, given), id=engine.new_id("msg")),),
+                "input": (user(render_message(definition, given), id=engine.new_id("msg")),),
                 "context_tokens": engine.context_tokens,
                 **fields,
             },
@@ -135,8 +135,8 @@ class AgentRuntime:
         await self._screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
         said: tuple[Item, ...] = ()
         if variables is not None:
-            given = checked(definition, understood(definition, variables))
-            said = (user(message(definition, given), id=self.engine.new_id("msg")),)
+            given = complete_inputs(definition, parse_inputs(definition, variables))
+            said = (user(render_message(definition, given), id=self.engine.new_id("msg")),)
         config = ToolLoopConfig(enable_double_confirmation=False)
         return await self.orders.applied(replace(spec, input=(*said, *spec.input)), definition, Manner(config))
 

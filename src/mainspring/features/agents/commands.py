@@ -98,7 +98,7 @@ def run_agent(
     json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, as it is recorded.")] = False,
 ) -> int:
     from mainspring.cli.follow import follow, launch
-    from mainspring.features.agents.agent_inputs import understood
+    from mainspring.features.agents.agent_inputs import parse_inputs
     from mainspring.features.agents.agent_result import ToolLoopConfig
     from mainspring.features.runs.run_command import Setup, view_for
 
@@ -110,7 +110,7 @@ def run_agent(
 
     async def live() -> int:
         async with engine:
-            told = understood(engine.agents.registry.get(name), given)
+            told = parse_inputs(engine.agents.registry.get(name), given)
             handle = await engine.agents.start(name, told, loop, autonomy_level=level)
             return await follow(handle, view_for(json), database)
 

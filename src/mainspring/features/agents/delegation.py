@@ -24,7 +24,7 @@ from mainspring.core.events import ToolStarted, TurnStarted, Used
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
-from mainspring.features.agents.agent_inputs import checked, message
+from mainspring.features.agents.agent_inputs import complete_inputs, render_message
 from mainspring.features.agents.agent_order import Manner, Orders, refusal
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
@@ -90,7 +90,7 @@ class AgentTools:
         if (why := refusal([each.agent for each in spec.charters], _agent(call.name))) is not None:
             raise InvalidRequest(why)
         definition = self._registry.get(_agent(call.name))
-        inputs = checked(definition, call.parsed)
+        inputs = complete_inputs(definition, call.parsed)
         await to_thread.run_sync(refuse_injection, inputs)
         earlier = await self._earlier(caller, runs)
         beside = len([item for item in _latest(caller) if is_delegation(item.name)])
@@ -98,7 +98,7 @@ class AgentTools:
             "iterative",
             id=id,
             model=spec.model,
-            input=(user(message(definition, inputs), id=runs.new_id("msg")),),
+            input=(user(render_message(definition, inputs), id=runs.new_id("msg")),),
             tenant=spec.tenant,
             caller=spec.caller,
             store=spec.store,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parameters import find_flaw
 from mainspring.definitions.parsed_file import ParsedFile, Place, hint
 from mainspring.features.workflows.expressions import read_by, read_by_expression
 from mainspring.features.workflows.graph import EXPRESSIONS, cycle_in, needs, order_of, reads
@@ -19,7 +20,6 @@ from mainspring.features.workflows.workflow_definition import (
     Wait,
     Workflow,
     every_step,
-    flaw,
     inner,
 )  # fmt: skip
 from mainspring.tools.schema import compiled
@@ -42,7 +42,7 @@ class _Check:
         if not self._workflow.steps:
             self._parsed.add_problem(("steps",), "a workflow needs at least one step")
         for name, parameter in self._workflow.inputs.items():
-            if parameter.default is not None and (why := flaw(parameter, parameter.default)) is not None:
+            if parameter.default is not None and (why := find_flaw(parameter, parameter.default)) is not None:
                 self._parsed.add_problem(("inputs", name, "default"), f"the default of `{name}` {why}")
         for name, value in self._workflow.outputs.items():
             self._reading(("outputs", name), value, NAMES[:2])

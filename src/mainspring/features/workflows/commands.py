@@ -211,6 +211,7 @@ def _inputs(workflow: "Workflow", pairs: Sequence[str], whole: str | None) -> "J
     import sys
 
     from mainspring.core.errors import InvalidRequest
+    from mainspring.definitions.parameters import parse_input
 
     text = sys.stdin.read() if whole == "-" else whole or "{}"
     try:
@@ -222,12 +223,5 @@ def _inputs(workflow: "Workflow", pairs: Sequence[str], whole: str | None) -> "J
         if not sign or not name:
             raise InvalidRequest(f"`{pair[:80]}` is no input; write --input NAME=VALUE", param="input")
         parameter = workflow.inputs.get(name)
-        inputs[name] = value if parameter is None or parameter.type == "string" else _read(value)
+        inputs[name] = value if parameter is None or parameter.type == "string" else parse_input(value)
     return inputs
-
-
-def _read(value: str) -> object:
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value

@@ -18,8 +18,8 @@ from mainspring.features.workflows.workflow_definition import (
     Step,
     SubWorkflow,
     Workflow,
+    complete_inputs,
     every_step,
-    given_inputs,
     inner,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_events import Event, StepFailed, StepSkipped
@@ -77,7 +77,7 @@ class _Rehearsal:
             return None
         workflow = self._definitions[step.workflow]
         names: Json = {"workflow": {"name": workflow.name, "run_id": self._run_id}}
-        return names | ({"inputs": given_inputs(workflow, values["inputs"])} if "inputs" in values else {})
+        return names | ({"inputs": complete_inputs(workflow, values["inputs"])} if "inputs" in values else {})
 
     def _told(self, step: Step, values: Json) -> str:
         match step:

@@ -44,8 +44,8 @@ from mainspring.features.workflows.workflow_definition import (
     Transform,
     Validate,
     Wait,
+    complete_inputs,
     every_step,
-    given_inputs,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_events import (
     Event,
@@ -313,7 +313,7 @@ class Driver:
 
     async def _sub(self, scope: Scope, step: SubWorkflow) -> Json:
         workflow = self._order.definitions[step.workflow]
-        inputs = given_inputs(workflow, await valued(step.inputs, self._names(scope)))
+        inputs = complete_inputs(workflow, await valued(step.inputs, self._names(scope)))
         within, execution = Scope(workflow, inputs, f"{scope.key(step.id)}/"), workflow.execution
         with move_on_after(execution.timeout) as limit:
             await self._whole(within, dry_run=execution.dry_run)

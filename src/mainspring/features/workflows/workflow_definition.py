@@ -24,9 +24,9 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from mainspring.core.errors import InvalidInputs
 from mainspring.core.items import Json
-from mainspring.definitions.parsed_file import hint
+from mainspring.definitions import parameters
+from mainspring.definitions.parameters import InputParameter, InputType
 from mainspring.definitions.reader import parse_yaml
 
 MOST_NESTING: Final = 10
@@ -36,18 +36,14 @@ NAMES: Final = ("inputs", "steps", "output", "workflow")
 StepId = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$", min_length=1, max_length=64)]
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_WAIT)]
-Type = Literal["string", "number", "integer", "boolean", "array", "object", "any"]
 Mode = Literal["sequential", "parallel", "dependency-aware"]
 
 
-class Parameter(Struct, frozen=True):
+class WorkflowInput(InputParameter, frozen=True):
     """An input of a workflow. One that is neither required nor given has its default."""
 
-    type: Type = "any"
-    description: str = ""
-    required: bool = False
+    type: InputType = "any"
     default: Any = None
-    enum: tuple[Any, ...] | None = None
 
 
 class Retry(Struct, frozen=True):
@@ -165,7 +161,7 @@ class Workflow(Struct, frozen=True):
     steps: tuple[Step, ...]
     version: str = "1.0.0"
     description: Annotated[str, Meta(max_length=500)] = ""
-    inputs: dict[str, Parameter] = {}
+    inputs: dict[str, WorkflowInput] = {}
     outputs: dict[str, Any] = {}
     execution: Execution = Execution()
 
@@ -199,36 +195,6 @@ def every_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple([each for step in steps for each in (step, *every_step(tuple([s for _, group in inner(step) for s in group])))])
 
 
-def given_inputs(workflow: Workflow, given: Json) -> Json:
+def complete_inputs(workflow: Workflow, given: Json) -> Json:
     """The inputs with which the workflow runs: those given, else defaults. Raises `InvalidInputs` (422) with every mistake."""
-    problems = [f"unknown input `{name}`; {hint(name, tuple(workflow.inputs))}" for name in given if name not in workflow.inputs]
-    values: Json = {}
-    for name, parameter in workflow.inputs.items():
-        if name not in given and parameter.required:
-            problems.append(f"the input `{name}` ({parameter.type}) is missing")
-        values[name] = given.get(name, parameter.default)
-        if name in given and (why := flaw(parameter, given[name])) is not None:
-            problems.append(f"the input `{name}` {why}")
-    if problems:
-        raise InvalidInputs(f"workflow `{workflow.name}`: {'; '.join(problems)}", param="inputs")
-    return values
-
-
-def flaw(parameter: Parameter, value: object) -> str | None:
-    """Why a value cannot be that input; None if it can."""
-    if not isinstance(value, _TYPES[parameter.type]) or (isinstance(value, bool) and parameter.type in ("number", "integer")):
-        return f"must be of type {parameter.type}, not {value!r:.80}"
-    if parameter.enum is not None and value not in parameter.enum:
-        return f"must be one of {', '.join([repr(each) for each in parameter.enum])}, not {value!r:.80}"
-    return None
-
-
-_TYPES: Final[dict[Type, Any]] = {
-    "string": str,
-    "number": int | float,
-    "integer": int,
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-    "any": object,
-}
+    return parameters.complete_inputs(workflow.inputs, given, f"workflow `{workflow.name}`")

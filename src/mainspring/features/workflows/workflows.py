@@ -29,7 +29,7 @@ from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.features.approvals.pending import continuing_id
 from mainspring.features.workflows.call_steps import Calls
 from mainspring.features.workflows.step_driver import Agents, Driver, stopped
-from mainspring.features.workflows.workflow_definition import given_inputs
+from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_events import (
     Event,
     Recorded,
@@ -196,7 +196,7 @@ class Workflows:
             id=self._new_id("wfr") if key is None else _keyed(tenant, name, key),
             workflow=name,
             definitions=definitions,
-            inputs=given_inputs(workflow, inputs or {}),
+            inputs=complete_inputs(workflow, inputs or {}),
             created_at=self._clock(),
             dry_run=dry_run or workflow.execution.dry_run,
             tenant=tenant,
