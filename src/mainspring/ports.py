@@ -257,6 +257,9 @@ class Page(Struct, frozen=True):
 class Store(Protocol):
     """Keeps logs and answers, from `open` to `close`. Everything but `append` raises `StoreError` when it cannot be used."""
 
+    is_durable: bool
+    """Whether what it keeps is found again by another process."""
+
     async def open(self) -> None:
         """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""
         ...

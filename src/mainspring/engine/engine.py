@@ -219,7 +219,7 @@ class Engine:
         self._stack = AsyncExitStack()
         self._drivers: TaskGroup | None = None
         self._tellers: TaskGroup | None = None
-        self._presence = Presence(store)
+        self.presence = Presence(store)
 
     async def __aenter__(self) -> Self:
         self._tellers = await self._stack.enter_async_context(create_task_group())
@@ -271,7 +271,7 @@ class Engine:
             await sleep(BEAT_SECONDS)
             try:
                 if self._live:
-                    await self._presence.beat()
+                    await self.presence.beat()
                 await (resume_all or self.resume_all)()
             except StoreError as error:
                 log.warning("the store could not be asked for unfinished runs: %s", error)
@@ -284,7 +284,7 @@ class Engine:
                 self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
             await self._stack.__aexit__(None, None, None)
             with CancelScope(shield=True), suppress(StoreError):
-                await self._presence.leave()
+                await self.presence.leave()
         finally:
             self._drivers = self._tellers = None
 
@@ -360,8 +360,8 @@ class Engine:
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
         await self._use_approvals(spec, history)
         if spec.store:
-            await self._presence.show()
-        first = RunStarted(spec, self._presence.id)
+            await self.presence.show()
+        first = RunStarted(spec, self.presence.id)
         journal = Journal.begin(first, history, self.store, self._clock, audit=self._audit)
         if spec.background:
             await journal.flush()
@@ -413,10 +413,10 @@ class Engine:
             return handle
         journal = handle._journal
         found = journal.run
-        await self._presence.show()
+        await self.presence.show()
         journal.reopen()
         for event in recovery(found):
-            journal.record(replace(event, driver=self._presence.id) if isinstance(event, RunResumed) else event)
+            journal.record(replace(event, driver=self.presence.id) if isinstance(event, RunResumed) else event)
         await journal.flush()
         return self._drive(journal, found)
 
@@ -438,7 +438,7 @@ class Engine:
         if (OWNED in log[0].event.spec.tenant) is not self._owns:
             return True
         drivers = [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)]
-        return await self._presence.is_driven(drivers[-1])
+        return await self.presence.is_driven(drivers[-1])
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""

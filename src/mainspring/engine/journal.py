@@ -61,7 +61,7 @@ class Journal:
         self.history = history
         spec = self.run.spec
         self._store = store if spec.store else None
-        self._is_early = not getattr(store, "outlives", True) and not spec.background
+        self._is_early = store is not None and not store.is_durable and not spec.background
         # A conversation is added to, and a person is asked, even by a run that is not stored itself.
         self._shared = None if spec.store else store
         self._audited = store if audit and not spec.store else None

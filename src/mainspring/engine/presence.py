@@ -1,20 +1,27 @@
 """Which engines are alive on a store, so that none takes a run away from another that is still driving it.
 
 An engine that drives stored runs leaves a document that says which process it is. On the same machine that is proof: the process
-is there, or it is not. For one on another machine the time of its last beat must do.
+is there, or it is not. For one on another machine the time of its last heartbeat must do. An engine has one `Presence`, for
+whatever it drives.
 """
 
 import os
 import time
+from collections.abc import Callable
+from logging import getLogger
 from pathlib import Path
 from socket import gethostname
 
 import msgspec
+from anyio import sleep
 from msgspec import Struct
 
+from mainspring.core.errors import StoreError
 from mainspring.core.ids import random_id
 from mainspring.core.items import decode, encode
 from mainspring.ports import Document, Store
+
+log = getLogger(__name__)
 
 DRIVER = "driver"
 BEAT_SECONDS = 10.0
@@ -31,12 +38,12 @@ class Sign(Struct, frozen=True):
 
 
 class Presence:
-    """This engine's sign of life. `id` names it in the log of the runs that it drives; empty where no log outlives it."""
+    """This engine's sign of life. `id` names it in the logs of the runs that it drives; empty where no log outlives it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._is_shown = False
-        self.id = random_id("drv") if getattr(store, "outlives", True) else ""
+        self.id = random_id("drv") if store.is_durable else ""
 
     async def show(self) -> None:
         """Leaves the sign, before the first run that others might find."""
@@ -48,6 +55,16 @@ class Presence:
         if self._is_shown:
             sign = Sign(_place(), os.getpid(), _born(os.getpid()), time.time())
             await self._store.put([Document(DRIVER, self.id, encode(sign))])
+
+    async def keep_beating(self, is_busy: Callable[[], bool]) -> None:
+        """Beats while there is something to drive, until it is cancelled."""
+        while True:
+            await sleep(BEAT_SECONDS)
+            try:
+                if is_busy():
+                    await self.beat()
+            except StoreError as error:
+                log.warning("the store could not be told that this process lives: %s", error)
 
     async def leave(self) -> None:
         if self._is_shown:

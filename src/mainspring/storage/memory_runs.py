@@ -34,8 +34,7 @@ class _Folder(NamedTuple):
 class MemoryStore:
     """A `ports.Store` in memory. It is open from the start, and once closed stays so."""
 
-    # Nothing here is found again after a crash.
-    outlives = False
+    is_durable = False
 
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}

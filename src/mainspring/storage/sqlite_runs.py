@@ -26,6 +26,8 @@ class SqliteStore:
     Cancelling the future of an append does not take the append back.
     """
 
+    is_durable = True
+
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self._database = Database(self.path, rows.RUNS)

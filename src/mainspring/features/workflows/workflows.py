@@ -25,7 +25,6 @@ from mainspring.core.items import Json, decode
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import withdraw
 from mainspring.engine.engine import Engine
-from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.features.approvals.pending import continuing_id
 from mainspring.features.workflows.call_steps import Calls
 from mainspring.features.workflows.step_driver import Agents, Driver, stopped
@@ -152,7 +151,7 @@ class Workflows:
         self._calls = calls
         self._new_id = new_id
         self._clock = clock
-        self._presence = Presence(engine.store)
+        self._presence = engine.presence
         self._live: dict[str, WorkflowHandle] = {}
         self._resuming = Lock()
         self._stack = AsyncExitStack()
@@ -171,8 +170,6 @@ class Workflows:
             self._tasks.cancel_scope.cancel()
         await self._stack.__aexit__(None, None, None)
         self._tasks = None
-        with CancelScope(shield=True), suppress(StoreError):
-            await self._presence.leave()
 
     async def start(
         self,
@@ -338,7 +335,7 @@ class Workflows:
         group = self._group()
         if not self._is_beating:
             self._is_beating = True
-            group.start_soon(self._beat)
+            group.start_soon(self._presence.keep_beating, lambda: bool(self._live))
             group.start_soon(self._look_around)
         group.start_soon(self._drive_to_end, handle, driver)
         return handle
@@ -375,16 +372,6 @@ class Workflows:
             while run.reason is Reason.APPROVAL_NEEDED:
                 await withdraw(self._store, run, "the step that asks was stopped", self._clock())
                 run = await self._engine.cancel(continuing_id(run.spec.id))
-
-    async def _beat(self) -> None:
-        """Shows that whoever carries runs out lives."""
-        while True:
-            await sleep(BEAT_SECONDS)
-            try:
-                if self._live:
-                    await self._presence.beat()
-            except StoreError as error:
-                log.warning("the store could not be told that this process lives: %s", error)
 
     async def _look_around(self) -> None:
         """Stops what is carried out here of runs that another process has ended or taken over."""
