@@ -11,10 +11,11 @@ from mainspring.core.delegation import child_id
 from mainspring.core.events import CallJudged, TurnEnded
 from mainspring.core.items import Usage
 from mainspring.core.response import response
+from mainspring.engine.traceparent import derive_span_id
 from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.observation import Observation
-from mainspring.features.traces.spans import Span, span_id, spans_of
+from mainspring.features.traces.spans import Span, spans_of
 from mainspring.providers.scripted import call, say, turn
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
@@ -100,6 +101,6 @@ async def test_a_delegated_run_is_linked_with_the_one_that_called_it(tmp_path: P
         child = await engine.trace(child_run)
     assert child_run == child_id(result.run_id, parent.actions[0].action_id)
     assert (child.metadata.parent, child.context.agent_id) == (result.run_id, "helper")
-    assert next(spans_of(child, "scripted")).parent == span_id(result.run_id)
+    assert next(spans_of(child, "scripted")).parent == derive_span_id(result.run_id)
     assert parent.started_at <= child.started_at
     assert (child.completed_at or 0) <= (parent.completed_at or 0)

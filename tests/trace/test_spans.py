@@ -7,7 +7,8 @@ from mainspring import Engine
 from mainspring.core.events import Compacted, ErrorInfo, Event, Reason, Recorded, RunEnded, RunStarted, TurnEnded, TurnStarted
 from mainspring.core.items import Usage
 from mainspring.core.spec import RunSpec
-from mainspring.features.traces.spans import Span, accepted, parent_of, span_id, spans_of, trace_hex_of, traceparent_of
+from mainspring.engine.traceparent import clean_traceparent, derive_span_id, make_traceparent, parse_traceparent
+from mainspring.features.traces.spans import Span, spans_of, trace_hex_of
 from mainspring.features.traces.trace_builder import trace_of
 from mainspring.providers.scripted import Scripted, call, calls, say
 
@@ -37,10 +38,10 @@ def spans(spec: RunSpec, *, content: bool = False) -> tuple[str, list[Span]]:
     ],
 )
 def test_a_header_names_the_span_of_the_caller(header: str, is_sampled: bool) -> None:
-    found = parent_of(header)
+    found = parse_traceparent(header)
     assert found is not None
     assert (found.trace_id, found.span_id, found.is_sampled) == (TRACE, SPAN, is_sampled)
-    assert accepted(header) == header.strip()
+    assert clean_traceparent(header) == header.strip()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def test_a_header_names_the_span_of_the_caller(header: str, is_sampled: bool) ->
     ],
 )
 def test_a_header_that_is_none_is_not_kept(header: str) -> None:
-    assert parent_of(header) is None
-    assert accepted(header) == ""
+    assert parse_traceparent(header) is None
+    assert clean_traceparent(header) == ""
 
 
 def test_ids_follow_from_the_run_so_that_every_export_of_it_is_the_same() -> None:
@@ -73,16 +74,16 @@ def test_ids_follow_from_the_run_so_that_every_export_of_it_is_the_same() -> Non
 @pytest.mark.parametrize("header", ["", f"00-{TRACE}-{SPAN}-01"], ids=["alone", "called"])
 def test_a_run_that_another_one_starts_is_inside_it_however_deep(header: str) -> None:
     first = order(id="resp_1", traceparent=header)
-    second = order(id="resp_2", within="resp_1", traceparent=traceparent_of(first))
-    third = order(id="resp_3", within="resp_2", traceparent=traceparent_of(second))
+    second = order(id="resp_2", within="resp_1", traceparent=make_traceparent(first))
+    third = order(id="resp_3", within="resp_2", traceparent=make_traceparent(second))
     told = [spans(spec) for spec in (first, second, third)]
     assert len({trace_id for trace_id, _ in told}) == 1
-    assert [run[0].parent for _, run in told[1:]] == [span_id("resp_1"), span_id("resp_2")]
+    assert [run[0].parent for _, run in told[1:]] == [derive_span_id("resp_1"), derive_span_id("resp_2")]
 
 
 def test_a_caller_who_does_not_sample_is_handed_on() -> None:
-    assert traceparent_of(order(traceparent=f"00-{TRACE}-{SPAN}-00")).endswith("-00")
-    assert traceparent_of(order()).endswith("-01")
+    assert make_traceparent(order(traceparent=f"00-{TRACE}-{SPAN}-00")).endswith("-00")
+    assert make_traceparent(order()).endswith("-01")
 
 
 def test_turns_and_summaries_are_chats_and_their_errors_have_a_kind() -> None:

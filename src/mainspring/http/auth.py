@@ -34,7 +34,7 @@ from mainspring.core.items import decode, encode
 from mainspring.core.spec import Caller as spec_caller
 from mainspring.core.spec import RunSpec
 from mainspring.engine.approvals import APPROVE
-from mainspring.features.traces.spans import accepted
+from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
 from mainspring.ports import Document, Store
@@ -240,7 +240,7 @@ async def check_again(connection: HTTPConnection) -> None:
 def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
     """The order, as one of whoever sends this request."""
     caller = caller_of(connection)
-    traceparent = accepted(connection.headers.get("traceparent", ""))
+    traceparent = clean_traceparent(connection.headers.get("traceparent", ""))
     return replace(spec, tenant=caller.tenant, caller=spec_caller(caller.subject, caller.tools), traceparent=traceparent)
 
 

@@ -24,6 +24,7 @@ from mainspring.core.events import ToolStarted, TurnStarted, Used
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
+from mainspring.engine.traceparent import make_traceparent
 from mainspring.features.agents.agent_inputs import complete_inputs, render_message
 from mainspring.features.agents.agent_order import Manner, Orders, refusal
 from mainspring.features.agents.agent_registry import AgentRegistry
@@ -35,7 +36,6 @@ from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, l
 from mainspring.features.budgets.ledger import limited
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.features.memory.capture import SESSION, TAGS, session_of
-from mainspring.features.traces.spans import traceparent_of
 from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
 
 KEPT: Final = 0.2
@@ -105,7 +105,7 @@ class AgentTools:
             within=spec.id,
             # What is private stays so, and is forgotten together.
             metadata={SESSION: session_of(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
-            traceparent=traceparent_of(spec),
+            traceparent=make_traceparent(spec),
             context_tokens=spec.window.context_tokens,
         )
         made = await self._orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)

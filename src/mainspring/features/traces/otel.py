@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 from anyio import Event, move_on_after
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.engine.traceparent import parse_traceparent
 from mainspring.features.traces.metrics import model_of
 from mainspring.features.traces.prometheus import Names
-from mainspring.features.traces.spans import PROVIDERS, Span, parent_of, spans_of, trace_hex_of
+from mainspring.features.traces.spans import PROVIDERS, Span, spans_of, trace_hex_of
 from mainspring.features.traces.trace_record import TraceRecord
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class _Tracing:
         """Asks the sampler once for the whole run, which knows what whoever called us has decided."""
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-        parent = parent_of(trace.metadata.traceparent)
+        parent = parse_traceparent(trace.metadata.traceparent)
         context = None
         if parent is not None:
             remote = _context(parent.trace_id, parent.span_id, is_remote=True, is_sampled=parent.is_sampled)

@@ -5,32 +5,20 @@ call that was performed or denied. Ids follow from the run's id, so that a run h
 that another one called finds its place without being told.
 """
 
-import re
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from mainspring.core.items import Usage
-from mainspring.core.spec import RunSpec
+from mainspring.engine.traceparent import derive_span_id, derive_trace_id, parse_traceparent
 from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
 Value = str | int | float | bool | tuple[str, ...]
 
-TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-
 # What backends are called here, and what the conventions call them.
 PROVIDERS: Final = {"chat": "openai", "responses": "openai", "gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
-
-
-class Parent(Struct, frozen=True):
-    """A span of others, as the header `traceparent` names it."""
-
-    trace_id: str
-    span_id: str
-    is_sampled: bool = True
 
 
 class Span(Struct, frozen=True):
@@ -53,7 +41,7 @@ class Span(Struct, frozen=True):
 
 def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Iterator[Span]:
     """The spans of a run that has ended, the run's own first. `content` adds what was said, to the model and by it."""
-    root = span_id(trace.run_id)
+    root = derive_span_id(trace.run_id)
     yield _run_span(trace, root, provider, content)
     for step in trace.execution:
         if step.model_at is not None and step.kind != "step":
@@ -63,39 +51,9 @@ def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Ite
                 yield _action_span(trace, step, action, root, content)
 
 
-def trace_hex(run_id: str, traceparent: str) -> str:
-    """The id that all spans of a run share: that of the span it belongs to, if there is one."""
-    found = parent_of(traceparent)
-    return sha256(run_id.encode()).hexdigest()[:32] if found is None else found.trace_id
-
-
 def trace_hex_of(trace: TraceRecord) -> str:
-    """The same for a trace; a run that another one has delegated is in the same trace as that."""
-    return trace_hex(trace.metadata.parent or trace.run_id, trace.metadata.traceparent)
-
-
-def traceparent_of(spec: RunSpec) -> str:
-    """The header for what a run starts, another run above all: its spans are then inside those of this one."""
-    found = parent_of(spec.traceparent)
-    flags = "00" if found is not None and not found.is_sampled else "01"
-    return f"00-{trace_hex(spec.within or spec.id, spec.traceparent)}-{span_id(spec.id)}-{flags}"
-
-
-def span_id(*names: str) -> str:
-    return sha256("/".join(names).encode()).hexdigest()[-16:]
-
-
-def parent_of(traceparent: str) -> Parent | None:
-    """What the header says; None if it says nothing that can be used."""
-    found = TRACEPARENT.fullmatch(traceparent.strip().lower())
-    if found is None or (found[4] is not None and traceparent.startswith("00")):
-        return None
-    return Parent(found[1], found[2], bool(int(found[3], 16) & 1))
-
-
-def accepted(header: str) -> str:
-    """A `traceparent` header that somebody sent, empty if it is none."""
-    return header.strip() if parent_of(header) is not None else ""
+    """The id that all spans of a trace share; a run that another one has delegated is in the same trace as that."""
+    return derive_trace_id(trace.metadata.parent or trace.run_id, trace.metadata.traceparent)
 
 
 def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span:
@@ -117,8 +75,8 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
             "gen_ai.output.messages": _said("assistant", trace.output.result) if content else "",
         }
     ) | _usage(trace.usage)
-    caller = parent_of(trace.metadata.traceparent)
-    parent = span_id(trace.metadata.parent) if trace.metadata.parent else None if caller is None else caller.span_id
+    caller = parse_traceparent(trace.metadata.traceparent)
+    parent = derive_span_id(trace.metadata.parent) if trace.metadata.parent else None if caller is None else caller.span_id
     error = "" if outcome.failure_code is None or outcome.reason is None else outcome.reason.value
     return Span(
         f"invoke_agent {agent}" if agent else "invoke_agent",
@@ -157,7 +115,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
         if (value := trace.input.parameters.get(parameter)) is not None:
             attributes[name] = value
     error = step.error or ("aborted" if step.status == "aborted" else "")
-    name, id = f"chat {model}", span_id(trace.run_id, step.step_id)
+    name, id = f"chat {model}", derive_span_id(trace.run_id, step.step_id)
     attributes |= _usage(step.usage or Usage()) | _error(error)
     return Span(name, "client", id, root, step.started_at, step.model_at, attributes, error)
 
@@ -181,7 +139,7 @@ def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root:
     )
     error = "denied" if action.verdict == "deny" else {"failure": "tool_error", "timeout": "timeout"}.get(action.status, "")
     start = action.started_at if action.started_at is not None else action.completed_at
-    name, id = f"execute_tool {tool}", span_id(trace.run_id, step.step_id, action.action_id)
+    name, id = f"execute_tool {tool}", derive_span_id(trace.run_id, step.step_id, action.action_id)
     return Span(name, "internal", id, root, start, action.completed_at, attributes | _error(error), error)
 
 

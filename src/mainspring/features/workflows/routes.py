@@ -12,7 +12,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
 from mainspring.core.spec import Caller
-from mainspring.features.traces.spans import accepted
+from mainspring.engine.traceparent import clean_traceparent
 from mainspring.features.workflows.view import ShownRun, ShownWorkflow, shown_event, shown_run, shown_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.http.auth import caller_of
@@ -108,7 +108,7 @@ class WorkflowRoutes:
             tenant=caller.tenant,
             caller=Caller(caller.subject, caller.tools),
             key=read_key(request),
-            traceparent=accepted(request.headers.get("traceparent", "")),
+            traceparent=clean_traceparent(request.headers.get("traceparent", "")),
         )
         if not body.background:
             await handle.wait()
