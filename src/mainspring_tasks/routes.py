@@ -24,6 +24,7 @@ from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentReplies
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class ChatRoutes:
 
     async def _live(self) -> None:
         engine = self._engine
-        folder = Path(getattr(engine.store, "path", "mainspring.db")).parent
+        folder = engine.store.path.parent if isinstance(engine.store, SqliteStore) else Path()
         async with opened(self._settings, engine, folder) as self._opened:
             self._ready.set()
             await sleep_forever()

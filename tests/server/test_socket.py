@@ -21,7 +21,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
-from mainspring.features.responses.websocket import MOST_WAITING, Sockets
+from mainspring.features.responses.websocket import MOST_WAITING, ResponseSockets
 from mainspring.http.auth import Keys
 from mainspring.http.wire import Dialect
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, turn
@@ -131,7 +131,7 @@ async def bare(lifetime: float) -> AsyncIterator[World]:
     """A server of sockets only, with its own limit."""
     model = Model()
     engine = Engine(model)
-    sockets = Sockets(engine, Dialect(), lifetime=lifetime)
+    sockets = ResponseSockets(engine.core, engine.agents, Dialect(), lifetime=lifetime)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -1,6 +1,6 @@
 """The server: an engine behind the endpoints of every feature."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from logging import getLogger
 
@@ -10,24 +10,26 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+import mainspring
 from mainspring.app.engine import Engine
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
+from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.containers.routes import ContainerRoutes
-from mainspring.features.conversations.routes import Conversations
+from mainspring.features.conversations.routes import ConversationRoutes
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.models.routes import ModelRoutes
-from mainspring.features.responses.routes import Responses
-from mainspring.features.traces.metrics_route import MetricsRoute
-from mainspring.features.traces.routes import Traces
+from mainspring.features.responses.routes import ResponseRoutes
+from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint
 from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
+from mainspring.ports import Store
 from mainspring.tools.sandbox.sandbox_port import SandboxHealth
 from mainspring_tasks.decision_settings import DecisionSettings
 from mainspring_tasks.routes import ChatRoutes
@@ -48,21 +50,21 @@ def server(
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.
     """
     dialect = dialect or Dialect()
+    core, agents = engine.core, engine.agents
     chat = ChatRoutes(engine, decisions or DecisionSettings())
     parts = (
-        Responses(engine, dialect),
-        Conversations(engine),
-        AgentRoutes(engine),
-        ApprovalRoutes(engine, dialect),
+        ResponseRoutes(core, agents, dialect),
+        ConversationRoutes(core),
+        AgentRoutes(agents),
+        ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
         chat,
-        BudgetRoutes(engine),
-        Traces(engine),
-        MemoryRoutes(engine),
-        ContainerRoutes(engine),
-        WorkflowRoutes(engine),
-        ModelRoutes(engine.core.provider, lambda: [f"{PREFIX}{name}" for name in engine.agents.registry.definitions]),
-        MetricsRoute(engine),
-        HealthRoutes(engine),
+        BudgetRoutes(engine.admission.ledger),
+        TraceRoutes(core, engine.metrics),
+        MemoryRoutes(engine.memory),
+        ContainerRoutes(engine.builtins.containers, core.new_id),
+        WorkflowRoutes(engine.workflows),
+        ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
+        HealthRoutes(core.store, engine.builtins.health),
     )
 
     @asynccontextmanager
@@ -78,7 +80,8 @@ def server(
                 tasks.cancel_scope.cancel()
 
     endpoints = [endpoint for part in parts for endpoint in part.endpoints()]
-    return build_app(endpoints, keys=keys or Keys(engine.store), is_local=is_local, lifespan=lifespan)
+    keys = keys or Keys(engine.store)
+    return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan)
 
 
 class Health(Struct, frozen=True):
@@ -92,8 +95,8 @@ class Health(Struct, frozen=True):
 class HealthRoutes:
     """What a supervisor asks, without a key: is the server alive, and can it reach its store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, store: Store, check_sandbox: Callable[[], Awaitable[SandboxHealth | None]]) -> None:
+        self._store, self._check_sandbox = store, check_sandbox
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -104,10 +107,10 @@ class HealthRoutes:
 
     async def health(self, request: Request) -> HttpResponse:
         """How the server and its sandbox are."""
-        sandbox = await self._engine.builtins.health()
+        sandbox = await self._check_sandbox()
         return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
 
     async def ready(self, request: Request) -> HttpResponse:
         """Whether the server can reach its store."""
-        await self._engine.store.list(limit=1)
+        await self._store.list(limit=1)
         return json_response(Health("ready"))

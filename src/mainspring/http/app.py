@@ -27,16 +27,18 @@ def build_app(
     *,
     keys: Keys,
     is_local: bool,
+    version: str,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
 ) -> Starlette:
     """The application that serves these endpoints, and `/openapi.json`, which describes them.
 
-    `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.
+    `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `version` is that
+    of the API.
     """
 
     async def describe(request: Request) -> HttpResponse:
         """This document."""
-        return json_response(build_document(table))
+        return json_response(build_document(table, version))
 
     table = (*endpoints, Endpoint("GET", "/openapi.json", describe, "admin"))
     app = Starlette(

@@ -237,8 +237,8 @@ async def check_again(connection: HTTPConnection) -> None:
         await middleware.authorize(connection)
 
 
-def ordered_by(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
-    """The order, as one of whoever sends this request."""
+def sign_order(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
+    """The order, with the tenant, the caller and the trace of this request."""
     caller = caller_of(connection)
     traceparent = clean_traceparent(connection.headers.get("traceparent", ""))
     return replace(spec, tenant=caller.tenant, caller=spec_caller(caller.subject, caller.tools), traceparent=traceparent)

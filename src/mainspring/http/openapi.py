@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
-import mainspring
 from mainspring.core.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, Endpoint
 
@@ -36,7 +35,7 @@ _EVENT: Json = {
 _REFERENCE = "#/components/schemas/{name}"
 
 
-def build_document(endpoints: Sequence[Endpoint]) -> Json:
+def build_document(endpoints: Sequence[Endpoint], version: str) -> Json:
     """The document for these endpoints, but for those that are not in the schema."""
     told = [endpoint for endpoint in endpoints if endpoint.in_schema and endpoint.method != WEBSOCKET]
     paths: dict[str, Json] = {}
@@ -44,7 +43,7 @@ def build_document(endpoints: Sequence[Endpoint]) -> Json:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Mainspring", "version": mainspring.__version__},
+        "info": {"title": "Mainspring", "version": version},
         "paths": paths,
         "components": {"schemas": _schemas(told), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"key": []}],

@@ -8,7 +8,6 @@ from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.events import Reason
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
@@ -17,10 +16,9 @@ from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, tool_loop_result
-from mainspring.features.agents.agent_runtime import failure
+from mainspring.features.agents.agent_runtime import AgentRuntime, failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, told
-from mainspring.features.responses.order import runtime_of
-from mainspring.http.auth import INVOKE, caller_of, ordered_by
+from mainspring.http.auth import INVOKE, caller_of, sign_order
 from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import Fault, json_response
@@ -93,8 +91,8 @@ class Agents(Struct, frozen=True):
 class AgentRoutes:
     """Every endpoint under `/v1/agents`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, agents: AgentRuntime) -> None:
+        self._agents = agents
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -124,11 +122,11 @@ class AgentRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """The agents that there are, by name."""
-        return json_response(Agents(list(runtime_of(self._engine).registry.definitions.values())))
+        return json_response(Agents(list(require_agents(self._agents).registry.definitions.values())))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """An agent as it is defined."""
-        return json_response(runtime_of(self._engine).registry.get(_name(request)))
+        return json_response(require_agents(self._agents).registry.get(_name(request)))
 
     async def invoke(self, request: Request) -> HttpResponse:
         """Has an agent answer in one turn, without tools."""
@@ -160,7 +158,7 @@ class AgentRoutes:
     async def _start(
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
-        runtime, name, caller = runtime_of(self._engine), _name(request), caller_of(request)
+        runtime, name, caller = require_agents(self._agents), _name(request), caller_of(request)
         order = await runtime.order(
             name,
             body.inputs,
@@ -175,7 +173,15 @@ class AgentRoutes:
             tenant=caller.tenant,
             caller=Caller(caller.subject, caller.tools),
         )
-        return await self._engine.start(ordered_by(request, order))
+        return await runtime.engine.start(sign_order(request, order))
+
+
+def require_agents(agents: AgentRuntime) -> AgentRuntime:
+    """Raises `Fault` 503 if the server has no agents at all."""
+    if not agents.registry.folders:
+        message = "this server has no agents; name a folder of definitions as `agents` in its settings"
+        raise Fault(503, "agents_not_configured", message)
+    return agents
 
 
 def _raise_failure(run: Run) -> None:

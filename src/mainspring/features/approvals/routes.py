@@ -6,7 +6,6 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
@@ -35,9 +34,8 @@ class AnswerApproval(Struct):
 class ApprovalRoutes:
     """Every endpoint under `/v1/approvals`."""
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
-        self._approvals = Approvals(engine.core, {spec.label for spec in engine.mcp.servers})
-        self._dialect = dialect
+    def __init__(self, approvals: Approvals, dialect: Dialect) -> None:
+        self._approvals, self._dialect = approvals, dialect
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (

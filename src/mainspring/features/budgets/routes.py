@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
+from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.statement import Statement, statement
 from mainspring.http.auth import caller_of
 from mainspring.http.endpoints import Endpoint
@@ -14,8 +14,8 @@ from mainspring.http.queries import Page, make_page
 class BudgetRoutes:
     """Every endpoint under `/v1/budgets`. Budgets of single runs have no account, and are not listed."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._ledger = engine.admission.ledger
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (

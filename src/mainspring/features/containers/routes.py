@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
@@ -85,8 +85,8 @@ class ContainerFile(Struct, frozen=True):
 class ContainerRoutes:
     """Every endpoint under `/v1/containers`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, containers: Containers | None, new_id: NewId) -> None:
+        self._offered, self._new_id = containers, new_id
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -112,7 +112,7 @@ class ContainerRoutes:
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
         tenant = caller_of(request).tenant
-        return json_response(_shown(await self._containers.create(tenant, self._engine.core.new_id("cntr"), body.name, seconds)))
+        return json_response(_shown(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
         """The containers that there are, newest first."""
@@ -172,11 +172,11 @@ class ContainerRoutes:
 
     @property
     def _containers(self) -> Containers:
-        if (found := self._engine.builtins.containers) is None:
+        if self._offered is None:
             raise NotFound(
                 "this server has no containers; its operator can offer them: mainspring serve --builtin code_interpreter"
             )
-        return found
+        return self._offered
 
     async def _entry(self, request: Request) -> Entry:
         """The file that the path names. Raises `NotFound`."""

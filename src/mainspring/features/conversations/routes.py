@@ -12,11 +12,11 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.conversation_items import CONVERSATION, ITEM, with_id
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
+from mainspring.engine.engine import Engine
 from mainspring.engine.journal import Clock
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import Metadata, parse_body, read_json_body
@@ -58,7 +58,7 @@ class Conversation(Struct, frozen=True):
     object: str = "conversation"
 
 
-class Conversations:
+class ConversationRoutes:
     """Every endpoint under `/v1/conversations`."""
 
     def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
@@ -80,7 +80,7 @@ class Conversations:
     async def create(self, request: Request) -> HttpResponse:
         """Creates a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
-        conversation = Conversation(self._engine.core.new_id("conv"), int(self._clock()), body.metadata or {})
+        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = caller_of(request).tenant
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_document(conversation, tenant), *items])
@@ -158,11 +158,11 @@ class Conversations:
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
         """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
         items = await resolve_references(items, self._engine.store, tenant, param="items")
-        await self._engine.core.seal.check(items)
+        await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:
-            item = assign_id(understood(given), self._engine.core.new_id)
-            id = item_id(item) or self._engine.core.new_id("item")
+            item = assign_id(understood(given), self._engine.new_id)
+            id = item_id(item) or self._engine.new_id("item")
             if id in documents:
                 raise _already_there(id)
             documents[id] = Document(ITEM, id, encode(with_id(item, id)), tenant, conversation)

@@ -6,9 +6,8 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
 from mainspring.http.auth import caller_of
@@ -44,8 +43,8 @@ _SEARCH = (
 class MemoryRoutes:
     """Every endpoint under `/v1/memory`. Each sees the caller's tenant, and no other."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, memory: Memory | NoMemory) -> None:
+        self._memory = memory
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -64,7 +63,7 @@ class MemoryRoutes:
 
     async def search(self, request: Request) -> HttpResponse:
         """Finds observations by words and meaning; without `q`, the newest."""
-        memory, given = self._memory(), request.query_params
+        memory, given = self._require_memory(), request.query_params
         found = await memory.search(
             given.get("q", ""),
             tenant=caller_of(request).tenant,
@@ -77,21 +76,21 @@ class MemoryRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """One observation, whole."""
-        found = await self._memory().get(str(request.path_params["observation_id"]), tenant=caller_of(request).tenant)
+        found = await self._require_memory().get(str(request.path_params["observation_id"]), tenant=caller_of(request).tenant)
         return json_response(found)
 
     async def forget(self, request: Request) -> HttpResponse:
         """Deletes the observations of a session."""
-        memory, session = self._memory(), request.query_params.get("session")
+        memory, session = self._require_memory(), request.query_params.get("session")
         if not session:
             raise InvalidRequest("session must be named: the one whose observations are to be deleted", param="session")
         return json_response(Forgotten(session, await memory.forget(tenant=caller_of(request).tenant, session=session)))
 
-    def _memory(self) -> Memory:
-        if not isinstance(self._engine.memory, Memory):
+    def _require_memory(self) -> Memory:
+        if not isinstance(self._memory, Memory):
             message = "this server remembers nothing; its operator can set `enabled = true` under `[memory]` in mainspring.toml"
             raise Fault(404, "memory_off", message)
-        return self._engine.memory
+        return self._memory
 
 
 def _top_k(text: str | None) -> int:

@@ -1,7 +1,7 @@
 """`POST /v1/responses/compact`: a conversation made short, to begin a new one with.
 
 The model is asked once for a summary. What comes back is every message of the user, and one compaction item with the summary in
-it; see `loop.compaction` for its form. Sent back as input, with new items behind it, it continues the conversation.
+it; see `core.compaction` for its form. Sent back as input, with new items behind it, it continues the conversation.
 """
 
 from msgspec import Struct
@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.compaction import SUMMARIZE, Summary, compaction_item
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Message, user
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
+from mainspring.engine.engine import Engine
 from mainspring.features.responses.order import resolve_input
-from mainspring.features.responses.request import CreateResponse, order, parse
-from mainspring.http.auth import caller_of, ordered_by
+from mainspring.features.responses.request import CreateResponse, make_order, parse_request
+from mainspring.http.auth import caller_of, sign_order
 from mainspring.http.bodies import read_json_body
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
@@ -39,19 +39,19 @@ class Compact:
     async def create(self, request: Request) -> HttpResponse:
         """Makes a conversation short, to begin a new one with."""
         engine = self._engine
-        body = parse(await read_json_body(request))
+        body = parse_request(await read_json_body(request))
         await resolve_input(body, engine.store, caller_of(request).tenant)
-        spec = _summary_order(body, engine)
-        handle = await engine.start(ordered_by(request, spec))
+        spec = _make_summary_order(body, engine)
+        handle = await engine.start(sign_order(request, spec))
         await wait_for_end(handle, request)
         run = handle.run
-        content = await engine.core.seal.close(Summary(_summary(run)))
-        item = compaction_item(engine.core.new_id("cmp"), content)
-        output = (*_asked(run, engine.core.new_id), item)
+        content = await engine.seal.close(Summary(_summary(run)))
+        item = compaction_item(engine.new_id("cmp"), content)
+        output = (*_asked(run, engine.new_id), item)
         return json_response(Compaction(run.spec.id, int(run.started_at), output, handle.response.usage))
 
 
-def _summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
+def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
     """The order for the one turn in which the model sums up. Raises `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("model is missing; name the model that is to sum up", param="model")
@@ -66,7 +66,7 @@ def _summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
         # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
         truncation="auto",
     )
-    spec = order(plain, new_id=engine.core.new_id, default_model=body.model, context_tokens=engine.core.context_tokens)
+    spec = make_order(plain, new_id=engine.new_id, default_model=body.model, context_tokens=engine.context_tokens)
     # One turn to sum up, and one more if the first was too long.
     return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=replace(spec.limits, max_turns=2))
 

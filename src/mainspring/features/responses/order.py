@@ -4,18 +4,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import RunSpec
+from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
-from mainspring.features.responses.request import CreateResponse, order
-from mainspring.http.auth import INVOKE, caller_of, ordered_by
+from mainspring.features.agents.routes import require_agents
+from mainspring.features.responses.request import CreateResponse, make_order
+from mainspring.http.auth import INVOKE, caller_of, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import resolve_references
 from mainspring.ports import Store
 
 
-class Selection(Struct, frozen=True):
+class AgentSelection(Struct, frozen=True):
     """The agent that a request names. Without variables, it is spoken to and not given inputs."""
 
     name: str
@@ -23,22 +24,22 @@ class Selection(Struct, frozen=True):
     version: str | None = None
 
 
-async def ordered(engine: Engine, client: HTTPConnection, body: CreateResponse) -> RunSpec:
+async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnection, body: CreateResponse) -> RunSpec:
     """The order that this client's request stands for. Raises `InvalidRequest`, and `Fault` if it may not call agents.
 
     An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
     """
     await resolve_input(body, engine.store, caller_of(client).tenant)
-    choice = chosen(body)
-    spec = order(
+    choice = select_agent(body)
+    spec = make_order(
         body if choice is None or not _is_agent(body.model) else replace(body, model=None),
-        new_id=engine.core.new_id,
+        new_id=engine.new_id,
         default_model=engine.model,
         server_tools=engine.definitions,
-        context_tokens=engine.core.context_tokens,
+        context_tokens=engine.context_tokens,
     )
-    spec = ordered_by(client, spec)
-    return spec if choice is None else await _selected(engine, client, choice, spec)
+    spec = sign_order(client, spec)
+    return spec if choice is None else await _apply_selection(agents, client, choice, spec)
 
 
 async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
@@ -47,32 +48,24 @@ async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None
         body.input = await resolve_references(body.input, store, tenant, param="input")
 
 
-def chosen(body: CreateResponse) -> Selection | None:
+def select_agent(body: CreateResponse) -> AgentSelection | None:
     """Raises `InvalidRequest` for a prompt that cannot be read, or that names another agent than the model does."""
     model = body.model[len(PREFIX) :] if body.model is not None and _is_agent(body.model) else None
     match body.prompt:
         case None:
-            return None if model is None else Selection(model)
+            return None if model is None else AgentSelection(model)
         case {"id": str(name)} as prompt:
             variables, version = prompt.get("variables") or {}, prompt.get("version")
             if isinstance(variables, dict) and isinstance(version, str | None) and model in (None, name):
-                return Selection(name, variables, version)
+                return AgentSelection(name, variables, version)
         case _:
             pass
     message = 'prompt must be {"id": NAME, "variables": {...}} with the name of an agent, the same as in `model` if both name one'
     raise InvalidRequest(message, param="prompt")
 
 
-def runtime_of(engine: Engine) -> AgentRuntime:
-    """Raises `Fault` 503 if the server has no agents at all."""
-    if not engine.agents.registry.folders:
-        told = "this server has no agents; name a folder of definitions as `agents` in its settings"
-        raise Fault(503, "agents_not_configured", told)
-    return engine.agents
-
-
-async def _selected(engine: Engine, client: HTTPConnection, choice: Selection, spec: RunSpec) -> RunSpec:
-    runtime = runtime_of(engine)
+async def _apply_selection(agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, spec: RunSpec) -> RunSpec:
+    runtime = require_agents(agents)
     if not caller_of(client).may(INVOKE):
         raise Fault(403, "insufficient_scope", f"this API key may not call agents; a key with the scope `{INVOKE}` is needed")
     definition = runtime.registry.get(choice.name)

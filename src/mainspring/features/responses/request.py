@@ -68,7 +68,7 @@ class CreateResponse(Struct):
     prompt: Json | None = None
 
 
-def parse(body: bytes) -> CreateResponse:
+def parse_request(body: bytes) -> CreateResponse:
     """The body, checked. Raises `InvalidRequest` naming the field at fault."""
     request = parse_body(body, CreateResponse)
     if request.previous_response_id is not None and request.conversation is not None:
@@ -82,7 +82,7 @@ def parse(body: bytes) -> CreateResponse:
     return request
 
 
-def order(
+def make_order(
     request: CreateResponse,
     *,
     new_id: NewId,

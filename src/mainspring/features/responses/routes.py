@@ -6,17 +6,17 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Status
 from mainspring.core.response import Response
 from mainspring.core.tokens import estimate
-from mainspring.engine.engine import Handle
+from mainspring.engine.engine import Engine, Handle
+from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.compact import Compact, Compaction
-from mainspring.features.responses.order import ordered
-from mainspring.features.responses.request import CreateResponse, parse
-from mainspring.features.responses.websocket import Sockets
+from mainspring.features.responses.order import read_order
+from mainspring.features.responses.request import CreateResponse, parse_request
+from mainspring.features.responses.websocket import ResponseSockets
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import read_json_body
 from mainspring.http.client_tools import spelled
@@ -48,14 +48,14 @@ class InputTokens(Struct, frozen=True):
     object: str = "response.input_tokens"
 
 
-class Responses:
+class ResponseRoutes:
     """Every endpoint under `/v1/responses`."""
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, agents: AgentRuntime, dialect: Dialect) -> None:
+        self._engine, self._agents = engine, agents
         self._dialect = dialect
         self._wires = Wires()
-        self._runs = IdempotentRuns(engine.core)
+        self._runs = IdempotentRuns(engine)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -71,7 +71,7 @@ class Responses:
                 streams=True,
             ),
             Endpoint("GET", "/v1/responses", self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
-            Endpoint(WEBSOCKET, "/v1/responses", Sockets(self._engine, self._dialect).serve, "responses"),
+            Endpoint(WEBSOCKET, "/v1/responses", ResponseSockets(self._engine, self._agents, self._dialect).serve, "responses"),
             Endpoint(
                 "POST",
                 "/v1/responses/compact",
@@ -99,8 +99,8 @@ class Responses:
     async def create(self, request: Request) -> HttpResponse:
         """Creates a response."""
         raw = await read_json_body(request)
-        body = parse(raw)
-        spec = await ordered(self._engine, request, body)
+        body = parse_request(raw)
+        spec = await read_order(self._engine, self._agents, request, body)
         is_followed = body.stream is True or not spec.background
         handle = await self._runs.start(spec, read_key(request), raw, is_followed=is_followed)
         if body.stream:
@@ -156,8 +156,10 @@ class Responses:
 
     async def count_tokens(self, request: Request) -> HttpResponse:
         """Counts the input tokens of a request; if the provider cannot count, estimates them. Nothing is run or stored."""
-        asked = await self._engine.core.preview(await ordered(self._engine, request, parse(await read_json_body(request))))
-        provider = self._engine.core.provider
+        asked = await self._engine.preview(
+            await read_order(self._engine, self._agents, request, parse_request(await read_json_body(request)))
+        )
+        provider = self._engine.provider
         if isinstance(provider, TokenCounter):
             return json_response(InputTokens(await provider.count_tokens(asked)))
         return json_response(InputTokens(estimate(asked.items, asked.instructions, asked.tools)))

@@ -25,15 +25,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, MainspringError, PreviousNotFound
 from mainspring.core.history import History
 from mainspring.core.items import ApprovalResponse, Item, encode
 from mainspring.core.run import Run, history_after
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Handle
-from mainspring.features.responses.order import ordered
-from mainspring.features.responses.request import CreateResponse, parse
+from mainspring.engine.engine import Engine, Handle
+from mainspring.features.agents.agent_runtime import AgentRuntime
+from mainspring.features.responses.order import read_order
+from mainspring.features.responses.request import CreateResponse, parse_request
 from mainspring.http.auth import check_again
 from mainspring.http.faults import Fault, told
 from mainspring.http.run_replies import choose_dialect
@@ -48,11 +48,11 @@ REMEMBERED: Final = 8
 POLICY_VIOLATION: Final = 1008
 
 
-class Sockets:
+class ResponseSockets:
     """The WebSocket side of `/v1/responses`. `lifetime` is how many seconds a connection may last."""
 
-    def __init__(self, engine: Engine, dialect: Dialect, *, lifetime: float = LIFETIME) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, agents: AgentRuntime, dialect: Dialect, *, lifetime: float = LIFETIME) -> None:
+        self._engine, self._agents = engine, agents
         self._dialect = dialect
         self._lifetime = lifetime
 
@@ -63,7 +63,7 @@ class Sockets:
         try:
             with anyio.move_on_after(self._lifetime):
                 dialect = replace(choose_dialect(socket, self._dialect), error_event=False)
-                end = await _Connection(socket, self._engine, dialect).run()
+                end = await _Connection(socket, self._engine, self._agents, dialect).run()
             if end is not None:
                 await _tell(socket, end)
                 await socket.close(POLICY_VIOLATION, end.code)
@@ -86,9 +86,9 @@ class _Frame(Struct):
 
 
 class _Connection:
-    def __init__(self, socket: WebSocket, engine: Engine, dialect: Dialect) -> None:
+    def __init__(self, socket: WebSocket, engine: Engine, agents: AgentRuntime, dialect: Dialect) -> None:
         self._socket = socket
-        self._engine = engine
+        self._engine, self._agents = engine, agents
         self._dialect = dialect
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._end: Fault | MainspringError | None = None
@@ -139,7 +139,7 @@ class _Connection:
         is_well = False
         try:
             parent = _frame(text).previous_response_id
-            handle = await self._start(parse(text.encode()))
+            handle = await self._start(parse_request(text.encode()))
             await self._stream(handle)
             is_well = self._remember(handle.run)
         except (Fault, MainspringError) as error:
@@ -159,7 +159,7 @@ class _Connection:
         if body.background:
             raise InvalidRequest("background responses are not made over a WebSocket; use POST /v1/responses", param="background")
         engine = self._engine
-        spec = await ordered(engine, self._socket, body)
+        spec = await read_order(engine, self._agents, self._socket, body)
         if spec.parent is None:
             return await engine.start(spec)
         kept = self._kept.get(spec.parent)

@@ -1,30 +1,35 @@
-"""`/v1/traces`: runs as traces, read off their logs, also while they are under way."""
+"""`/v1/traces`: runs as traces, read off their logs, also while they are under way. `/metrics`: their sums, for Prometheus."""
 
 from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
-from mainspring.core.errors import NotFound
+from mainspring.core.errors import NotFound, StoreError
+from mainspring.engine.engine import Engine
+from mainspring.features.traces.metrics import Metrics
+from mainspring.features.traces.trace_observer import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import caller_of
 from mainspring.http.endpoints import Endpoint
-from mainspring.http.faults import json_response
+from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
 from mainspring.ports import Filter
 
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
-class Traces:
-    """Every endpoint under `/v1/traces`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class TraceRoutes:
+    """Every endpoint of traces and metrics."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self._engine, self._metrics = engine, metrics
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/traces", self.list, "traces", Page, query=CURSOR),
             Endpoint("GET", "/v1/traces/{run_id}", self.retrieve, "traces", TraceRecord),
+            Endpoint("GET", "/metrics", self.show_metrics, "metrics", in_schema=False),
         )
 
     async def list(self, request: Request) -> HttpResponse:
@@ -36,7 +41,7 @@ class Traces:
         traces = []
         for id in ids:
             with suppress(NotFound):  # it was deleted in the meantime
-                traces.append(await self._engine.trace(id))
+                traces.append(await read_trace(self._engine, id))
         return json_response(make_page(traces, ids, has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -44,9 +49,22 @@ class Traces:
         run_id = str(request.path_params["run_id"])
         missing = NotFound(f"there is no run `{run_id}`; list them with GET /v1/traces", param="run_id")
         try:
-            trace = await self._engine.trace(run_id)
+            trace = await read_trace(self._engine, run_id)
         except NotFound:
             raise missing from None
         if trace.tenant_id != caller_of(request).tenant:
             raise missing
         return json_response(trace)
+
+    async def show_metrics(self, request: Request) -> HttpResponse:
+        """Counters and histograms of the runs that ended here, in the text format of Prometheus."""
+        if caller_of(request).tenant:
+            message = "metrics count the runs of all tenants together; a key of the default tenant is needed here"
+            raise Fault(403, "insufficient_scope", message)
+        try:
+            await self._engine.store.list(limit=1)
+            is_store_up = True
+        except StoreError:
+            is_store_up = False
+        text = self._metrics.text(live=self._engine.live, is_store_up=is_store_up)
+        return HttpResponse(text, headers={"content-type": PROMETHEUS_TEXT})

@@ -8,13 +8,12 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
 from mainspring.core.spec import Caller
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.features.workflows.view import ShownRun, ShownWorkflow, shown_event, shown_run, shown_workflow
-from mainspring.features.workflows.workflows import WorkflowHandle
+from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
 from mainspring.http.auth import caller_of
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
@@ -57,8 +56,8 @@ class WorkflowEvent(Struct, frozen=True):
 class WorkflowRoutes:
     """Every endpoint under `/v1/workflows`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._workflows = engine.workflows
+    def __init__(self, workflows: Workflows) -> None:
+        self._workflows = workflows
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
