@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.errors import BadOutput
-from mainspring.providers.http_client import Complaint, complaint
+from mainspring.providers.http_failures import Complaint, parse_complaint
 from mainspring.providers.reply import Sse
 
 Events = list[tuple[bytes, bytes]]
@@ -93,4 +93,4 @@ def test_many_small_events_never_reach_the_limit() -> None:
     ],
 )
 def test_a_complaint_is_found_in_every_shape(body: bytes, said: Complaint) -> None:
-    assert complaint(body) == said
+    assert parse_complaint(body) == said

@@ -1,17 +1,13 @@
 """HTTP as model backends need it: one session per backend, answers read as they arrive, every failure a `ProviderError`.
 
 `Http` sends a request and returns a `Reply` once the backend has agreed to answer. A reply that is closed before its end closes
-its connection; one that was read to its end leaves the connection to the next request. `failure` is the one place that decides
-which error a status means.
+its connection; one that was read to its end leaves the connection to the next request.
 """
 
-import math
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from io import BytesIO
 from types import SimpleNamespace
 from typing import NamedTuple, Protocol, TypeVar
@@ -22,16 +18,8 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from mainspring.core.errors import (
-    BadOutput,
-    ContextOverflow,
-    InvalidRequest,
-    ProviderError,
-    RateLimited,
-    Refused,
-    Unauthorized,
-    Unavailable,
-)
+from mainspring.core.errors import BadOutput, InvalidRequest, ProviderError, Refused, Unavailable
+from mainspring.providers.http_failures import failure, parse_complaint, parse_retry_after, shorten
 
 T = TypeVar("T")
 
@@ -116,7 +104,7 @@ class Http:
 
     def quote(self, data: bytes) -> str:
         """The beginning of the data, redacted, for an error message."""
-        return self.redact(_short(data[:400].decode(errors="replace"), 200))
+        return self.redact(shorten(data[:400].decode(errors="replace"), 200))
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
         """The head of the answer. A kept connection may have been closed by its server just now; then the next one is tried."""
@@ -157,17 +145,17 @@ class Http:
             case aiohttp.ClientConnectorError(os_error=reason):
                 return Unavailable(f"no server answers at {self.url} ({reason.strerror or reason}); is it running?")
             case aiohttp.ClientResponseError():
-                return Unavailable(f"{url} answered what is no HTTP ({_short(error.message, 200)}); check the base URL")
+                return Unavailable(f"{url} answered what is no HTTP ({shorten(error.message, 200)}); check the base URL")
             case _:
                 return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
 
     async def _refusal(self, reply: "Reply", response: "Received") -> ProviderError:
         if 300 <= response.status < 400:
             target = response.headers.get("Location", "nowhere")
-            return Refused(f"{reply.url} redirects to {self.redact(_short(target))}; set the base URL to match")
-        said = complaint(await reply.beginning())
+            return Refused(f"{reply.url} redirects to {self.redact(shorten(target))}; set the base URL to match")
+        said = parse_complaint(await reply.beginning())
         said = said._replace(message=self.redact(said.message))
-        wait = _retry_after(response.headers)
+        wait = parse_retry_after(response.headers)
         return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait)
 
 
@@ -268,66 +256,6 @@ class Reply:
         self._received.close()
 
 
-class Complaint(NamedTuple):
-    """What a backend says went wrong: in words, the codes that came with them, and how many seconds to wait if it says so."""
-
-    message: str
-    codes: tuple[str, ...] = ()
-    wait: float | None = None
-
-
-def complaint(data: bytes) -> Complaint:
-    """Reads an error in any of the shapes backends use; what has none of them is its own message."""
-    text = data.decode(errors="replace").strip()
-    try:
-        payload = msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return Complaint("an HTML page" if text.startswith("<") else _short(text))
-    wait = None
-    match payload:
-        case {"error": dict(error)} | [{"error": dict(error)}, *_]:
-            wait = _delay(error.get("details"))
-            message, codes = _words(error), [error.get(key) for key in ("status_code", "code", "type", "status")]
-        case {"error": str(message)} | {"detail": str(message)}:
-            codes = []
-        case {"detail": [*details]}:
-            message, codes = "; ".join(filter(None, map(_detail, details))), []
-        case dict():
-            message, codes = _words(payload), [payload.get("code"), payload.get("type")]
-        case _:
-            message, codes = "", []
-    return Complaint(_short(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait)
-
-
-def failure(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
-    """The error that an HTTP status means. `what` opens the message: who did what."""
-    what = f"{what}: {said.message}" if said.message else what
-    match status:
-        case 429:
-            when = "later" if retry_after is None else f"in {retry_after:g} s"
-            return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
-        case 401 | 403:
-            return Unauthorized(f"{what}; check the API key")
-        case 400 if _BAD_KEY.search(said.message):
-            return Unauthorized(f"{what}; check the API key")
-        case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
-            return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
-        case 404:
-            return Refused(f"{what}; check the model name and the base URL")
-        case 408 | 425:
-            return Unavailable(f"{what}; try again", retry_after=retry_after)
-        case _ if status >= 500:
-            return Unavailable(f"{what}; try again, or look at the server's log", retry_after=retry_after)
-        case _:
-            return Refused(what)
-
-
-def failure_within(said: Complaint, url: str) -> ProviderError:
-    """The error that a backend reports in the middle of an answer, where its codes must stand in for the status."""
-    statuses = [_STATUS.get(code.lower()) or _number(code) for code in said.codes]
-    return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
-
-
 class _Attempt:
     """One request as the connection pool treats it."""
 
@@ -386,84 +314,11 @@ def _shown(url: URL) -> str:
     return str(url.with_query(None))
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from either form of the header. A date counts from the server's own clock if it shows one."""
-    value = headers.get("Retry-After", "").strip()
-    try:
-        seconds = float(value)
-    except ValueError:
-        until = _date(value)
-        now = _date(headers.get("Date", "")) or datetime.now(UTC)
-        seconds = math.nan if until is None else (until - now).total_seconds()
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _date(value: str) -> datetime | None:
-    try:
-        parsed = parsedate_to_datetime(value)
-    except (ValueError, IndexError, OverflowError):
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def _words(error: Mapping[str, object]) -> str:
-    words = [text for key in ("message", "msg", "error", "detail") if isinstance(text := error.get(key), str) and text]
-    metadata = error.get("metadata")
-    if words and isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
-        # A gateway says that the provider returned an error; what the provider said is in here.
-        return f"{words[0]} ({raw})"
-    return words[0] if words else ""
-
-
-def _detail(detail: object) -> str:
-    match detail:
-        case {"loc": [*place], "msg": str(text)}:
-            return ".".join([str(step) for step in place if isinstance(step, str | int)]) + f": {text}"
-        case str(text):
-            return text
-        case _:
-            return ""
-
-
-def _delay(details: object) -> float | None:
-    """The seconds of a `google.rpc.RetryInfo` among the details of an error."""
-    for detail in details if isinstance(details, list) else ():
-        match detail:
-            case {"retryDelay": str(delay)} if found := _SECONDS.fullmatch(delay):
-                return float(found[1])
-            case _:
-                pass
-    return None
-
-
-def _number(code: str) -> int | None:
-    return int(code) if len(code) == 3 and code[0] in "45" and code.isascii() and code.isdigit() else None
-
-
 def _reason(error: BaseException) -> str:
-    return _short(str(error) or type(error).__name__, 200)
-
-
-def _short(text: str, limit: int = 500) -> str:
-    text = " ".join(text[: 4 * limit].split())
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return shorten(str(error) or type(error).__name__, 200)
 
 
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
 _PRIVATE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
-_BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)
-_SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _CONTROL = re.compile(r"[\r\n\0]")
-_OVERFLOW = re.compile(
-    r"context.?(length|window|size|limit)|maximum context|max_model_len|n_ctx|(prompt|input) is too long|too many tokens"
-    r"|reduce the length|maximum (prompt|input|number of) (length|tokens)|max_new_tokens`? must be <=",
-    re.IGNORECASE,
-)
-_STATUS = {
-    "rate_limit_exceeded": 429, "rate_limit_error": 429, "too_many_requests": 429, "insufficient_quota": 429,
-    "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "permission_denied": 403,
-    "not_found_error": 404, "model_not_found": 404,
-    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400, "invalid_prompt": 400,
-    "resource_exhausted": 429, "unauthenticated": 401, "not_found": 404, "invalid_argument": 400, "failed_precondition": 400,
-}  # fmt: skip

@@ -16,7 +16,8 @@ from msgspec import Struct
 from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Usage
-from mainspring.providers.http_client import EVENT_BYTES, Http, complaint, failure_within
+from mainspring.providers.http_client import EVENT_BYTES, Http
+from mainspring.providers.http_failures import failure_within, parse_complaint
 from mainspring.providers.json_text import parse_count, repair
 from mainspring.providers.turn import TurnEvents
 
@@ -203,7 +204,7 @@ class ReplyReader(ABC, Generic[TurnT]):
 
     def _failure(self, data: bytes) -> ProviderError:
         """The error that the backend reports within its answer."""
-        said = complaint(data)
+        said = parse_complaint(data)
         return failure_within(said._replace(message=self._http.redact(said.message)), self._http.url)
 
 

@@ -1,5 +1,6 @@
 """Asking again: a provider whose passing failures are tried anew, as long as nobody has heard anything of the turn."""
 
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from random import random
@@ -63,4 +64,9 @@ class Retrying(Wrapped):
     def _pause(self, attempt: int, retry_after: float | None) -> float:
         if retry_after is not None:
             return retry_after + self._random() * self._base
-        return self._random() * min(self._cap, self._base * 2.0 ** (attempt - 1))
+        return self._random() * backoff(attempt, base=self._base, cap=self._cap)
+
+
+def backoff(attempt: int, *, base: float, cap: float = math.inf) -> float:
+    """Seconds to wait after a failed attempt, counted from 1: exponential, from `base` to `cap`."""
+    return min(cap, base * 2.0 ** (attempt - 1))

@@ -18,7 +18,9 @@ from anyio import to_thread
 from msgspec import Struct
 from yarl import URL
 
-from mainspring.core.errors import ProviderError, Refused, Unauthorized, Unavailable
+from mainspring.core.errors import ProviderError, Unavailable
+from mainspring.providers.http_failures import Complaint, failure
+from mainspring.providers.retry import backoff
 
 HUB = "https://huggingface.co"
 SILENCE_SECONDS = 60.0
@@ -137,7 +139,7 @@ async def _completed(session: aiohttp.ClientSession, source: HubFile, part: _Par
                 "try again, and it goes on from there"
             )
         if not part.is_whole:
-            await anyio.sleep(0.1 * 2**tries)
+            await anyio.sleep(backoff(tries, base=0.2))
 
 
 async def _continued(session: aiohttp.ClientSession, source: HubFile, part: _Part, report: "_Reporter") -> None:
@@ -173,16 +175,9 @@ class _Reporter:
 
 
 def _refusal(status: int, source: HubFile) -> ProviderError:
-    what = f"{source.url} answered HTTP {status}"
-    match status:
-        case 401 | 403:
-            return Unauthorized(f"{what}; it does not exist, or needs an HF_TOKEN that may read it")
-        case 404:
-            return Refused(f"{what}; check the owner, the repository and the file name")
-        case 429 | 500 | 502 | 503 | 504:
-            return Unavailable(f"{what}; try again later")
-        case _:
-            return Refused(what)
+    return failure(status, Complaint(_ADVICE.get(status, "")), f"{source.url} answered HTTP {status}")
 
 
+_NOT_READABLE = "it does not exist, or needs an HF_TOKEN that may read it"
+_ADVICE = {401: _NOT_READABLE, 403: _NOT_READABLE, 404: "the hub has no such repository or file"}
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)

@@ -35,8 +35,8 @@ from mainspring.ports import ModelInfo
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.local.model_process import Order
-from mainspring.providers.local.process_end import end
-from mainspring.providers.local.weights import SMOLLM2, Progress, cache_folder, fetched, source_of
+from mainspring.providers.local.weights import SMOLLM2, Progress, cache_folder, end_process, fetched, source_of
+from mainspring.providers.retry import backoff
 
 log = getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Local:
             await self._stop()
             weights = await fetched(self._source, self._cache, self._progress)
             if self._failures > 1:
-                await anyio.sleep(min(0.25 * 2**self._failures, LONGEST_PAUSE))
+                await anyio.sleep(backoff(self._failures, base=0.5, cap=LONGEST_PAUSE))
             size = (await anyio.Path(weights).stat()).st_size
             self._progress(f"loading {weights.name} ({size / 1e6:.0f} MB) ...")
             order = Order(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model)
@@ -176,7 +176,7 @@ class _Child:
                 address = await _address(process, order)
             finally:
                 if address is None:
-                    await end(process)
+                    await end_process(process)
             if address is None:
                 ending = _ending(process, complaints)
                 raise Unavailable(
@@ -200,7 +200,7 @@ class _Child:
     async def close(self) -> None:
         with CancelScope(shield=True):
             await self.provider.close()
-            await end(self._process)
+            await end_process(self._process)
             self._complaints.close()
 
 

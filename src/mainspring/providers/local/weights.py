@@ -8,25 +8,27 @@ wait for each other.
 import fcntl
 import hashlib
 import os
+import signal
 import sys
 import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from tempfile import TemporaryDirectory, TemporaryFile
 
 import anyio
 from anyio import to_thread
+from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, Unavailable
 from mainspring.providers.local.hub import HubFile, download
-from mainspring.providers.local.process_end import end
 
 Progress = Callable[[str], None]
 SMOLLM2 = "smollm2"
 LOCK_SECONDS = 0.2
+END_SECONDS = 5.0
 PIECE = 1 << 20
 
 
@@ -156,9 +158,19 @@ async def _complaint(command: Sequence[str]) -> str | None:
             if not await process.wait():
                 return None
         finally:
-            await end(process)
+            await end_process(process)
         words.seek(0)
         return " ".join(words.read().decode(errors="replace").split())[-400:]
+
+
+async def end_process(process: Process) -> None:
+    """Kills a process if it still runs and waits until it is gone, for a moment at most, even if we are cancelled."""
+    with anyio.move_on_after(END_SECONDS, shield=True):
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                # Not `Process.kill`: that fetches the status of one that has just ended, and whoever waits for it gets none.
+                os.kill(process.pid, signal.SIGKILL)
+        await process.aclose()
 
 
 def _extract(source: Packaged, folder: Path, target: Path) -> None:
