@@ -34,6 +34,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.anthropic.provider import VERSION
 from mainspring.providers.anthropic.request import Redacted, Thinking, build_body, kept
+from mainspring.providers.transcript import UNANSWERED
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LOOK = ToolDefinition("look", "Looks at a clock.", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -297,7 +298,7 @@ async def test_ids_are_such_as_the_vendor_takes_and_no_two_calls_share_one() -> 
         (FunctionCallOutput("c", "no clock", is_error=True), {"content": "no clock", "is_error": True}),
         (FunctionCallOutput("c", " ", is_error=True), {"content": "The call failed and did not say why.", "is_error": True}),
         (FunctionCallOutput("c", "\n"), {}),
-        (None, {"content": "No result of this call is known.", "is_error": True}),
+        (None, {"content": UNANSWERED, "is_error": True}),
     ],
 )
 async def test_a_result_says_what_it_must(output: FunctionCallOutput | None, told: Json) -> None:

@@ -31,8 +31,8 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import ModelInfo, TokenCounter
-from mainspring.providers.gemini.gemini_schema import cleaned
 from mainspring.providers.gemini.provider import Gemini
+from mainspring.providers.gemini.request import clean_schema
 
 NOON = Spoken(text=("It is noon.",))
 PLACE: Json = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
@@ -298,7 +298,7 @@ async def test_tools_are_declared_with_their_schema_as_json_schema() -> None:
     ],
 )
 def test_schemas_lose_what_gemini_does_not_know(schema: Json, expected: Json) -> None:
-    assert cleaned(schema) == expected
+    assert clean_schema(schema) == expected
 
 
 @pytest.mark.parametrize(

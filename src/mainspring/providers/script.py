@@ -8,28 +8,9 @@ from typing import Annotated, Literal, TypedDict, Unpack
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import (
-    BadOutput,
-    ContextOverflow,
-    ProviderError,
-    RateLimited,
-    Refused,
-    Unauthorized,
-    Unavailable,
-)
-from mainspring.core.events import (
-    Finish,
-    ItemDone,
-    ItemStarted,
-    TextDelta,
-    TurnEnded,
-)
-from mainspring.core.items import (
-    Json,
-    Reasoning,
-    Usage,
-    assistant,
-)
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.events import Finish, ItemDone, ItemStarted, TextDelta, TurnEnded
+from mainspring.core.items import Json, Reasoning, Usage, assistant
 from mainspring.core.model_request import ModelRequest
 
 Expectation = str | re.Pattern[str] | Callable[[ModelRequest], bool | None]

@@ -10,15 +10,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from mainspring.core.errors import (
-    InvalidRequest,
-)
-from mainspring.core.events import (
-    Finish,
-)
-from mainspring.core.items import (
-    Usage,
-)
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import Finish
+from mainspring.core.items import Usage
 from mainspring.providers.script import FAULTS, Call, Count, Failure, Fault, Seconds, Turn, instead
 
 

@@ -25,10 +25,7 @@ from anyio import sleep, sleep_forever
 from msgspec.structs import replace
 
 from mainspring.core.drafts import words
-from mainspring.core.errors import (
-    ProviderError,
-    Unavailable,
-)
+from mainspring.core.errors import ProviderError, Unavailable
 from mainspring.core.events import (
     ArgumentsDelta,
     Delta,

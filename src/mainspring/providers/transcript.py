@@ -11,10 +11,29 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, text_of
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    ToolDefinition,
+    parsed_arguments,
+    text_of,
+)
+from mainspring.core.model_request import ModelRequest
 
 MARK = "mainspring"
 UNANSWERED = "There is no output: the call was never answered."
+FILLER = "Continue."
+"""What a user says where a backend wants a user to speak and nobody has."""
 
 
 class Heard(Struct, frozen=True):
@@ -28,6 +47,17 @@ class Called(Struct, frozen=True):
     call: FunctionCall
     output: FunctionCallOutput | None
 
+    @property
+    def output_text(self) -> str:
+        """The words of the output, for a backend that cannot mark errors."""
+        return UNANSWERED if self.output is None else error_text(self.output)
+
+    @property
+    def attachments(self) -> list[InputImage | InputFile]:
+        """The images and files of the output."""
+        parts = () if self.output is None else self.output.output
+        return [part for part in parts if isinstance(part, InputImage | InputFile)]
+
 
 class Said(Struct, frozen=True):
     """What the model said in one turn, in its order, and what its calls brought. `items` and `calls` share the calls."""
@@ -39,6 +69,11 @@ class Said(Struct, frozen=True):
     def is_mute(self) -> bool:
         """Only thoughts: nothing that another turn could refer to."""
         return all(isinstance(item, Reasoning) for item in self.items)
+
+    @property
+    def texts(self) -> list[str]:
+        """What the model said in words, without empty texts."""
+        return [text for item in self.items if isinstance(item, Message) for text in map(spoken_text, item.content) if text]
 
 
 def dialogue(items: Sequence[Item]) -> list[Heard | Said]:
@@ -84,6 +119,48 @@ def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
         elif isinstance(item, FunctionCallOutput) and (waiting := open_calls.get(item.call_id)):
             outputs[waiting.pop()] = item
     return outputs
+
+
+def spoken_text(part: Part) -> str:
+    """The words of a part, a refusal among them."""
+    match part:
+        case InputText(text) | OutputText(text) | Refusal(text):
+            return text
+        case _:
+            return ""
+
+
+def list_functions(request: ModelRequest) -> list[ToolDefinition]:
+    """The tools that every backend can be told of."""
+    return [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
+
+
+def find_schema(request: ModelRequest) -> Json | None:
+    """The JSON Schema that the answer must fit, an empty one if it must be any JSON, None if it is free."""
+    match (request.text or {}).get("format"):
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return schema
+        case {"type": "json_object" | "json_schema"}:
+            return {}
+        case _:
+            return None
+
+
+def append_parts(messages: list[Json], role: str, field: str, parts: list[Json]) -> None:
+    """Adds parts to the last message if it has the same role, else as a message of their own: roles must alternate."""
+    if parts and messages and messages[-1]["role"] == role:
+        messages[-1][field] += parts
+    elif parts:
+        messages.append({"role": role, field: parts})
+
+
+def drop_none(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def parse_call_arguments(call: FunctionCall) -> Json:
+    """The arguments as an object, also those that the model botched."""
+    return parsed_arguments(readable(call.arguments))
 
 
 def readable(arguments: str) -> str:

@@ -8,7 +8,7 @@ left out (`_anthropic_models`) or said in words.
 import re
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,14 +27,27 @@ from mainspring.core.items import (
     Reasoning,
     Refusal,
     ToolDefinition,
-    parsed_arguments,
     text_of,
 )
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.anthropic.answer_schema import strict
 from mainspring.providers.anthropic.claude_models import Family, family_of
+from mainspring.providers.json_text import json_text
 from mainspring.providers.media import Embedded, attached, embedded
-from mainspring.providers.transcript import Heard, Said, dialogue, opened, sealed
+from mainspring.providers.transcript import (
+    FILLER,
+    UNANSWERED,
+    Heard,
+    Said,
+    append_parts,
+    dialogue,
+    drop_none,
+    find_schema,
+    list_functions,
+    opened,
+    parse_call_arguments,
+    sealed,
+    spoken_text,
+)
 
 VENDOR = "anthropic"
 STRICT_TOOLS = 20
@@ -99,21 +112,19 @@ class _Form(Struct, frozen=True):
 def _form(request: ModelRequest, family: Family) -> _Form:
     effort = family.effort((request.reasoning or {}).get("effort"))
     config: Json = {} if effort is None else {"effort": effort}
-    match (request.text or {}).get("format"):
-        case {"type": "json_schema", "schema": dict(schema)}:
-            if family.structures and (narrow := _strict(schema)) is not None:
-                return _Form({**config, "format": {"type": "json_schema", "schema": narrow}})
-            told = msgspec.json.encode(schema).decode()
-            return _Form(config, f"Answer with JSON that fits this schema, and with nothing else:\n{told}")
-        case {"type": "json_object"}:
-            return _Form(config, "Answer with one JSON object, and with nothing else.")
-        case _:
-            return _Form(config)
+    schema = find_schema(request)
+    if schema is None:
+        return _Form(config)
+    if not schema:
+        return _Form(config, "Answer with one JSON object, and with nothing else.")
+    if family.structures and (narrow := _strict(schema)) is not None:
+        return _Form({**config, "format": {"type": "json_schema", "schema": narrow}})
+    return _Form(config, f"Answer with JSON that fits this schema, and with nothing else:\n{json_text(schema)}")
 
 
 def _strict(schema: Json) -> Json | None:
     try:
-        return strict(schema)
+        return narrow_schema(schema)
     except (ValueError, RecursionError):
         return None
 
@@ -121,11 +132,10 @@ def _strict(schema: Json) -> Json | None:
 def _tools(request: ModelRequest, family: Family) -> list[Json]:
     tools: list[Json] = []
     left = STRICT_TOOLS if family.structures else 0
-    for tool in request.tools:
-        if isinstance(tool, ToolDefinition):
-            narrow = _strict(_parameters(tool)) if tool.strict and left else None
-            left -= narrow is not None
-            tools.append(_tool(tool, narrow))
+    for tool in list_functions(request):
+        narrow = _strict(_parameters(tool)) if tool.strict and left else None
+        left -= narrow is not None
+        tools.append(_tool(tool, narrow))
     return tools
 
 
@@ -138,11 +148,8 @@ def _tool(tool: ToolDefinition, narrow: Json | None) -> Json:
 def _parameters(tool: ToolDefinition) -> Json:
     """The schema of the arguments. At its top the vendor knows no alternatives: those are told in the description."""
     schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
-    alternatives = {name: schema.pop(name) for name in ("anyOf", "oneOf", "allOf") if name in schema}
-    if alternatives:
-        told = msgspec.json.encode(alternatives).decode()
-        schema["description"] = f"{schema.get('description', '')}\n\nMust fit {told}".strip()
-    return schema
+    alternatives: Json = {name: schema.pop(name) for name in ("anyOf", "oneOf", "allOf") if name in schema}
+    return _describe_rest(schema, alternatives)
 
 
 def _choice(request: ModelRequest, family: Family) -> Json | None:
@@ -205,27 +212,18 @@ def _messages(turns: Sequence[Heard | Said], family: Family) -> list[Json]:
     for turn in turns:
         match turn:
             case Heard("user", parts):
-                _add(messages, "user", _blocks(parts))
+                append_parts(messages, "user", "content", _blocks(parts))
             case Heard():
                 # Of a system that speaks later the vendor hears only on some models, and only in some places.
                 words = _words(turn)
-                _add(messages, "user", [_text(f"<system>\n{words}\n</system>")] if words.strip() else [])
+                append_parts(messages, "user", "content", [_text(f"<system>\n{words}\n</system>")] if words.strip() else [])
             case Said():
                 _add_said(messages, turn, used, family)
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
     if messages[-1]["role"] == "assistant":
-        _add(messages, "user", [_text("Continue.")])
+        append_parts(messages, "user", "content", [_text(FILLER)])
     return messages
-
-
-def _add(messages: list[Json], role: str, blocks: list[Json]) -> None:
-    if not blocks:
-        return
-    if messages and messages[-1]["role"] == role:
-        messages[-1]["content"] += blocks
-    else:
-        messages.append({"role": role, "content": blocks})
 
 
 def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) -> None:
@@ -236,7 +234,7 @@ def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) 
             case Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
                 said.append(thought)
             case Message():
-                said += [_text(text) for text in map(_spoken, item.content) if text.strip()]
+                said += [_text(text) for text in map(spoken_text, item.content) if text.strip()]
             case _:
                 pass
     calls, results = [], []
@@ -247,8 +245,8 @@ def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) 
     while said and not calls and said[-1]["type"] in _THOUGHTS:
         # A thought that led to nothing may not end a message.
         said.pop()
-    _add(messages, "assistant", said + calls)
-    _add(messages, "user", results)
+    append_parts(messages, "assistant", "content", said + calls)
+    append_parts(messages, "user", "content", results)
 
 
 def _thought(item: Reasoning) -> Json | None:
@@ -265,31 +263,18 @@ def _thought(item: Reasoning) -> Json | None:
 
 
 def _call(call: FunctionCall, id: str) -> Json:
-    try:
-        arguments = parsed_arguments(call.arguments)
-    except ValueError:
-        arguments = {"invalid_arguments": call.arguments}
-    return {"type": "tool_use", "id": id, "name": _ODD.sub("_", call.name)[:128] or "unnamed", "input": arguments}
+    name = _ODD.sub("_", call.name)[:128] or "unnamed"
+    return {"type": "tool_use", "id": id, "name": name, "input": parse_call_arguments(call)}
 
 
 def _result(output: FunctionCallOutput | None, id: str) -> Json:
     if output is None:
-        return {
-            "type": "tool_result",
-            "tool_use_id": id,
-            "content": [_text("No result of this call is known.")],
-            "is_error": True,
-        }
+        return {"type": "tool_result", "tool_use_id": id, "content": [_text(UNANSWERED)], "is_error": True}
     parts = (InputText(output.output),) if isinstance(output.output, str) else output.output
     is_error = output.is_error is True
     # Only an error must say something.
     content = _blocks(parts) or ([_text("The call failed and did not say why.")] if is_error else [])
-    return {
-        "type": "tool_result",
-        "tool_use_id": id,
-        **({"content": content} if content else {}),
-        **({"is_error": True} if is_error else {}),
-    }
+    return {"type": "tool_result", "tool_use_id": id, **drop_none({"content": content or None, "is_error": is_error or None})}
 
 
 def _unused(call_id: str, used: set[str]) -> str:
@@ -357,15 +342,6 @@ def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def _spoken(part: Part) -> str:
-    """What a part of the model's own message says; a refusal is as much said as anything."""
-    match part:
-        case OutputText(text) | InputText(text) | Refusal(text):
-            return text
-        case _:
-            return ""
-
-
 def _words(turn: Heard | Said) -> str:
     return text_of(turn.parts) if isinstance(turn, Heard) else ""
 
@@ -374,8 +350,76 @@ def _is_system(turn: Heard | Said) -> bool:
     return isinstance(turn, Heard) and turn.role == "system"
 
 
+def narrow_schema(schema: Any) -> Json:
+    """The schema in the vendor's subset for answers and strict tools: closed objects, few keywords, the rest in the description.
+
+    Raises `ValueError` for a schema that cannot be told so: one that leaves its type or its properties open.
+    """
+    if not isinstance(schema, dict):
+        raise ValueError(f"a schema must be an object, not `{schema}`")
+    rest = {key: value for key, value in schema.items() if key not in _IGNORED}
+    kept: Json = {}
+    for name in ("$defs", "definitions"):
+        if isinstance(parts := rest.pop(name, None), dict):
+            kept[name] = {key: narrow_schema(part) for key, part in parts.items()}
+    if "$ref" in rest:
+        return kept | {"$ref": rest["$ref"]}
+    kept |= {name: rest.pop(name) for name in ("title", "description") if isinstance(rest.get(name), str)}
+    return _describe_rest(kept | _shape(rest), rest)
+
+
+def _describe_rest(schema: Json, rest: Json) -> Json:
+    """The schema with what the vendor does not take in its description, which the model reads."""
+    if not rest:
+        return schema
+    return {**schema, "description": f"{schema.get('description', '')}\n\nMust fit {json_text(rest)}".strip()}
+
+
+def _shape(rest: Json) -> Json:
+    """What the value is; takes out of `rest` what it has said."""
+    for name in ("enum", "const"):
+        if name in rest:
+            rest.pop("type", None)
+            return {name: rest.pop(name)}
+    for name in ("anyOf", "oneOf", "allOf"):
+        if isinstance(parts := rest.pop(name, None), list):
+            rest.pop("type", None)
+            return {"allOf" if name == "allOf" else "anyOf": [narrow_schema(part) for part in parts]}
+    match rest.pop("type", None):
+        case [*kinds]:
+            alternatives = [narrow_schema({**rest, "type": kind}) for kind in kinds]
+            rest.clear()
+            return {"anyOf": alternatives}
+        case "object":
+            return _object(rest)
+        case "array":
+            items = {"items": narrow_schema(rest.pop("items"))} if "items" in rest else {}
+            return {"type": "array", **items, **({"minItems": rest.pop("minItems")} if rest.get("minItems") in (0, 1) else {})}
+        case "string":
+            return {"type": "string", **({"format": rest.pop("format")} if rest.get("format") in _FORMATS else {})}
+        case "integer" | "number" | "boolean" | "null" as kind:
+            return {"type": kind}
+        case kind:
+            raise ValueError(f"a schema must say its type, not `{kind}`")
+
+
+def _object(rest: Json) -> Json:
+    properties = rest.pop("properties", None) or {}
+    if isinstance(rest.pop("additionalProperties", None), dict):
+        raise ValueError("a schema must name its properties")
+    required = {"required": rest.pop("required")} if rest.get("required") else {}
+    return {
+        "type": "object",
+        "properties": {key: narrow_schema(part) for key, part in properties.items()},
+        **required,
+        "additionalProperties": False,
+    }
+
+
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 _secret = msgspec.json.Decoder(Thinking | Redacted)
+_IGNORED = frozenset({"$schema", "$id", "$comment"})
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})

@@ -11,7 +11,6 @@ from mainspring.core.items import (
     InputImage,
     InputText,
     Json,
-    Message,
     OutputText,
     Part,
     Reasoning,
@@ -21,7 +20,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.profiles import Profile, profile_of
-from mainspring.providers.transcript import UNANSWERED, Called, Heard, Said, brief, dialogue, error_text, readable
+from mainspring.providers.transcript import Called, Heard, Said, brief, dialogue, drop_none, list_functions, readable
 
 OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
@@ -36,9 +35,9 @@ def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False)
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    tools = [_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
+    tools = list_functions(request)
     if tools and profile.calls:
-        body["tools"] = tools
+        body["tools"] = list(map(_tool, tools))
         if (choice := _choice(request.tool_choice)) is not None:
             body["tool_choice"] = choice
         if not request.parallel_tool_calls:
@@ -50,8 +49,7 @@ def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False)
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
     }
-    body |= {name: value for name, value in options.items() if value is not None}
-    return body | (request.extra or {})
+    return body | drop_none(options) | (request.extra or {})
 
 
 def token_limit(host: str) -> str:
@@ -80,8 +78,8 @@ def _choice(choice: ToolChoice) -> str | Json | None:
 def _response_format(form: object) -> Json | None:
     match form:
         case {"type": "json_schema", **inner}:
-            schema = {key: inner[key] for key in ("name", "description", "schema", "strict") if inner.get(key) is not None}
-            return {"type": "json_schema", "json_schema": {"name": "answer", **schema}}
+            schema = {key: inner.get(key) for key in ("name", "description", "schema", "strict")}
+            return {"type": "json_schema", "json_schema": {"name": "answer", **drop_none(schema)}}
         case {"type": "json_object"}:
             return {"type": "json_object"}
         case _:
@@ -107,10 +105,7 @@ def _messages(request: ModelRequest, named_outputs: bool, profile: Profile) -> l
 def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
     """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
     but for models that want it back with their calls."""
-    if turn.is_mute:
-        return []
-    spoken = [_words(part) for item in turn.items if isinstance(item, Message) for part in item.content]
-    texts = [text for text in spoken if text]
+    texts = turn.texts
     if not texts and not turn.calls:
         return []
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
@@ -126,16 +121,15 @@ def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
 def _output(called: Called, named_outputs: bool) -> Json:
     """Every call has an answer, or backends refuse it all."""
     name = {"name": called.call.name} if named_outputs else {}
-    text = UNANSWERED if called.output is None else error_text(called.output)
-    return {"role": "tool", "tool_call_id": brief(called.call.call_id, CALL_ID_CHARS), **name, "content": text}
+    return {"role": "tool", "tool_call_id": brief(called.call.call_id, CALL_ID_CHARS), **name, "content": called.output_text}
 
 
 def _exhibits(turn: Said) -> list[Json]:
     """A tool message holds text only; images and files of outputs follow as a user's message that names their calls."""
     parts: list[Json] = []
-    for call, output in [(called.call, called.output) for called in turn.calls]:
-        if output is not None and (shown := [part for part in output.output if isinstance(part, InputImage | InputFile)]):
-            parts.append({"type": "text", "text": f"Attached by the output of `{call.name}` ({call.call_id}):"})
+    for called in turn.calls:
+        if shown := called.attachments:
+            parts.append({"type": "text", "text": f"Attached by the output of `{called.call.name}` ({called.call.call_id}):"})
             parts += map(_part, shown)
     return [{"role": "user", "content": parts}] if parts else []
 
@@ -151,15 +145,6 @@ def _content(parts: Sequence[Part]) -> str | list[Json]:
             return text
         case _:
             return [_part(part) for part in parts if isinstance(part, _SENDABLE)]
-
-
-def _words(part: Part) -> str:
-    """What a part of the model's own message says; a refusal is as much said as anything."""
-    match part:
-        case OutputText(text) | InputText(text) | Refusal(text):
-            return text
-        case _:
-            return ""
 
 
 def _part(part: Part) -> Json:

@@ -27,6 +27,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.constrained.grammar_schema import tidied
+from mainspring.providers.transcript import find_schema, list_functions
 
 CALLS = """To use a tool, write {"tool": NAME, "arguments": {...}}. You are then told its result."""
 REPLIES = (
@@ -60,7 +61,7 @@ class Choices(Struct, frozen=True):
 def choices_of(request: ModelRequest) -> Choices:
     """Raises `Refused` if the one tool that must be called is not there."""
     choice = request.tool_choice
-    tools = [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
+    tools = list_functions(request)
     if choice.name is not None:
         forced = tuple([tool for tool in tools if tool.name == choice.name])
         if not forced:
@@ -71,7 +72,8 @@ def choices_of(request: ModelRequest) -> Choices:
         return Choices()
     if choice.allowed is not None:
         tools = [tool for tool in tools if tool.name in choice.allowed]
-    return Choices(tuple(tools), may_reply=choice.mode != "required", form=_form(request))
+    form = find_schema(request)
+    return Choices(tuple(tools), may_reply=choice.mode != "required", form={"type": "object"} if form == {} else form)
 
 
 def talked(request: ModelRequest) -> ModelRequest:
@@ -114,16 +116,6 @@ def just_answered(request: ModelRequest) -> FunctionCall | None:
 def _corrected(misfit: Misfit) -> Iterator[Item]:
     yield assistant(misfit.written)
     yield user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
-
-
-def _form(request: ModelRequest) -> Json | None:
-    match (request.text or {}).get("format"):
-        case {"type": "json_schema", "schema": dict(schema)}:
-            return schema
-        case {"type": "json_object"}:
-            return {"type": "object"}
-        case _:
-            return None
 
 
 def _tidied_text(text: Json | None) -> Json | None:

@@ -20,37 +20,46 @@ from mainspring.core.items import (
     InputText,
     Json,
     Message,
-    OutputText,
     Part,
     Reasoning,
-    Refusal,
     ToolDefinition,
-    parsed_arguments,
 )
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.gemini.gemini_schema import cleaned
 from mainspring.providers.json_text import json_text, merge_extra
 from mainspring.providers.media import attached, embedded, mime_of
-from mainspring.providers.transcript import UNANSWERED, Called, Heard, Said, dialogue, opened, output_text, readable
+from mainspring.providers.transcript import (
+    FILLER,
+    UNANSWERED,
+    Called,
+    Heard,
+    Said,
+    append_parts,
+    dialogue,
+    drop_none,
+    find_schema,
+    list_functions,
+    opened,
+    output_text,
+    parse_call_arguments,
+    spoken_text,
+)
 
 VENDOR: Final = "gemini"
 UNSIGNED: Final = "skip_thought_signature_validator"
-FILLER: Final = "Continue."
 
 Thinking = Literal["never", "budget", "level"]
 
 
 def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    tools = [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
+    tools = list_functions(request)
     system, contents = _contents(request)
-    form = _form((request.text or {}).get("format"))
-    if tools and form and not _is_modern(request.model):
+    schema = clean_schema(wanted) if (wanted := find_schema(request)) else wanted
+    if tools and schema is not None and not _is_modern(request.model):
         # Before Gemini 3, a model that may call tools cannot be held to a format; it can be asked.
-        schema = form.get("responseJsonSchema")
         system.append("Answer with JSON only" + (f", by this JSON Schema: {json_text(schema)}" if schema else "."))
-        form = {}
+        schema = None
     body: Json = {"contents": contents}
     if system:
         body["systemInstruction"] = {"parts": [{"text": text} for text in system]}
@@ -63,9 +72,10 @@ def build_body(request: ModelRequest) -> Json:
         "temperature": request.temperature,
         "topP": request.top_p,
         "thinkingConfig": _thinking(request.model, request.reasoning),
-        **form,
+        "responseMimeType": None if schema is None else "application/json",
+        "responseJsonSchema": schema or None,
     }
-    if given := {name: value for name, value in options.items() if value is not None}:
+    if given := drop_none(options):
         body["generationConfig"] = given
     return merge_extra(body, request.extra)
 
@@ -104,22 +114,12 @@ def _thinking(model: str, reasoning: Json | None) -> Json | None:
             return {"includeThoughts": True, "thinkingBudget": _BUDGETS.get(effort, 24576)}
 
 
-def _form(form: object) -> Json:
-    match form:
-        case {"type": "json_schema", "schema": dict(schema)}:
-            return {"responseMimeType": "application/json", "responseJsonSchema": cleaned(schema)}
-        case {"type": "json_object" | "json_schema"}:
-            return {"responseMimeType": "application/json"}
-        case _:
-            return {}
-
-
 def _declaration(tool: ToolDefinition) -> Json:
     declaration: Json = {"name": tool.name}
     if tool.description:
         declaration["description"] = tool.description
     if tool.parameters:
-        schema = cleaned(tool.parameters)
+        schema = clean_schema(tool.parameters)
         declaration["parametersJsonSchema"] = schema if "$ref" in schema else {"type": "object", **schema}
     return declaration
 
@@ -148,26 +148,17 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
             case Heard("system", parts) if not contents and all(isinstance(part, InputText) for part in parts):
                 system += [part.text for part in parts if isinstance(part, InputText) and part.text]
             case Heard(parts=parts):
-                _add(contents, "user", [_part(part) for part in parts if _says(part)])
+                append_parts(contents, "user", "parts", [_part(part) for part in parts if _says(part)])
             case Said() if not turn.is_mute:
-                _add(contents, "model", _said(turn, request.model))
-                _add(contents, "user", _responses(turn.calls, request.model))
+                append_parts(contents, "model", "parts", _said(turn, request.model))
+                append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
             case _:
                 pass
+    if contents and contents[0]["role"] == "model":
+        contents.insert(0, {"role": "user", "parts": [{"text": FILLER}]})
     if not contents or contents[-1]["role"] == "model":
-        _add(contents, "user", [{"text": FILLER}])
+        append_parts(contents, "user", "parts", [{"text": FILLER}])
     return system, contents
-
-
-def _add(contents: list[Json], role: str, parts: list[Json]) -> None:
-    if not parts:
-        return
-    if contents and contents[-1]["role"] == role:
-        contents[-1]["parts"] += parts
-        return
-    if not contents and role == "model":
-        contents.append({"role": "user", "parts": [{"text": FILLER}]})
-    contents.append({"role": role, "parts": parts})
 
 
 def _said(turn: Said, model: str) -> list[Json]:
@@ -179,9 +170,9 @@ def _said(turn: Said, model: str) -> list[Json]:
                 kind, signature = _signed(parts, item)
                 awaited = signature if kind == "call" else awaited
             case Message():
-                parts += [{"text": text} for text in map(_words, item.content) if text]
+                parts += [{"text": text} for text in map(spoken_text, item.content) if text]
             case FunctionCall():
-                call = {"id": item.call_id, "name": item.name, "args": parsed_arguments(readable(item.arguments))}
+                call = {"id": item.call_id, "name": item.name, "args": parse_call_arguments(item)}
                 parts.append({"functionCall": call} | ({"thoughtSignature": awaited} if awaited else {}))
                 awaited = None
     return parts
@@ -210,8 +201,7 @@ def _responses(calls: Sequence[Called], model: str) -> list[Json]:
     exhibits: list[Json] = []
     for called in calls:
         call, output = called.call, called.output
-        shown = [] if output is None or isinstance(output.output, str) else output.output
-        files = [_part(part) for part in shown if isinstance(part, InputImage | InputFile)]
+        files = [_part(part) for part in called.attachments]
         inner = [part for part in files if _is_modern(model) and part.get("inlineData", {}).get("mimeType") in _WITHIN]
         outer = [part for part in files if part not in inner]
         response: Json = {"id": call.call_id, "name": call.name, "response": _outcome(output)}
@@ -227,17 +217,8 @@ def _outcome(output: FunctionCallOutput | None) -> Json:
     return {"error" if output.is_error is True else "output": output_text(output)}
 
 
-def _words(part: Part) -> str:
-    """What a part of the model's own message says; a refusal is as much said as anything."""
-    match part:
-        case OutputText(text) | InputText(text) | Refusal(text):
-            return text
-        case _:
-            return ""
-
-
 def _says(part: Part) -> bool:
-    return isinstance(part, InputImage | InputFile) or bool(_words(part))
+    return isinstance(part, InputImage | InputFile) or bool(spoken_text(part))
 
 
 def _part(part: Part) -> Json:
@@ -253,7 +234,7 @@ def _part(part: Part) -> Json:
         case InputImage() | InputFile():
             raise Refused("a file by its id cannot be sent to Gemini; pass its content as a data URL, or its address")
         case _:
-            return {"text": _words(part)}
+            return {"text": spoken_text(part)}
 
 
 def _inline(mime: str, data: str) -> Json:
@@ -264,9 +245,60 @@ def _at(url: str, mime: str) -> Json:
     return {"fileData": {"mimeType": mime, "fileUri": url}}
 
 
+def clean_schema(schema: object) -> Json:
+    """The schema without the keywords that Gemini does not take. We enforce what they said, not the model."""
+    if not isinstance(schema, dict):
+        # A schema may be `true` or `false`; Gemini has only objects.
+        return {}
+    match schema.get("allOf"):
+        case [dict(only)]:
+            schema = only | {key: value for key, value in schema.items() if key != "allOf"}
+        case _:
+            pass
+    kept = {key: _inner(key, value) for key, value in schema.items() if key in _DEEP}
+    if "definitions" in schema:
+        kept["$defs"] = _inner("$defs", schema["definitions"])
+    if isinstance(reference := schema.get("$ref"), str):
+        # Beside a reference, nothing that does not begin with `$` may stand.
+        kept = {"$defs": kept["$defs"]} if "$defs" in kept else {}
+        return kept | {"$ref": reference.replace("#/definitions/", "#/$defs/", 1)}
+    kept |= {key: value for key, value in schema.items() if key in _PLAIN}
+    if schema.get("format") in _FORMATS:
+        kept["format"] = schema["format"]
+    return kept | _enumerated(schema)
+
+
+def _inner(key: str, value: object) -> object:
+    match value:
+        case dict() if key in ("properties", "$defs"):
+            return {name: clean_schema(part) for name, part in value.items()}
+        case list():
+            return [clean_schema(part) for part in value]
+        case bool() if key == "additionalProperties":
+            return value
+        case _:
+            return clean_schema(value)
+
+
+def _enumerated(schema: Json) -> Json:
+    """The values to choose from, which can only be words and numbers."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list) or not all(
+        isinstance(value, str | int | float) and not isinstance(value, bool) for value in values
+    ):
+        return {}
+    is_text = "type" not in schema and all(isinstance(value, str) for value in values)
+    return {"enum": values} | ({"type": "string"} if is_text else {})
+
+
 _NAME: Final = re.compile(r"((models|tunedModels)/)?[\w-][\w.@:-]*")
 _UNTHINKING: Final = re.compile(r"gemini-(1|2\.0|pro$|2\.5-flash-image)|gemma")
 _MINIMAL: Final = re.compile(r"gemini-3(\.[0-6])?-flash")
 _LEVELS: Final = {"low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 _BUDGETS: Final = {"minimal": 512, "low": 2048, "medium": 8192, "high": 24576}
 _WITHIN: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"})
+_DEEP: Final = frozenset({"properties", "$defs", "items", "prefixItems", "anyOf", "oneOf", "additionalProperties"})
+_PLAIN: Final = frozenset(
+    {"type", "description", "required", "minItems", "maxItems", "minimum", "maximum", "propertyOrdering", "$id", "$anchor"}
+)
+_FORMATS: Final = frozenset({"date-time", "date", "time", "int32", "int64", "float", "double"})

@@ -10,36 +10,30 @@ from msgspec import UNSET
 
 from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    InputFile,
-    InputImage,
-    InputText,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    Refusal,
-    ToolDefinition,
-    parsed_arguments,
-)
+from mainspring.core.items import FunctionCall, InputFile, InputImage, InputText, Item, Json, Part, Reasoning, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import json_text, merge_extra
 from mainspring.providers.media import attached, embedded
 from mainspring.providers.profiles import profile_of
-from mainspring.providers.transcript import UNANSWERED, Heard, Said, dialogue, error_text, readable
-
-FILLER: Final = "Continue."
+from mainspring.providers.transcript import (
+    FILLER,
+    Heard,
+    Said,
+    dialogue,
+    drop_none,
+    find_schema,
+    list_functions,
+    parse_call_arguments,
+    spoken_text,
+)
 
 
 def build_body(request: ModelRequest, *, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
     """The request as JSON, but for the fields in `without`. Raises `Refused` for content that this wire format cannot carry."""
     can_call = profile_of(request.model).calls and "tools" not in without
-    tools = _tools(request) if can_call and request.tool_choice.mode != "none" else []
-    form = _form((request.text or {}).get("format"))
+    tools = list(map(_tool, list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
+    form = find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
     options = {
         "num_ctx": num_ctx,
@@ -49,27 +43,22 @@ def build_body(request: ModelRequest, *, num_ctx: int | None = None, without: Se
     }
     fields = {
         "tools": tools or None,
-        "format": None if tools else form,
+        "format": None if tools or form is None else form or "json",
         "think": _think(request.model, request.reasoning),
-        "options": {name: value for name, value in options.items() if value is not None} or None,
+        "options": drop_none(options) or None,
     }
-    body: Json = {"model": request.model, "messages": _messages(rules, request.items), "stream": True}
-    body |= {name: value for name, value in fields.items() if value is not None}
+    body: Json = {"model": request.model, "messages": _messages(rules, request.items), "stream": True, **drop_none(fields)}
     return {name: value for name, value in merge_extra(body, request.extra).items() if name not in without}
 
 
-def _wishes(choice: ToolChoice, form: Json | str | None) -> Iterator[str]:
+def _wishes(choice: ToolChoice, form: Json | None) -> Iterator[str]:
     """What a model with tools can only be asked for: Ollama cannot force a call, and one held to a format could make none."""
     if choice.name is not None:
         yield f"Answer by calling the tool `{choice.name}`."
     elif choice.mode == "required":
         yield "Answer by calling one of the tools."
     if form is not None:
-        yield "Answer with JSON only." if form == "json" else f"Answer with JSON only, by this JSON Schema: {json_text(form)}"
-
-
-def _tools(request: ModelRequest) -> list[Json]:
-    return [_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
+        yield f"Answer with JSON only, by this JSON Schema: {json_text(form)}" if form else "Answer with JSON only."
 
 
 def _tool(tool: ToolDefinition) -> Json:
@@ -78,16 +67,6 @@ def _tool(tool: ToolDefinition) -> Json:
     if isinstance(properties := parameters["properties"], dict):
         parameters["properties"] = {name: part if isinstance(part, dict) else {} for name, part in properties.items()}
     return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
-
-
-def _form(form: object) -> Json | str | None:
-    match form:
-        case {"type": "json_schema", "schema": dict(schema)}:
-            return schema
-        case {"type": "json_object" | "json_schema"}:
-            return "json"
-        case _:
-            return None
 
 
 def _think(model: str, reasoning: Json | None) -> bool | str | None:
@@ -120,7 +99,7 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
 
 
 def _heard(role: str, parts: Sequence[Part]) -> Json | None:
-    texts = [text for text in map(_words, parts) if text]
+    texts = [text for text in map(_read_out, parts) if text]
     images = [_image(part) for part in parts if isinstance(part, InputImage)]
     if not texts and not images:
         return None
@@ -129,7 +108,7 @@ def _heard(role: str, parts: Sequence[Part]) -> Json | None:
 
 def _said(turn: Said) -> list[Json]:
     """What the model said in one turn, then the outputs in the order of their calls, then what only a user may show."""
-    texts = [text for item in turn.items if isinstance(item, Message) for text in map(_words, item.content) if text]
+    texts = turn.texts
     # What another vendor has sealed is no thought of a model here.
     open_thoughts = [item for item in turn.items if isinstance(item, Reasoning) and item.encrypted_content in (None, UNSET)]
     message: Json = {"role": "assistant", "content": "\n".join(texts)}
@@ -138,40 +117,30 @@ def _said(turn: Said) -> list[Json]:
     if turn.calls:
         message["tool_calls"] = [_call(called.call) for called in turn.calls]
     messages = [message] if texts or turn.calls else []
-    for called in turn.calls:
-        text = UNANSWERED if called.output is None else error_text(called.output)
-        messages.append({"role": "tool", "tool_name": called.call.name, "content": text})
+    messages += [{"role": "tool", "tool_name": called.call.name, "content": called.output_text} for called in turn.calls]
     return messages + _exhibits(turn)
 
 
 def _exhibits(turn: Said) -> list[Json]:
     """Models look at images of a user's only; those of an output follow as such, under the name of its tool."""
-    exhibits: list[Json | None] = []
-    for call, output in [(called.call, called.output) for called in turn.calls]:
-        if output is not None and (shown := [part for part in output.output if isinstance(part, InputImage | InputFile)]):
-            exhibits.append(_heard("user", [InputText(f"Attached by the output of `{call.name}`:"), *shown]))
+    shown = [(called.call.name, called.attachments) for called in turn.calls if called.attachments]
+    exhibits = [_heard("user", [InputText(f"Attached by the output of `{name}`:"), *parts]) for name, parts in shown]
     return [message for message in exhibits if message is not None]
 
 
 def _call(call: FunctionCall) -> Json:
-    return {"function": {"name": call.name, "arguments": parsed_arguments(readable(call.arguments))}}
+    return {"function": {"name": call.name, "arguments": parse_call_arguments(call)}}
 
 
-def _words(part: Part) -> str:
-    """What a part says; a refusal is as much said as anything, and a file that is text is read out."""
-    match part:
-        case OutputText(text) | InputText(text) | Refusal(text):
-            return text
-        case InputFile():
-            file = attached(part)
-            content = None if file is None else file.text()
-            if content is None:
-                raise Refused(
-                    f"the file `{part.filename or 'file'}` cannot be sent to Ollama; pass text as `file_data`, or images"
-                )
-            return f"{part.filename or 'file'}:\n{content}"
-        case _:
-            return ""
+def _read_out(part: Part) -> str:
+    """What a part says; a file that is text is read out."""
+    if not isinstance(part, InputFile):
+        return spoken_text(part)
+    file = attached(part)
+    content = None if file is None else file.text()
+    if content is None:
+        raise Refused(f"the file `{part.filename or 'file'}` cannot be sent to Ollama; pass text as `file_data`, or images")
+    return f"{part.filename or 'file'}:\n{content}"
 
 
 def _image(image: InputImage) -> str:
