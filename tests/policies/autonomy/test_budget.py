@@ -9,9 +9,9 @@ from msgspec import ValidationError, convert
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, Usage
 from mainspring.core.spec import Price
+from mainspring.features.budgets.amounts import Amounts
 from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, moved
 from mainspring.features.budgets.budget_scope import find_objections, read_call
-from mainspring.features.budgets.enforcement import Ceilings, ceilings
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.tools.scope import AllowedCommand, find_rule
 
@@ -21,7 +21,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     limits = Limits()
     assert (limits.max_iterations, limits.max_duration_minutes, limits.max_tool_calls) == (100, 60, 200)
     assert (limits.max_files_modified, limits.max_lines_changed) == (50, 5000)
-    assert ceilings(AutonomyBudget("b")) == Ceilings(100, 3600, 200, 50, 5000)
+    assert AutonomyBudget("b").amounts == Amounts(100, 3600, 200, 50, 5000)
 
 
 def test_a_budget_that_says_nothing_writes_nothing_runs_nothing_and_stays_off_the_network() -> None:
@@ -77,11 +77,11 @@ def test_a_budget_goes_only_where_its_life_leads(start: State, end: State) -> No
 
 
 def test_levels_widen_from_reading_to_everything() -> None:
-    assert [ceilings(level) for level in LEVELS] == [
-        Ceilings(5, 600, 10, 0, 0),
-        Ceilings(20, 1800, 50, 10, 1000),
-        Ceilings(50, 3600, 200, 30, 3000),
-        Ceilings(100, 7200, 500, 50, 5000),
+    assert [level.amounts for level in LEVELS] == [
+        Amounts(5, 600, 10, 0, 0),
+        Amounts(20, 1800, 50, 10, 1000),
+        Amounts(50, 3600, 200, 30, 3000),
+        Amounts(100, 7200, 500, 50, 5000),
     ]
     assert len(HARMFUL) == 23
     assert [level.network.enabled for level in LEVELS] == [False, False, True, True]

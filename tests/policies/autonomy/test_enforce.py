@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, only, with_limits
 
+from mainspring.features.budgets.amounts import Spent
 from mainspring.features.budgets.budget import (
     LEVELS,
     AutonomyBudget,
@@ -17,8 +18,8 @@ from mainspring.features.budgets.budget import (
     Network,
     StopCondition,
 )
-from mainspring.features.budgets.enforce import MEASURES, Decision, EnforcementResult, after, enforce
-from mainspring.features.budgets.enforcement import EnforcementContext, Spent, ceilings
+from mainspring.features.budgets.budget_scope import EnforcementContext
+from mainspring.features.budgets.enforce import MEASURES, Decision, EnforcementResult, add_step, enforce
 from mainspring.tools.scope import AllowedCommand
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
@@ -131,7 +132,7 @@ def test_a_budget_that_lets_everything_run_has_no_doubts() -> None:
 
 def test_calls_of_a_command_are_counted_and_the_one_beyond_is_blocked() -> None:
     log = EnforcementContext(commands=(("git", "log"),))
-    spent = after(BUDGET, after(BUDGET, Spent(), log), log)
+    spent = add_step(BUDGET, add_step(BUDGET, Spent(), log), log)
     assert spent.commands == {"git (status|log)( .*)?": 2}
     assert answers(spent=spent, commands=log.commands) == (BLOCKED, "EF-03")
     assert said(spent=spent, commands=(("ls",),)).outcome is ALLOWED
@@ -185,15 +186,15 @@ def test_limits_block_what_exceeds_them_and_nothing_before(
 
 def test_a_file_counts_once_however_it_is_spelled() -> None:
     budget = with_limits(max_files_modified=1)
-    spent = after(budget, Spent(), EnforcementContext(writes=("src/a", "./src/a", "/work/src//a")))
+    spent = add_step(budget, Spent(), EnforcementContext(writes=("src/a", "./src/a", "/work/src//a")))
     assert spent.files == ("src/a",)
     assert said(budget, spent, writes=("src/a",)).outcome is ALLOWED
     assert answers(budget, spent, writes=("src/b",)) == (BLOCKED, "EF-07")
 
 
 def test_files_of_unknown_name_are_other_files_every_time() -> None:
-    once = after(BUDGET, Spent(), EnforcementContext(writes=(None,)))
-    assert len(after(BUDGET, once, EnforcementContext(writes=(None, None))).files) == 3
+    once = add_step(BUDGET, Spent(), EnforcementContext(writes=(None,)))
+    assert len(add_step(BUDGET, once, EnforcementContext(writes=(None, None))).files) == 3
 
 
 @pytest.mark.parametrize(
@@ -313,8 +314,10 @@ conditions = st.lists(
 
 
 def within(budget: AutonomyBudget, spent: Spent) -> bool:
-    most = ceilings(budget)
-    amounts = [(getattr(most, measure.name), spent.amount(measure.name)) for measure in MEASURES if not measure.is_stock]
+    most = budget.amounts
+    amounts = [
+        (getattr(most, measure.name), getattr(spent.amounts, measure.name)) for measure in MEASURES if not measure.is_stock
+    ]
     amounts += [(limit, spent.commands.get(command, 0)) for command, limit in most.commands.items()]
     return all(limit is None or used <= limit for limit, used in amounts)
 
@@ -327,7 +330,7 @@ def test_no_row_of_steps_that_may_happen_exceeds_a_limit(
     spent = Spent()
     for step in steps:
         decision = enforce(budget, spent, step)
-        then = after(budget, spent, step)
+        then = add_step(budget, spent, step)
         # An escalated step happens if a person agrees, and no person can lift a limit.
         if decision.outcome is not BLOCKED:
             spent = then

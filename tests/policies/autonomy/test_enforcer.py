@@ -4,10 +4,9 @@ import pytest
 from msgspec.structs import replace
 from tests.policies.autonomy.world import BUDGET, with_limits
 
+from mainspring.features.budgets.amounts import Spent
 from mainspring.features.budgets.budget import LEVELS, StopCondition
-from mainspring.features.budgets.enforce import EnforcementResult
-from mainspring.features.budgets.enforcement import Spent
-from mainspring.features.budgets.enforcer import RuntimeEnforcer
+from mainspring.features.budgets.enforce import EnforcementResult, RuntimeEnforcer
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules
 from mainspring.ports import Allow
 from mainspring.tools.scope import AllowedCommand

@@ -17,10 +17,10 @@ from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order,
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import Limits
 from mainspring.features.budgets.budget_policy import Budgeted
 from mainspring.features.budgets.enforce import MEASURES
-from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings
 from mainspring.features.budgets.ledger import Account, Ledger
 from mainspring.ports import Store
 from mainspring.providers.script import Call
@@ -39,9 +39,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def within(account: Account) -> bool:
     """Spent plus reserved is within every limit."""
-    most, shares = ceilings(account.budget), [reserved.share for reserved in account.held.values()]
+    most, shares = account.budget.amounts, [reserved.share for reserved in account.held.values()]
     held = {measure.name: sum(getattr(share, measure.name) or 0 for share in shares) for measure in MEASURES}
-    limits = [(getattr(most, measure.name), account.spent.amount(measure.name) + held[measure.name]) for measure in MEASURES]
+    limits = [
+        (getattr(most, measure.name), getattr(account.spent.amounts, measure.name) + held[measure.name]) for measure in MEASURES
+    ]
     for command, limit in most.commands.items():
         limits.append((limit, account.spent.commands.get(command, 0) + sum(share.commands.get(command, 0) for share in shares)))
     return all(limit is None or used <= limit for limit, used in limits)
@@ -50,9 +52,9 @@ def within(account: Account) -> bool:
 async def test_a_run_reserves_its_share_works_within_it_and_gives_back_the_rest(store: Store) -> None:
     ledger = Ledger(store)
     await ledger.open(BUDGET)
-    spec = await ledger.admit(order(max_turns=10, max_tool_calls=4), "b1", at_most=Ceilings(files=2, tokens=5000))
+    spec = await ledger.admit(order(max_turns=10, max_tool_calls=4), "b1", at_most=Amounts(files=2, tokens=5000))
     held = (await ledger.account("b1")).held["resp_1"].share
-    assert held == Ceilings(10, 3600, 4, 2, 5000, 3, 5000, None, {"git (status|log)( .*)?": 2})
+    assert held == Amounts(10, 3600, 4, 2, 5000, 3, 5000, None, {"git (status|log)( .*)?": 2})
     made = calls(
         Call("files", {"operation": "write", "path": "src/a", "content": "1\n2"}),
         Call("shell", {"command": "git log"}),
@@ -124,7 +126,7 @@ async def test_an_ended_run_that_nobody_settled_is_settled_from_its_log(store: S
     await ledger.open(BUDGET)
     turns = [Call("shell", {"command": "python3 x.py > src/out"})]
     async with engine_of(*turns, store=store) as engine:
-        asked = await (await engine.start(await ledger.admit(order(), "b1", at_most=Ceilings(50, 60, 50, 25, 10, 1)))).wait()
+        asked = await (await engine.start(await ledger.admit(order(), "b1", at_most=Amounts(50, 60, 50, 25, 10, 1)))).wait()
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         again = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
         await (await engine.start(await ledger.admit(again, "b1"))).wait()
@@ -243,7 +245,7 @@ _limits = st.builds(
     ),
     _number, _number, _number, _number, _number,
 )  # fmt: skip
-_at_most = st.builds(Ceilings, _number, st.none(), _number, _number, _number, _number, _number)
+_at_most = st.builds(Amounts, _number, st.none(), _number, _number, _number, _number, _number)
 _steps = st.lists(
     st.one_of(
         st.tuples(st.just("admit"), st.integers(0, 4), _at_most),
@@ -267,7 +269,7 @@ async def test_spent_plus_reserved_never_exceeds_a_limit(limits: Limits, steps: 
     specs = {}
     for step, number, detail in steps:
         match step:
-            case "admit" if isinstance(detail, Ceilings):
+            case "admit" if isinstance(detail, Amounts):
                 with suppress(InvalidRequest):
                     specs[number] = await ledger.admit(
                         order(id=f"run_{number}", max_turns=3, max_seconds=60), "b1", at_most=detail

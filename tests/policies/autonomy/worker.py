@@ -16,9 +16,9 @@ from mainspring.core.items import ToolDefinition, ToolKind, user
 from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
+from mainspring.features.budgets.amounts import Amounts
 from mainspring.features.budgets.budget import AutonomyBudget, Limits
 from mainspring.features.budgets.budget_policy import Budgeted
-from mainspring.features.budgets.enforcement import Ceilings
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -61,7 +61,7 @@ async def main() -> None:
             try:
                 while True:
                     spec = spec_for("responses", id=random_id("resp"), model="scripted", input=(user("Go."),), tools=(LOOK,))
-                    spec = await ledger.admit(spec, "shared", at_most=Ceilings(iterations=20, seconds=60, calls=7))
+                    spec = await ledger.admit(spec, "shared", at_most=Amounts(iterations=20, seconds=60, calls=7))
                     if spec.budget is not None and spec.budget["limits"]["max_tool_calls"] == 0:
                         break
                     print("admitted", flush=True)

@@ -20,9 +20,9 @@ from mainspring.features.agents.agent_inputs import build_input_schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
+from mainspring.features.budgets.amounts import pick_least
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
 from mainspring.features.budgets.budget_policy import narrowed
-from mainspring.features.budgets.enforcement import least
 from mainspring.features.governance.patterns import Rules
 from mainspring.features.governance.patterns import narrowed as narrower
 from mainspring.features.skills.activation import LOAD, READ
@@ -187,7 +187,7 @@ def _held(
 ) -> RunSpec:
     """The order within the definition's constraints, which an order that is narrower already keeps to as well."""
     own, limits = definition.constraints, spec.limits
-    limits = replace(limits, max_seconds=least(limits.max_seconds, own.timeout_seconds, manner.max_seconds))
+    limits = replace(limits, max_seconds=pick_least(limits.max_seconds, own.timeout_seconds, manner.max_seconds))
     completion = Completion(retry_model_errors=own.max_retries > 0, max_retries=own.max_retries)
     if config is None:
         # Only a model call that failed leaves room for another turn.
@@ -200,7 +200,7 @@ def _held(
     sampling = spec.sampling
     temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature
     reasoning = sampling.reasoning if manner.effort is None else {**(sampling.reasoning or {}), "effort": manner.effort}
-    tokens = least(sampling.max_turn_tokens, own.max_tokens)
+    tokens = pick_least(sampling.max_turn_tokens, own.max_tokens)
     return replace(
         spec,
         limits=limits,

@@ -29,11 +29,9 @@ from mainspring.features.agents.agent_inputs import complete_inputs, render_mess
 from mainspring.features.agents.agent_order import Manner, Orders, refusal
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
+from mainspring.features.budgets.amounts import Amounts, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import budget_of, narrowed, spent_by
-from mainspring.features.budgets.enforce import MEASURES
-from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
-from mainspring.features.budgets.ledger import limited
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.features.memory.capture import SESSION, TAGS, session_of
 from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
@@ -143,7 +141,7 @@ class AgentTools:
                 used = used + replace(await spent_by(run, layer), seconds=0.0)
             # Under a name of its own it holds beside the operator's, which every run has.
             named = replace(layer, budget_id=f"{layer.budget_id}.delegated", overlays=())
-            layers.append(limited(named, _part(ceilings(layer), used, beside)))
+            layers.append(named.with_amounts(_part(layer.amounts - used.amounts, beside)))
         return replace(layers[0], overlays=tuple(layers[1:]))
 
     async def _all(self, found: Sequence[Run], runs: Runs) -> list[Run]:
@@ -196,21 +194,15 @@ def _within(own: Limits, left: Limits, beside: int) -> Limits:
         part = rest * (1 - KEPT) if name == "max_seconds" else math.floor(rest * (1 - KEPT) / beside)
         if part <= 0:
             raise InvalidRequest(f"there is too little left of {name} to have an agent work on this; do it yourself")
-        shares[name] = least(getattr(own, name), part)
+        shares[name] = pick_least(getattr(own, name), part)
     return replace(own, **shares)
 
 
-def _part(most: Ceilings, used: Spent, beside: int) -> Ceilings:
-    rest: Json = {}
-    for measure in MEASURES:
-        limit = getattr(most, measure.name)
-        if limit is not None:
-            left = max(limit - used.amount(measure.name), 0) * (1 - KEPT)
-            rest[measure.name] = left / (1 if measure.name == "seconds" else beside)
-            if isinstance(limit, int):
-                rest[measure.name] = math.floor(rest[measure.name])
-    commands = {key: max(limit - used.commands.get(key, 0), 0) // beside for key, limit in most.commands.items()}
-    return Ceilings(**rest, commands=commands)
+def _part(left: Amounts, beside: int) -> Amounts:
+    """A share of what is left: all but what the caller keeps, over those who share it. They work at the same time."""
+    seconds = left.scaled(1 - KEPT).seconds
+    commands = {key: count // beside for key, count in left.commands.items()}
+    return replace(left.scaled(1 - KEPT, parts=beside), seconds=seconds, commands=commands)
 
 
 async def _follow(handle: RunHandle, context: CallContext) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Price
+from mainspring.features.budgets.amounts import Amounts
 from mainspring.tools.programs import BUILTINS
 from mainspring.tools.scope import AllowedCommand, CommandScope
 
@@ -129,6 +130,30 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def command_scope(self) -> CommandScope:
         return CommandScope(self.allowed_commands, self.denied_commands, self.require_approval_commands)
+
+    @property
+    def amounts(self) -> Amounts:
+        """How much may be used of each measure."""
+        limits, minutes = self.limits, self.limits.max_duration_minutes
+        return Amounts(
+            limits.max_iterations,
+            None if minutes is None else minutes * 60,
+            limits.max_tool_calls,
+            limits.max_files_modified,
+            limits.max_lines_changed,
+            self.network.max_requests,
+            limits.max_tokens,
+            limits.max_cost,
+            {rule.key: rule.max_calls for rule in self.allowed_commands if rule.max_calls is not None},
+        )
+
+    def with_amounts(self, most: Amounts) -> "AutonomyBudget":
+        """The budget with these amounts for its limits."""
+        minutes = None if most.seconds is None else most.seconds / 60
+        limits = Limits(most.iterations, minutes, most.calls, most.files, most.lines, most.tokens, most.cost)
+        commands = [replace(rule, max_calls=most.commands.get(rule.key, rule.max_calls)) for rule in self.allowed_commands]
+        network = replace(self.network, max_requests=most.requests)
+        return replace(self, limits=limits, allowed_commands=tuple(commands), network=network)
 
     def price(self, model: str) -> Price | None:
         """The price of the longest pattern that fits the model's name; None if none does."""

@@ -13,7 +13,8 @@ is waited for, streamed, in the background, or taken up again by another process
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import reduce
 from typing import Final
 
 import msgspec
@@ -26,11 +27,10 @@ from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import STEP_MODEL, Price, Purse, RunSpec
+from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget, State
-from mainspring.features.budgets.budget_scope import read_call
-from mainspring.features.budgets.enforce import Decision, EnforcementResult, strictest
-from mainspring.features.budgets.enforcement import EnforcementContext, Spent, least, tightest
-from mainspring.features.budgets.enforcer import RuntimeEnforcer
+from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
+from mainspring.features.budgets.enforce import Decision, EnforcementResult, RuntimeEnforcer, strictest
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool
 
@@ -159,18 +159,23 @@ def verdict_of(decision: Decision) -> Verdict:
             return Allow(decision.reason)
 
 
+def min_amounts(budgets: Iterable[AutonomyBudget]) -> Amounts:
+    """The strictest of their limits."""
+    return reduce(Amounts.min, [budget.amounts for budget in budgets], Amounts())
+
+
 def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
     """The order under this budget: it carries it, and the loop holds its limits between calls too.
 
     What is counted is this run's alone; `Ledger.admit` has several runs share. Raises `InvalidRequest` if there is not enough
     left to begin.
     """
-    most, limits, price = tightest(budget.layers), spec.limits, budget.price(spec.model)
+    most, limits, price = min_amounts(budget.layers), spec.limits, budget.price(spec.model)
     if spec.model == STEP_MODEL:
         # No model is asked: what it does is held to the budget, and what it says costs nothing.
         most = replace(most, iterations=None, tokens=None, cost=None)
     for name in ("iterations", "seconds", "tokens", "cost"):
-        if getattr(most, name) == 0:
+        if most.measures[name] == 0:
             told = f"the budget `{budget.budget_id}` has nothing left of {name}; raise its limit or use another"
             raise InvalidRequest(told, param="budget", code="budget_exceeded")
     turns, completion = most.iterations, spec.completion
@@ -179,9 +184,9 @@ def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
         turns, completion = (turns - 1, completion) if turns > 1 else (turns, replace(completion, close=None))
     held = replace(
         limits,
-        budget_turns=least(limits.budget_turns, turns),
-        max_seconds=least(limits.max_seconds, most.seconds),
-        max_tool_calls=least(limits.max_tool_calls, most.calls or None),
+        budget_turns=pick_least(limits.budget_turns, turns),
+        max_seconds=pick_least(limits.max_seconds, most.seconds),
+        max_tool_calls=pick_least(limits.max_tool_calls, most.calls or None),
     )
     purse = None if most.tokens is None and most.cost is None else Purse(most.tokens, most.cost, price or Price(0, 0))
     whole = msgspec.json.decode(msgspec.json.encode(budget))

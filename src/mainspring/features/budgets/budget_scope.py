@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from mainspring.core.items import Effect, FunctionCall, ToolDefinition
 from mainspring.features.budgets.budget import AutonomyBudget, Files
-from mainspring.features.budgets.enforcement import EnforcementContext
 from mainspring.tools.declarations import parsed_arguments, read_effects, read_texts
 from mainspring.tools.scope import (
     Misspelling,
@@ -40,6 +39,34 @@ _MISSPELLINGS: Final[dict[Misspelling, str]] = {
     "home": "goes up by `..` or begins with `~`; write the path without",
     "elsewhere": "is no plain path; write it relative to the working directory",
 }
+
+
+class EnforcementContext(Struct, frozen=True):
+    """One step: an iteration, or a call with all that it would read, write, run and speak to.
+
+    A word of a command, or a file to write, that is known only later is None; `doubts` say what else cannot be told; `mentions`
+    are words of commands that may be files. `unseen` are effects of which no parameter shows what they touch, `is_declared`
+    whether the tool says so itself. `flaw` is why the call cannot be understood at all.
+    `failures` is how many steps failed in a row, `signals` are conditions that somebody reports.
+    """
+
+    now: float = 0.0
+    tool: str = ""
+    iterations: int = 0
+    calls: int = 0
+    reads: tuple[str, ...] = ()
+    writes: tuple[str | None, ...] = ()
+    lines: int = 0
+    commands: tuple[Words, ...] = ()
+    doubts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    unseen: frozenset[Effect] = frozenset()
+    is_declared: bool = True
+    flaw: str | None = None
+    failures: int = 0
+    signals: frozenset[str] = frozenset()
+    is_priced: bool = True
+    mentions: tuple[str, ...] = ()
 
 
 async def read_call(call: FunctionCall, tool: ToolDefinition) -> EnforcementContext:

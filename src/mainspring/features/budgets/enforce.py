@@ -13,15 +13,16 @@ What is not listed is blocked unless a trigger has a person asked; what nobody c
 strictest stands.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
+from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import AutonomyBudget, EscalationTrigger, StopCondition
-from mainspring.features.budgets.budget_scope import find_objections, locate
-from mainspring.features.budgets.enforcement import Ceilings, EnforcementContext, Spent, ceilings
+from mainspring.features.budgets.budget_scope import EnforcementContext, find_objections, locate, read_lines
 from mainspring.tools.scope import Objection, find_rule
 
 
@@ -75,7 +76,7 @@ FAILURES: Final = 3
 
 def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Decision:
     """Whether the step may happen. What it would use is counted in; nothing is remembered."""
-    then, limits, outside = after(budget, spent, context), ceilings(budget), tuple(find_objections(budget, context))
+    then, limits, outside = add_step(budget, spent, context), budget.amounts, tuple(find_objections(budget, context))
     found = [
         *_standing(budget, context),
         *_exceeded(then, limits),
@@ -96,7 +97,7 @@ def strictest(found: Sequence[Decision]) -> Decision:
     return Decision(worst.outcome, worst.point, " ".join([decision.reason for decision in found]))
 
 
-def after(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Spent:
+def add_step(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Spent:
     """What has been used once the step has happened."""
     commands: dict[str, int] = {}
     for words in context.commands:
@@ -132,9 +133,10 @@ def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[D
         yield _blocked("cost", f"The budget `{name}` limits the cost, and has no price for this model.", stops=True)
 
 
-def _exceeded(then: Spent, limits: Ceilings) -> Iterator[Decision]:
+def _exceeded(then: Spent, limits: Amounts) -> Iterator[Decision]:
+    bounds, amounts = limits.measures, then.amounts.measures
     for measure in MEASURES:
-        most, used = getattr(limits, measure.name), then.amount(measure.name)
+        most, used = bounds[measure.name], amounts[measure.name] or 0
         if most is not None and (used > most or (measure.is_stock and used >= most)):
             said = f"The budget allows {most:g} {measure.unit}, and this would be {used:g}."
             yield _blocked(measure.point, said, stops=measure.stops)
@@ -158,7 +160,7 @@ def _trigger(budget: AutonomyBudget, point: str) -> EscalationTrigger | None:
 
 
 def _met(
-    budget: AutonomyBudget, then: Spent, limits: Ceilings, context: EnforcementContext, outside: tuple[Objection, ...]
+    budget: AutonomyBudget, then: Spent, limits: Amounts, context: EnforcementContext, outside: tuple[Objection, ...]
 ) -> Iterator[Decision]:
     """The stop conditions that hold, each with its consequence."""
     is_violated = any(objection.severity != "unclear" for objection in outside)
@@ -168,8 +170,8 @@ def _met(
         elif condition.id == "SC-09":
             holds = context.failures >= FAILURES
         elif (measure := _CONDITIONS.get(condition.id)) is not None:
-            most = getattr(limits, measure)
-            holds = most is not None and then.amount(measure) > condition.at * most
+            most = limits.measures[measure]
+            holds = most is not None and (then.amounts.measures[measure] or 0) > condition.at * most
         else:
             holds = condition.id in context.signals
         if holds:
@@ -192,3 +194,76 @@ def _escalated(budget: AutonomyBudget, point: str, reason: str, trigger: Escalat
     target = (trigger and trigger.target) or budget.default_escalation_target
     urgency = trigger.urgency if trigger is not None else "normal"
     return Decision(EnforcementResult.ESCALATED, point, reason, target=target, urgency=urgency)
+
+
+class RuntimeEnforcer:
+    """Holds a budget and tracks its use. `decisions` are all that were not plainly `ALLOWED`, in order.
+
+    `decide` answers and counts nothing; `count` counts what did happen; the `check_` methods do both, and count only what may
+    happen. Counting is adding up, so an enforcer can be made again from a log at any time.
+    """
+
+    def __init__(self, budget: AutonomyBudget, *, clock: Callable[[], float] = time.time) -> None:
+        self.budget = budget
+        self.decisions: list[Decision] = []
+        self._counted = self._measured = Spent()
+        self._clock, self._began = clock, clock()
+
+    @property
+    def spent(self) -> Spent:
+        return self._counted + self._measured
+
+    @property
+    def stopped(self) -> Decision | None:
+        """The decision that ended the work, if one has."""
+        return next((decision for decision in self.decisions if decision.stops), None)
+
+    def measure(self, used: Spent) -> None:
+        """Sets what is read off a meter and not counted here: time, tokens and cost."""
+        self._measured = used
+
+    def decide(self, context: EnforcementContext) -> Decision:
+        decision = enforce(self.budget, self.spent, context)
+        if decision.outcome is not EnforcementResult.ALLOWED:
+            self.decisions.append(decision)
+        return decision
+
+    def count(self, context: EnforcementContext) -> None:
+        self._counted = add_step(self.budget, self._counted, context)
+
+    def check(self, context: EnforcementContext) -> EnforcementResult:
+        """Decides, and counts what may happen."""
+        decision = self.decide(context)
+        if decision.outcome in (EnforcementResult.ALLOWED, EnforcementResult.WARNED):
+            self.count(context)
+        return decision.outcome
+
+    def check_file_read(self, path: str) -> EnforcementResult:
+        """EF-01."""
+        return self.check(EnforcementContext(self._clock(), reads=(path,)))
+
+    def check_file_write(self, path: str, lines: int = 0) -> EnforcementResult:
+        """EF-02, and with it EF-07 and EF-08."""
+        return self.check(EnforcementContext(self._clock(), writes=(path,), lines=lines))
+
+    async def check_command(self, command: str) -> EnforcementResult:
+        """EF-03, for all that a line of shell would run."""
+        line = await read_lines([command])
+        return self.check(EnforcementContext(self._clock(), commands=line.commands, writes=line.writes, doubts=line.doubts))
+
+    def check_network(self, domain: str) -> EnforcementResult:
+        """EF-04."""
+        return self.check(EnforcementContext(self._clock(), hosts=(domain,)))
+
+    def record_iteration(self) -> EnforcementResult:
+        """EF-05."""
+        return self.check(EnforcementContext(self._clock(), iterations=1))
+
+    def check_duration(self) -> EnforcementResult:
+        """EF-06, for the time since this enforcer was made."""
+        self.measure(self._measured + Spent(seconds=self._clock() - self._began - self._measured.seconds))
+        return self.check(EnforcementContext(self._clock()))
+
+    def evaluate_stop_conditions(self, *, failures: int = 0, signals: frozenset[str] = frozenset()) -> EnforcementResult:
+        """The strictest consequence of the stop conditions that hold now."""
+        return self.check(EnforcementContext(self._clock(), failures=failures, signals=signals))

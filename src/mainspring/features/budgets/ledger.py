@@ -29,16 +29,16 @@ from mainspring.core.history import History, history_of
 from mainspring.core.items import Item, decode
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import RunSpec
+from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import AutonomyBudget, State, moved
 from mainspring.features.budgets.budget_policy import narrowed, spent_by
-from mainspring.features.budgets.enforce import MEASURES
-from mainspring.features.budgets.enforcement import Ceilings, Spent, ceilings, least
 from mainspring.features.budgets.preflight import cleared, preflight
 from mainspring.ports import Document, Store
 
 BUDGET: Final = "budget"
 ENTRY: Final = "budget_entry"
 REMEMBERED: Final = 256
+NO_LIMIT: Final = Amounts()
 
 
 class Opened(Struct, frozen=True, tag=True):
@@ -58,7 +58,7 @@ class Amended(Struct, frozen=True, tag=True):
 
 class Reserved(Struct, frozen=True, tag=True):
     run_id: str
-    share: Ceilings
+    share: Amounts
 
 
 class Settled(Struct, frozen=True, tag=True):
@@ -78,20 +78,14 @@ class Account(Struct, frozen=True):
     held: dict[str, Reserved] = {}
 
     @property
-    def left(self) -> Ceilings:
+    def reserved(self) -> Amounts:
+        """All shares together."""
+        return sum([reserved.share for reserved in self.held.values()], Amounts())
+
+    @property
+    def left(self) -> Amounts:
         """What may still be reserved."""
-        most, shares = ceilings(self.budget), [reserved.share for reserved in self.held.values()]
-        rest = {
-            measure.name: _rest(
-                getattr(most, measure.name), self.spent.amount(measure.name), [getattr(share, measure.name) for share in shares]
-            )
-            for measure in MEASURES
-        }
-        commands = {
-            key: int(_rest(limit, self.spent.commands.get(key, 0), [share.commands.get(key) for share in shares]) or 0)
-            for key, limit in most.commands.items()
-        }
-        return msgspec.convert({**rest, "commands": commands}, Ceilings, strict=False)
+        return self.budget.amounts - self.spent.amounts - self.reserved
 
 
 def fold(account: Account, entry: Entry) -> Account:
@@ -113,40 +107,11 @@ def fold(account: Account, entry: Entry) -> Account:
             assert_never(entry)
 
 
-def share_of(left: Ceilings, spec: RunSpec, at_most: Ceilings) -> Ceilings:
-    """What a run gets: what it may use by its own limits and by `at_most`, as far as that is left."""
+def _share_of(left: Amounts, spec: RunSpec) -> Amounts:
+    """What a run gets of what is left: what it may use by its own limits."""
     limits, last = spec.limits, spec.completion.close is not None
-    commands = {key: least(rest, at_most.commands.get(key)) or 0 for key, rest in left.commands.items()}
-    return Ceilings(
-        least(left.iterations, at_most.iterations, None if limits.max_turns is None else limits.max_turns + last),
-        least(left.seconds, at_most.seconds, limits.max_seconds),
-        least(left.calls, at_most.calls, limits.max_tool_calls),
-        least(left.files, at_most.files),
-        least(left.lines, at_most.lines),
-        least(left.requests, at_most.requests),
-        least(left.tokens, at_most.tokens, limits.max_tokens),
-        least(left.cost, at_most.cost),
-        commands,
-    )
-
-
-def least_of(one: Ceilings, other: Ceilings) -> Ceilings:
-    """The stricter of each two."""
-    names = [name for name in Ceilings.__struct_fields__ if name != "commands"]
-    commands = {key: least(one.commands.get(key), other.commands.get(key)) or 0 for key in {**one.commands, **other.commands}}
-    return replace(one, **{name: least(getattr(one, name), getattr(other, name)) for name in names}, commands=commands)
-
-
-def limited(budget: AutonomyBudget, share: Ceilings) -> AutonomyBudget:
-    """The budget with these limits for its own."""
-    minutes = None if share.seconds is None else share.seconds / 60
-    limits = replace(
-        budget.limits, max_iterations=share.iterations, max_duration_minutes=minutes, max_tool_calls=share.calls,
-        max_files_modified=share.files, max_lines_changed=share.lines, max_tokens=share.tokens, max_cost=share.cost,
-    )  # fmt: skip
-    commands = tuple([replace(rule, max_calls=share.commands.get(rule.key, rule.max_calls)) for rule in budget.allowed_commands])
-    network = replace(budget.network, max_requests=share.requests)
-    return replace(budget, limits=limits, allowed_commands=commands, network=network)
+    turns = None if limits.max_turns is None else limits.max_turns + last
+    return left.min(Amounts(turns, limits.max_seconds, limits.max_tool_calls, tokens=limits.max_tokens))
 
 
 class Ledger:
@@ -209,7 +174,7 @@ class Ledger:
         return await self._add(tenant, budget_id, next_state)
 
     async def admit(
-        self, spec: RunSpec, budget_id: str, *, at_most: Ceilings | None = None, overlays: tuple[AutonomyBudget, ...] = ()
+        self, spec: RunSpec, budget_id: str, *, at_most: Amounts = NO_LIMIT, overlays: tuple[AutonomyBudget, ...] = ()
     ) -> RunSpec:
         """Reserves a share for the run, and returns its order under that share and the overlays.
 
@@ -222,9 +187,9 @@ class Ledger:
             if spec.id in account.held:
                 return None
             cleared(preflight(spec, account.budget, spec.tools, self._clock()))
-            share = share_of(account.left, spec, at_most or Ceilings())
+            share = _share_of(account.left.min(at_most), spec)
             try:
-                narrowed(spec, limited(account.budget, share))
+                narrowed(spec, account.budget.with_amounts(share))
             except InvalidRequest as error:
                 holders = ", ".join([f"`{run_id}`" for run_id in account.held]) or "none"
                 told = f"{error.message}; held by runs: {holders}"
@@ -232,7 +197,7 @@ class Ledger:
             return Reserved(spec.id, share)
 
         account = await self._add(spec.tenant, budget_id, reserved)
-        return narrowed(spec, replace(limited(account.budget, account.held[spec.id].share), overlays=overlays))
+        return narrowed(spec, replace(account.budget.with_amounts(account.held[spec.id].share), overlays=overlays))
 
     async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
         """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
@@ -252,7 +217,7 @@ class Ledger:
             try:
                 account = await self.settle(await self._reread(reserved.run_id), budget_id, tenant=tenant)
             except CallerError:
-                account = await self._settle(tenant, budget_id, reserved.run_id, _whole(reserved))
+                account = await self._settle(tenant, budget_id, reserved.run_id, Spent.whole(reserved.share, reserved.run_id))
         return account
 
     async def release(self, run_id: str, budget_id: str, *, tenant: str = "") -> Account:
@@ -322,27 +287,6 @@ def _opened(account: Account | None, budget_id: str) -> Account:
     if account is None:
         raise NotFound(f"budget `{budget_id}` does not exist; open it first")
     return account
-
-
-def _rest(most: float | None, used: float, shares: list[float | None]) -> float | None:
-    """What is left of a limit. A share without one can be only of a budget without one."""
-    return None if most is None else max(most - used - sum([share for share in shares if share is not None]), 0)
-
-
-def _whole(reserved: Reserved) -> Spent:
-    """All of a share, as if it had been used."""
-    share = reserved.share
-    return Spent(
-        share.iterations or 0,
-        share.seconds or 0.0,
-        share.calls or 0,
-        tuple([f"{reserved.run_id}?{number}" for number in range(share.files or 0)]),
-        share.lines or 0,
-        share.requests or 0,
-        share.tokens or 0,
-        share.cost or 0.0,
-        share.commands,
-    )
 
 
 _entries = msgspec.json.Decoder(Entry)

@@ -20,9 +20,8 @@ from mainspring.core.items import Json
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
-from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, narrowed, spent_by
-from mainspring.features.budgets.enforcement import Ceilings, ceilings, tightest
-from mainspring.features.budgets.ledger import Account, Ledger, least_of, limited
+from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, min_amounts, narrowed, spent_by
+from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.preflight import cleared, preflight
 from mainspring.features.budgets.settings import BudgetCommand, BudgetSettings, TenantBudget
 from mainspring.ports import OrderContext, OrderStep, Store
@@ -168,7 +167,7 @@ class Admission(OrderStep):
     async def _reserved(self, spec: RunSpec, budget: AutonomyBudget, overlays: tuple[AutonomyBudget, ...]) -> RunSpec:
         assert self.plan is not None
         await self.ledger.keep(budget, tenant=spec.tenant)
-        most = least_of(_part(ceilings(budget), self.plan.share), tightest(overlays))
+        most = budget.amounts.scaled(self.plan.share, at_least=1).min(min_amounts(overlays))
         return await self.ledger.admit(spec, budget.budget_id, at_most=most, overlays=overlays)
 
     def _asked(
@@ -196,25 +195,10 @@ class Admission(OrderStep):
         for layer in before.layers if before.run is not None else ():
             if layer.budget_id == budget.budget_id and before.run is not None:
                 used = await spent_by(before.run, layer) + delegated_by(before.run, layer)
-                return limited(budget, least_of(Account(layer, spent=used).left, ceilings(budget)))
+                return budget.with_amounts((layer.amounts - used.amounts).min(budget.amounts))
         return budget
 
 
 def _is_again(layer: AutonomyBudget, first: AutonomyBudget) -> bool:
     """Whether this is the operator's budget, as an order has it that was under it before: all but its limits is the same."""
-    return replace(limited(layer, ceilings(first)), state=first.state, approved_by=first.approved_by) == first
-
-
-def _part(most: Ceilings, share: float) -> Ceilings:
-    """A share of each limit, but never less than one of what is counted."""
-    whole = {
-        name: None if (limit := getattr(most, name)) is None else _portion(limit, share)
-        for name in Ceilings.__struct_fields__
-        if name != "commands"
-    }
-    commands = {key: _portion(limit, share) for key, limit in most.commands.items()}
-    return msgspec.convert({**whole, "commands": commands}, Ceilings)
-
-
-def _portion(limit: float, share: float) -> float:
-    return min(max(int(limit * share), 1), limit) if isinstance(limit, int) else limit * share
+    return replace(layer.with_amounts(first.amounts), state=first.state, approved_by=first.approved_by) == first

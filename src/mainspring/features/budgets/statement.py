@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from mainspring.features.budgets.budget import State
 from mainspring.features.budgets.enforce import MEASURES
-from mainspring.features.budgets.enforcement import ceilings
 from mainspring.features.budgets.ledger import Account
 
 
@@ -29,17 +28,10 @@ class Statement(Struct, frozen=True):
 
 
 def statement(account: Account) -> Statement:
-    most, left = ceilings(account.budget), account.left
-    names = [measure.name for measure in MEASURES]
-    shares = [reserved.share for reserved in account.held.values()]
+    most, left = account.budget.amounts.measures, account.left.measures
+    used, held = account.spent.amounts.measures, account.reserved.measures
     lines = [
-        Line(
-            name,
-            account.spent.amount(name),
-            0 if getattr(most, name) is None else sum([getattr(share, name) or 0 for share in shares]),
-            getattr(left, name),
-            getattr(most, name),
-        )
-        for name in names
+        Line(name, used[name] or 0, 0 if most[name] is None else held[name] or 0, left[name], most[name])
+        for name in [measure.name for measure in MEASURES]
     ]
     return Statement(account.budget.budget_id, account.budget.state, tuple(lines), tuple(account.held))
