@@ -17,9 +17,9 @@ from starlette.responses import Response as HttpResponse
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
-from mainspring.core.spec import Caller as SpecCaller
+from mainspring.core.spec import Caller
 from mainspring.engine.approvals import APPROVE
-from mainspring.http.auth import EXECUTE, Caller, caller_of
+from mainspring.http.auth import EXECUTE, ApiCaller, get_caller
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
@@ -122,7 +122,7 @@ class ChatRoutes:
     async def chat(self, request: Request) -> HttpResponse:
         """Says something about one's tasks, in a conversation that is kept here."""
         raw = await read_json_body(request)
-        body, caller = parse_body(raw, Say), caller_of(request)
+        body, caller = parse_body(raw, Say), get_caller(request)
         person = person_of(caller)
 
         async def sent() -> HttpResponse:
@@ -142,7 +142,7 @@ class ChatRoutes:
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
         raw = await read_json_body(request)
-        context = _context(raw, caller := caller_of(request))
+        context = _context(raw, caller := get_caller(request))
 
         async def made() -> HttpResponse:
             made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=speaker_of(caller))
@@ -159,7 +159,7 @@ class ChatRoutes:
         return self._opened
 
 
-def person_of(caller: Caller) -> str:
+def person_of(caller: ApiCaller) -> str:
     """Whose tasks a caller's are: the tenant's, the key's, or those of whoever is at this machine. No two have one name."""
     if not caller.tenant:
         return caller.subject or LOCAL
@@ -167,15 +167,15 @@ def person_of(caller: Caller) -> str:
     return f"tenant:{caller.tenant}" if is_taken else caller.tenant
 
 
-def speaker_of(caller: Caller) -> SpecCaller:
+def speaker_of(caller: ApiCaller) -> Caller:
     """On whose behalf the agent acts. The scope `decisions` is for the five task tools, and for the yes that a deletion needs."""
     from mainspring_tasks.decision_types import ALLOWED_TOOLS
 
     scopes = None if caller.tools is None else (APPROVE, *[f"{EXECUTE}:{name}" for name in sorted(ALLOWED_TOOLS)])
-    return SpecCaller(caller.subject or person_of(caller), scopes)
+    return Caller(caller.subject or person_of(caller), scopes)
 
 
-def _context(body: bytes, caller: Caller) -> "DecisionContext":
+def _context(body: bytes, caller: ApiCaller) -> "DecisionContext":
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
     from mainspring_tasks.decision_types import DecisionContext
 

@@ -17,7 +17,7 @@ from mainspring.core.items import (
     Unknown,
     encode,
 )
-from mainspring.http.hosted_calls import server_call
+from mainspring.http.hosted_calls import render_server_call
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.exchange import Answer, Listing, Rejected, RemoteTool
 from mainspring.tools.mcp.server_specs import ServerSpec, ToolFilter
@@ -196,7 +196,7 @@ def test_an_image_that_is_none_is_told_and_not_passed_on(data: str, mime: str, t
 
 def test_the_client_is_told_what_else_the_model_was_given() -> None:
     output = (InputText("see"), InputImage(f"data:image/png;base64,{PNG}"), InputFile(filename="a.pdf", file_data=PDF))
-    item = server_call(FunctionCall("call_1", "look", "{}", id="fc_1"), FunctionCallOutput("call_1", output))
+    item = render_server_call(FunctionCall("call_1", "look", "{}", id="fc_1"), FunctionCallOutput("call_1", output))
     assert isinstance(item, Unknown)
     assert item.data["output"] == "see\n[image: image/png, 69 bytes]\n[a.pdf: application/pdf, 3 bytes]"
 

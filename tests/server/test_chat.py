@@ -28,7 +28,7 @@ from mainspring.core.run import Run
 from mainspring.engine.approvals import ASKED, Asked
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
-from mainspring.http.auth import Caller, Keys
+from mainspring.http.auth import ApiCaller, Keys
 from mainspring.http.idempotency import REPLY_KEY, Reservation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
@@ -164,7 +164,13 @@ async def test_no_tenant_has_the_name_of_somebody_else(tmp_path: Path) -> None:
     async with door(tmp_path) as d:
         ada = await d.keys.create()
         id = ada.split("_")[1]
-        names = [Caller(subject=f"key:{id}"), Caller(f"key:{id}"), Caller(f"tenant:key:{id}"), Caller(), Caller("local")]
+        names = [
+            ApiCaller(subject=f"key:{id}"),
+            ApiCaller(f"key:{id}"),
+            ApiCaller(f"tenant:key:{id}"),
+            ApiCaller(),
+            ApiCaller("local"),
+        ]
         assert len({person_of(caller) for caller in names}) == len(names)
         await d.chat("add plan", call("add_task", description="Secret plan"), answer("Added.", "CREATE_TASK"), key=ada)
         same = await d.keys.create(tenant=f"key:{id}")

@@ -21,7 +21,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json
-from mainspring.http.auth import MEMORY, REMEMBERED, AuthMiddleware, Caller, Key, Keys, is_loopback
+from mainspring.http.auth import MEMORY, REMEMBERED, ApiCaller, AuthMiddleware, Key, Keys, is_loopback
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Public, ScopeTable
 from mainspring.http.faults import Fault
 from mainspring.ports import Document
@@ -84,7 +84,7 @@ async def refused(keys: Keys, authorization: str) -> Fault:
 async def test_a_key_says_who_its_bearer_is() -> None:
     keys = Keys(MemoryStore())
     key = await keys.create(name="ci", tenant="acme", scopes=["responses", "models"])
-    bearer = Caller("acme", ("responses", "models"), f"key:{key.split('_')[1]}")
+    bearer = ApiCaller("acme", ("responses", "models"), f"key:{key.split('_')[1]}")
     assert await keys.caller(f"Bearer {key}") == await keys.caller(f"bearer  {key} ") == bearer
 
 

@@ -18,8 +18,8 @@ from mainspring.core.events import Annotated, ItemDone, ItemStarted, ReasoningDe
 from mainspring.core.ids import counting
 from mainspring.core.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
 from mainspring.core.response import response
-from mainspring.http.streams import Wires, frames
-from mainspring.http.wire import DONE, Dialect, Wire, data_of, shown
+from mainspring.http.streams import Wires, read_frames
+from mainspring.http.wire import DONE, Dialect, Wire, extract_data, render_response
 from mainspring.providers.scripted import call, calls, raw, say
 from mainspring.storage.memory_runs import MemoryStore
 
@@ -42,8 +42,8 @@ async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[
         handle = await engine.start(world.spec(new_id))
         wire = wires.of(handle, dialect)
         with anyio.fail_after(PATIENCE):
-            read = [b"".join(batch) async for batch in frames(handle, wire)]
-        told = json.loads(encode(shown(response(handle.run), dialect)))
+            read = [b"".join(batch) async for batch in read_frames(handle, wire)]
+        told = json.loads(encode(render_response(response(handle.run), dialect)))
         again = Wire(dialect)
         (await engine.attach(handle.id)).watch(again)
     return b"".join(read) + DONE, told, again.frames
@@ -88,11 +88,11 @@ async def test_a_stream_cut_after_any_event_and_resumed_is_the_uncut_one(world: 
     world = replace(world, options={**world.options, "background": background})
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
-        whole = [frame async for batch in frames(handle, wires.of(handle, PLAIN)) for frame in batch]
+        whole = [frame async for batch in read_frames(handle, wires.of(handle, PLAIN)) for frame in batch]
         later = await engine.attach(handle.id)
         wire = wires.of(later, PLAIN)
         for cut in range(len(whole)):
-            rest = [frame async for batch in frames(later, wire, after=cut) for frame in batch]
+            rest = [frame async for batch in read_frames(later, wire, after=cut) for frame in batch]
             assert whole[: cut + 1] + rest == whole
 
 
@@ -106,7 +106,7 @@ async def test_two_hundred_viewers_of_one_run_see_the_same_bytes() -> None:
         async def view(delay: int) -> None:
             for _ in range(delay):
                 await anyio.lowlevel.checkpoint()
-            seen.append(b"".join([frame async for batch in frames(handle, wires.of(handle, PLAIN)) for frame in batch]))
+            seen.append(b"".join([frame async for batch in read_frames(handle, wires.of(handle, PLAIN)) for frame in batch]))
 
         async with anyio.create_task_group() as group:
             for number in range(200):
@@ -172,4 +172,4 @@ async def test_items_that_come_without_deltas_are_told_whole() -> None:
 
 async def test_a_websocket_carries_the_data_of_the_same_event() -> None:
     stream, _, again = await streamed(World((say("Hi."),), {"max_turns": 1}))
-    assert [json.loads(data_of(frame)) for frame in again] == events_of(stream)
+    assert [json.loads(extract_data(frame)) for frame in again] == events_of(stream)

@@ -2,7 +2,7 @@
 
 Theory of operation. A key is `ms_<id>_<secret>`. The id finds its document; of the secret, 256 random bits, only a hash is kept,
 so a key is shown once and cannot be had again. `AuthMiddleware` stands before every route, WebSockets included, and leaves a
-`Caller` for the handlers. Keys that were shown lately are remembered for `MEMORY` seconds: so much later, at most, a process
+`ApiCaller` for the handlers. Keys that were shown lately are remembered for `MEMORY` seconds: so much later, at most, a process
 learns that another one has revoked a key. A revoked key stays in the list, lest revoking the last one open the door.
 
 A server that only this machine can reach needs no keys as long as there are none. Once there is one, or one is configured, or the
@@ -31,8 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
-from mainspring.core.spec import Caller as spec_caller
-from mainspring.core.spec import RunSpec
+from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
@@ -57,7 +56,7 @@ _LOCAL = "use http://127.0.0.1 or localhost, or make a key with `mainspring keys
 _NOBODY = sha256(b"").digest()
 
 
-class Caller(Struct, frozen=True):
+class ApiCaller(Struct, frozen=True):
     """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key."""
 
     tenant: str = ""
@@ -71,6 +70,10 @@ class Caller(Struct, frozen=True):
     def tools(self) -> tuple[str, ...] | None:
         """The scopes that calls and answers to questions about them are judged by, None if all may be."""
         return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith((EXECUTE, APPROVE))])
+
+    def as_run_caller(self) -> Caller:
+        """On whose behalf a run of this request acts."""
+        return Caller(self.subject, self.tools)
 
 
 class Key(Struct, frozen=True):
@@ -151,7 +154,7 @@ class Keys:
             self._looked_at = now
         return self._has_keys
 
-    async def caller(self, authorization: str) -> Caller:
+    async def caller(self, authorization: str) -> ApiCaller:
         """Who sends this header. Raises `Fault` 401 that says what to do, and never what was sent."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
@@ -159,13 +162,13 @@ class Keys:
             raise Fault(401, "missing_api_key", f"an API key is needed: {_HOW}")
         digest = _digest(token)
         if self._configured is not None and compare_digest(digest, self._configured):
-            return Caller()
+            return ApiCaller()
         key = await self._key(token, digest)
         if key is None or key.revoked_at is not None:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
-        return Caller(key.tenant, key.scopes, f"key:{key.id}")
+        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}")
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
@@ -207,14 +210,14 @@ class AuthMiddleware:
                 return
         await self._app(scope, receive, send)
 
-    async def authorize(self, connection: HTTPConnection) -> Caller:
+    async def authorize(self, connection: HTTPConnection) -> ApiCaller:
         """Whoever sends this request. Raises `Fault` if they may not."""
         needed = self._scopes.find_scope(connection.scope.get("method", WEBSOCKET), _path(connection.scope))
         if needed == PUBLIC:
-            return Caller()
+            return ApiCaller()
         if self._is_local and not await self._keys.are_needed():
             _require_local(connection)
-            return Caller()
+            return ApiCaller()
         caller = await self._keys.caller(connection.headers.get("authorization", ""))
         if not caller.may(needed):
             scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
@@ -224,13 +227,17 @@ class AuthMiddleware:
         return caller
 
 
-def caller_of(connection: HTTPConnection) -> Caller:
+def get_caller(connection: HTTPConnection) -> ApiCaller:
     """Who sends this request, as the middleware has found out."""
     found = connection.scope.get(_CALLER)
-    return found if isinstance(found, Caller) else Caller()
+    return found if isinstance(found, ApiCaller) else ApiCaller()
 
 
-async def check_again(connection: HTTPConnection) -> None:
+def get_tenant(connection: HTTPConnection) -> str:
+    return get_caller(connection).tenant
+
+
+async def authorize_again(connection: HTTPConnection) -> None:
     """Raises `Fault` if whoever opened this connection would be let in no more: keys are revoked and expire."""
     middleware = connection.scope.get(_MIDDLEWARE)
     if isinstance(middleware, AuthMiddleware):
@@ -239,9 +246,9 @@ async def check_again(connection: HTTPConnection) -> None:
 
 def sign_order(connection: HTTPConnection, spec: RunSpec) -> RunSpec:
     """The order, with the tenant, the caller and the trace of this request."""
-    caller = caller_of(connection)
+    caller = get_caller(connection)
     traceparent = clean_traceparent(connection.headers.get("traceparent", ""))
-    return replace(spec, tenant=caller.tenant, caller=spec_caller(caller.subject, caller.tools), traceparent=traceparent)
+    return replace(spec, tenant=caller.tenant, caller=caller.as_run_caller(), traceparent=traceparent)
 
 
 def check_scope(scope: str) -> None:

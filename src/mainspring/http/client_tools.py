@@ -1,7 +1,8 @@
 """Client tools that are no functions: `custom`, `shell`, `local_shell` and `apply_patch`.
 
 The model calls each like a function whose schema is given here; inside, a call is a `FunctionCall` with a `form`, its answer a
-`FunctionCallOutput` with the same. Only the client sees its own kinds of items: `understood` reads them, `spelled` writes them.
+`FunctionCallOutput` with the same. Only the client sees its own kinds of items: `parse_client_item` reads them,
+`render_client_item` writes them.
 """
 
 import msgspec
@@ -65,11 +66,11 @@ _APPLY_PATCH = ToolDefinition(
 _FIXED = {"shell": _SHELL, "local_shell": _LOCAL_SHELL, "apply_patch": _APPLY_PATCH}
 
 
-def definition(tool: Json) -> ToolDefinition | None:
+def define_client_tool(tool: Json) -> ToolDefinition | None:
     """The tool as the model is told of it; None if the client does not perform this kind. Raises `InvalidRequest`."""
     match tool:
         case {"type": "custom", "name": str(name), **rest}:
-            schema = _object(["input"], input={"type": "string", "description": _format(rest.get("format"))})
+            schema = _object(["input"], input={"type": "string", "description": _describe_format(rest.get("format"))})
             return ToolDefinition(name, str(rest.get("description") or ""), schema, form="custom")
         case {"type": "custom"}:
             raise InvalidRequest("a custom tool needs a `name`")
@@ -81,7 +82,7 @@ def definition(tool: Json) -> ToolDefinition | None:
             return None
 
 
-def _format(form: object) -> str:
+def _describe_format(form: object) -> str:
     match form:
         case {"type": "grammar", "syntax": str(syntax), "definition": str(rules)}:
             return f"Plain text that matches this {syntax} grammar:\n{rules}"
@@ -89,34 +90,34 @@ def _format(form: object) -> str:
             return "Plain text, passed on as it is."
 
 
-def understood(item: Item) -> Item:
+def parse_client_item(item: Item) -> Item:
     """An item of a client's own kind as the call or the output that it is; any other as it came. Raises `InvalidRequest`."""
     if not isinstance(item, Unknown):
         return item
     data = item.data
     match data:
         case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(given)}:
-            return _call("custom", data, call_id, name, {"input": given})
+            return _make_call("custom", data, call_id, name, {"input": given})
         case {"type": "custom_tool_call_output", "call_id": str(call_id), "output": str() | list() as output}:
-            return _output("custom", data, call_id, _parts(output))
+            return _make_output("custom", data, call_id, _parse_parts(output))
         case {"type": "shell_call", "call_id": str(call_id), "action": dict(action)}:
-            return _call("shell", data, call_id, "shell", action)
+            return _make_call("shell", data, call_id, "shell", action)
         case {"type": "shell_call_output", "call_id": str(call_id), "output": list(output)}:
-            return _output("shell", data, call_id, _json(output))
+            return _make_output("shell", data, call_id, _json(output))
         case {"type": "local_shell_call", "call_id": str(call_id), "action": dict(action)}:
             rest = {key: value for key, value in action.items() if key != "type"}
-            return _call("local_shell", data, call_id, "local_shell", rest)
+            return _make_call("local_shell", data, call_id, "local_shell", rest)
         case {"type": "local_shell_call_output", "call_id": str(call_id), "output": str(output)}:
-            return _output("local_shell", data, call_id, output)
+            return _make_output("local_shell", data, call_id, output)
         case {"type": "local_shell_call_output", "id": str(call_id), "output": str(output)}:
             # The standard calls the call's id just `id` here.
-            return _output("local_shell", {}, call_id, output)
+            return _make_output("local_shell", {}, call_id, output)
         case {"type": "apply_patch_call", "call_id": str(call_id), "operation": dict(operation)}:
-            return _call("apply_patch", data, call_id, "apply_patch", operation)
+            return _make_call("apply_patch", data, call_id, "apply_patch", operation)
         case {"type": "apply_patch_call_output", "call_id": str(call_id), "status": str(status)}:
             failed = status == "failed"
             said = str(data.get("output") or ("The patch could not be applied." if failed else "Done."))
-            return _output("apply_patch", data, call_id, said, is_error=failed)
+            return _make_output("apply_patch", data, call_id, said, is_error=failed)
         case {"type": str(kind)} if kind in _KINDS:
             raise InvalidRequest(f"an item of type `{kind}` is not as it should be: {_KINDS[kind]}", param="input")
         case _:
@@ -135,18 +136,18 @@ _KINDS = {
 }
 
 
-def _call(form: CallForm, data: Json, call_id: str, name: str, arguments: Json) -> FunctionCall:
+def _make_call(form: CallForm, data: Json, call_id: str, name: str, arguments: Json) -> FunctionCall:
     # Whatever its status: a call that a client sends with its output has been made.
     return FunctionCall(call_id, name, _json(arguments), id=str(data.get("id") or ""), form=form)
 
 
-def _output(
+def _make_output(
     form: CallForm, data: Json, call_id: str, output: str | tuple[Part, ...], *, is_error: bool = False
 ) -> FunctionCallOutput:
     return FunctionCallOutput(call_id, output, id=str(data.get("id") or ""), is_error=is_error or UNSET, form=form)
 
 
-def _parts(output: str | list[object]) -> str | tuple[Part, ...]:
+def _parse_parts(output: str | list[object]) -> str | tuple[Part, ...]:
     if isinstance(output, str):
         return output
     try:
@@ -155,26 +156,26 @@ def _parts(output: str | list[object]) -> str | tuple[Part, ...]:
         raise InvalidRequest(f"the output of a custom tool call: {error}", param="input") from None
 
 
-def spelled(item: Item) -> Item:
+def render_client_item(item: Item) -> Item:
     """An item as the client knows it."""
     match item:
         case FunctionCall(form=str(form)) if form != "code_interpreter":
-            return Unknown(_spelled_call(item, form))
+            return Unknown(_render_call(item, form))
         case FunctionCallOutput(form=str(form)) if form != "code_interpreter":
-            return Unknown(_spelled_output(item, form))
+            return Unknown(_render_output(item, form))
         case _:
             return item
 
 
-def _spelled_call(call: FunctionCall, form: CallForm) -> Json:
-    given = arguments_of(call)
+def _render_call(call: FunctionCall, form: CallForm) -> Json:
+    given = parse_arguments(call)
     head: Json = {"type": "custom_tool_call" if form == "custom" else f"{form}_call", "id": call.id, "call_id": call.call_id}
     match form:
         case "custom":
-            return {**head, "name": call.name, "input": custom_input(call), "status": call.status}
+            return {**head, "name": call.name, "input": read_custom_input(call), "status": call.status}
         case "shell":
             limits = {"timeout_ms": given.get("timeout_ms"), "max_output_length": given.get("max_output_length")}
-            action = {"commands": commands(given), **limits}
+            action = {"commands": read_commands(given), **limits}
             return {**head, "action": action, "environment": {"type": "local"}, "status": call.status}
         case "local_shell":
             action = {"env": {}, **given, "type": "exec", "command": _words(given.get("command"))}
@@ -188,7 +189,7 @@ def _spelled_call(call: FunctionCall, form: CallForm) -> Json:
             raise AssertionError(f"clients perform no {form}")
 
 
-def _spelled_output(output: FunctionCallOutput, form: CallForm) -> Json:
+def _render_output(output: FunctionCallOutput, form: CallForm) -> Json:
     kind = "custom_tool_call_output" if form == "custom" else f"{form}_call_output"
     head: Json = {"type": kind, "id": output.id, "call_id": output.call_id}
     text, failed = text_of(output.output), output.is_error is True
@@ -196,7 +197,7 @@ def _spelled_output(output: FunctionCallOutput, form: CallForm) -> Json:
         case "custom":
             return {**head, "output": output.output, "status": output.status}
         case "shell":
-            return {**head, "output": _shell_output(text, failed), "status": output.status}
+            return {**head, "output": _parse_shell_output(text, failed), "status": output.status}
         case "local_shell":
             return {**head, "output": text, "status": output.status}
         case "apply_patch":
@@ -205,7 +206,7 @@ def _spelled_output(output: FunctionCallOutput, form: CallForm) -> Json:
             raise AssertionError(f"clients perform no {form}")
 
 
-def _shell_output(text: str, failed: bool) -> list[object]:
+def _parse_shell_output(text: str, failed: bool) -> list[object]:
     """What the client had sent; or what was said instead of running the command."""
     try:
         sent = msgspec.json.decode(text)
@@ -216,13 +217,13 @@ def _shell_output(text: str, failed: bool) -> list[object]:
     return [{"stdout": "", "stderr": text, "outcome": {"type": "exit", "exit_code": 1 if failed else 0}}]
 
 
-def custom_input(call: FunctionCall) -> str:
+def read_custom_input(call: FunctionCall) -> str:
     """The text that a custom tool is called with; a call that was cut off has what there is of it."""
-    given = arguments_of(call).get("input")
+    given = parse_arguments(call).get("input")
     return given if isinstance(given, str) else call.arguments
 
 
-def commands(given: Json) -> list[str]:
+def read_commands(given: Json) -> list[str]:
     return _words(given.get("commands"))
 
 
@@ -239,7 +240,7 @@ def _words(value: object) -> list[str]:
             return [_json(value)]
 
 
-def arguments_of(call: FunctionCall) -> Json:
+def parse_arguments(call: FunctionCall) -> Json:
     try:
         given = msgspec.json.decode(call.arguments) if call.arguments else {}
     except (msgspec.DecodeError, RecursionError):

@@ -33,16 +33,16 @@ def fault_response(error: Fault | MainspringError) -> HttpResponse:
         headers["x-should-retry"] = "false"
     if isinstance(error, Fault | ProviderError) and error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))
-    return json_response({"error": told(error)}, error.status, headers)
+    return json_response({"error": render_error(error)}, error.status, headers)
 
 
-def told(error: Fault | MainspringError) -> Json:
+def render_error(error: Fault | MainspringError) -> Json:
     """The error object. `code` is never null, and a message that quotes what was sent does not grow with it."""
     message = error.message if len(error.message) <= MOST_MESSAGE_CHARS else f"{error.message[:MOST_MESSAGE_CHARS]}..."
-    return {"message": message, "type": fault_type(error.status), "param": error.param, "code": error.code}
+    return {"message": message, "type": classify_status(error.status), "param": error.param, "code": error.code}
 
 
-def fault_type(status: int) -> str:
+def classify_status(status: int) -> str:
     if status == 429:
         return "too_many_requests"
     return "invalid_request_error" if status < 500 else "server_error"

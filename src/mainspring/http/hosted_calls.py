@@ -26,7 +26,7 @@ from mainspring.core.items import (
     text_of,
 )
 from mainspring.core.response import Response
-from mainspring.http.client_tools import arguments_of, spelled
+from mainspring.http.client_tools import parse_arguments, render_client_item
 from mainspring.tools.builtin.builtins import hosts
 
 SERVER_LABEL = "mainspring"
@@ -34,7 +34,7 @@ INTERPRETER: Final = "code_interpreter"
 _CLIENTS = ("function", "custom", "shell", "local_shell", "apply_patch")
 
 
-def client_tools(told: Response) -> frozenset[str]:
+def list_client_tools(told: Response) -> frozenset[str]:
     """The names of the tools that the client performs in this response."""
     names = {
         str(tool.get("name", tool.get("type"))) for tool in told.tools if tool.get("type") in _CLIENTS and hosts(tool) is None
@@ -48,30 +48,30 @@ def client_tools(told: Response) -> frozenset[str]:
             return frozenset(names)
 
 
-def server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
+def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
     """A call of the server's, with its output if it has one."""
-    return _interpreter_call(call, output, status) if call.form == INTERPRETER else _mcp_call(call, output, status)
+    return _render_interpreter_call(call, output, status) if call.form == INTERPRETER else _render_mcp_call(call, output, status)
 
 
-def server_id(call: FunctionCall) -> str:
+def derive_server_id(call: FunctionCall) -> str:
     return derived("ci" if call.form == INTERPRETER else "mcp", call.id)
 
 
-def _interpreter_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
+def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
     failed = output is not None and output.is_error is True
     return Unknown(
         {
             "type": "code_interpreter_call",
-            "id": server_id(call),
+            "id": derive_server_id(call),
             "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
-            "code": str(arguments_of(call).get("code", call.arguments)),
+            "code": str(parse_arguments(call).get("code", call.arguments)),
             "container_id": call.server.label if isinstance(call.server, ServerTool) else "",
-            "outputs": None if output is None else _outputs(output),
+            "outputs": None if output is None else _render_outputs(output),
         }
     )
 
 
-def _outputs(output: FunctionCallOutput) -> list[Json]:
+def _render_outputs(output: FunctionCallOutput) -> list[Json]:
     if isinstance(output.output, str):
         return [{"type": "logs", "logs": output.output}]
     logs = text_of(output.output)
@@ -79,17 +79,17 @@ def _outputs(output: FunctionCallOutput) -> list[Json]:
     return [*([{"type": "logs", "logs": logs}] if logs else []), *[{"type": "image", "url": url} for url in images]]
 
 
-def _mcp_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
+def _render_mcp_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
     failed = output is not None and output.is_error is True
     whose = call.server if isinstance(call.server, ServerTool) else ServerTool(SERVER_LABEL, call.name)
     item: Json = {
         "type": "mcp_call",
-        "id": server_id(call),
+        "id": derive_server_id(call),
         "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
         "server_label": whose.label,
         "name": whose.name,
         "arguments": call.arguments,
-        "output": None if output is None or failed else _told(output.output),
+        "output": None if output is None or failed else _render_text(output.output),
     }
     if call.approval is not UNSET:
         item["approval_request_id"] = call.approval
@@ -98,14 +98,14 @@ def _mcp_call(call: FunctionCall, output: FunctionCallOutput | None, status: str
     return Unknown(item)
 
 
-def _told(output: str | Sequence[Part]) -> str:
+def _render_text(output: str | Sequence[Part]) -> str:
     """The output as text, which is all that this item can hold; what else the model was given is named."""
     if isinstance(output, str):
         return output
-    return "\n".join([text for text in (text_of(output), *map(_named, output)) if text])
+    return "\n".join([text for text in (text_of(output), *map(_describe_part, output)) if text])
 
 
-def _named(part: Part) -> str:
+def _describe_part(part: Part) -> str:
     match part:
         case InputImage(image_url=str(url)) | InputFile(file_data=str(url)):
             name = part.filename if isinstance(part, InputFile) and isinstance(part.filename, str) else "image"
@@ -115,9 +115,9 @@ def _named(part: Part) -> str:
             return ""
 
 
-def merged(told: Response) -> tuple[Item, ...]:
+def merge_server_calls(told: Response) -> tuple[Item, ...]:
     """The output as clients see it: server-run calls as one item each, at the place of the call."""
-    clients = client_tools(told)
+    clients = list_client_tools(told)
     items: list[Item] = []
     open_calls: dict[str, tuple[int, FunctionCall]] = {}
     for item in told.output:
@@ -125,28 +125,28 @@ def merged(told: Response) -> tuple[Item, ...]:
             case FunctionCall() if item.name not in clients:
                 if item.status == "completed":
                     open_calls[item.call_id] = len(items), item
-                items.append(server_call(item))
+                items.append(render_server_call(item))
             case FunctionCallOutput() if item.call_id in open_calls:
                 place, call = open_calls.pop(item.call_id)
-                items[place] = server_call(call, item)
+                items[place] = render_server_call(call, item)
             case _:
-                items.append(spelled(item))
-    return (*items, *delegated(told, [call for _, call in open_calls.values()]))
+                items.append(render_client_item(item))
+    return (*items, *find_delegated(told, [call for _, call in open_calls.values()]))
 
 
-def delegated(told: Response, calls: Sequence[FunctionCall]) -> list[FunctionCall]:
+def find_delegated(told: Response, calls: Sequence[FunctionCall]) -> list[FunctionCall]:
     """Those of the server's calls that it handed to the client in the end; the client is asked like for any of its own."""
     wanted = {stub.get("call_id") for stub in told.required_input or ()}
     return [call for call in calls if call.call_id in wanted]
 
 
-def unmerged(item: Item) -> tuple[Item, ...]:
+def split_server_call(item: Item) -> tuple[Item, ...]:
     """A call of the server's that a client sends back, as the call and the output that it stands for; other items as they are."""
     if not isinstance(item, Unknown) or item.data.get("type") not in ("mcp_call", "code_interpreter_call"):
         return (item,)
     data = item.data
     if data["type"] == "code_interpreter_call":
-        return _interpreted(data)
+        return _split_interpreter_call(data)
     suffix = str(data.get("id", "")).removeprefix("mcp_")
     name, label = str(data.get("name", "")), str(data.get("server_label", ""))
     whose = UNSET if label == SERVER_LABEL else ServerTool(label, name)
@@ -159,7 +159,7 @@ def unmerged(item: Item) -> tuple[Item, ...]:
             return call, FunctionCallOutput(call.call_id, str(data.get("output") or ""), id=f"fco_{suffix}")
 
 
-def _interpreted(data: Json) -> tuple[Item, ...]:
+def _split_interpreter_call(data: Json) -> tuple[Item, ...]:
     suffix = str(data.get("id", "")).removeprefix("ci_")
     given = msgspec.json.encode({"code": str(data.get("code") or "")}).decode()
     whose = ServerTool(str(data.get("container_id", "")), INTERPRETER)

@@ -11,7 +11,7 @@ from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
 from mainspring.http.faults import Fault
 from mainspring.http.idempotency import IDEMPOTENCY_KEY
-from mainspring.http.wire import Dialect, without_addresses
+from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
 
@@ -62,4 +62,4 @@ def raise_failure(run: Run) -> None:
         code = run.error.code
         status = _STATUSES.get(code, 502 if code.startswith("provider_") else 500)
         param = None if status == 500 else "input" if status == 400 else "model"
-        raise Fault(status, code, without_addresses(run.error.message), param=param, retry_after=run.error.retry_after)
+        raise Fault(status, code, hide_addresses(run.error.message), param=param, retry_after=run.error.retry_after)

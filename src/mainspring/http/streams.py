@@ -32,7 +32,7 @@ class Wires:
         return wire
 
 
-async def frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
+async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
     """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
     position = after + 1
     async for shown in handle.published():

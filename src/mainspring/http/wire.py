@@ -46,8 +46,15 @@ from mainspring.core.items import (
 )  # fmt: skip
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
-from mainspring.http.client_tools import arguments_of, commands, custom_input, spelled
-from mainspring.http.hosted_calls import INTERPRETER, client_tools, delegated, merged, server_call, server_id
+from mainspring.http.client_tools import parse_arguments, read_commands, read_custom_input, render_client_item
+from mainspring.http.hosted_calls import (
+    INTERPRETER,
+    derive_server_id,
+    find_delegated,
+    list_client_tools,
+    merge_server_calls,
+    render_server_call,
+)
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
 DONE = b"data: [DONE]\n\n"
@@ -68,12 +75,16 @@ class Dialect(Struct, frozen=True):
     error_event: bool = True
 
 
-def shown(told: Response, dialect: Dialect) -> Response:
+def render_response(told: Response, dialect: Dialect) -> Response:
     """The Response as clients of this dialect see it."""
     status = told.status
     if status == "requires_action" and not dialect.requires_action:
         status = "completed"
-    output = merged(told) if dialect.server_calls == "mcp_call" else tuple([spelled(item) for item in told.output])
+    output = (
+        merge_server_calls(told)
+        if dialect.server_calls == "mcp_call"
+        else tuple([render_client_item(item) for item in told.output])
+    )
     return replace(told, status=status, output=output, error=_error(told.error) if told.error else None)
 
 
@@ -149,9 +160,9 @@ class Wire:
         self._entries = run.base
         began = response(run)
         if self._dialect.server_calls == "mcp_call":
-            self._clients = client_tools(began)
+            self._clients = list_client_tools(began)
         status = "queued" if run.spec.background else "in_progress"
-        body = {"response": replace(shown(began, self._dialect), status=status, output=())}
+        body = {"response": replace(render_response(began, self._dialect), status=status, output=())}
         self._tell("response.created", body)
         if run.spec.background:
             self._tell("response.queued", body)
@@ -160,18 +171,18 @@ class Wire:
 
     def _running(self, run: Run) -> None:
         self._is_running = True
-        now = replace(shown(response(run), self._dialect), status="in_progress", output=())
+        now = replace(render_response(response(run), self._dialect), status="in_progress", output=())
         self._tell("response.in_progress", {"response": now})
 
     def _ended(self, run: Run) -> None:
         made = response(run)
         for index, call in self._waiting.values():
-            self._tell("response.output_item.done", {"output_index": index, "item": server_call(call)})
-        for call in delegated(made, [call for _, call in self._waiting.values()]):
+            self._tell("response.output_item.done", {"output_index": index, "item": render_server_call(call)})
+        for call in find_delegated(made, [call for _, call in self._waiting.values()]):
             self._clients = (self._clients or frozenset()) | {call.name}
             self._begin(call)
             self._finish(call)
-        told = shown(made, self._dialect)
+        told = render_response(made, self._dialect)
         match run.status:
             case "completed" | "requires_action":
                 kind = "response.completed"
@@ -180,8 +191,8 @@ class Wire:
             case _:
                 kind = "response.failed"
         if run.status == "failed" and self._dialect.error_event and run.error is not None:
-            flat = {"code": run.error.code, "message": without_addresses(run.error.message), "param": None}
-            self._tell("error", {**flat, "error": {"type": error_type(run.error), **flat}})
+            flat = {"code": run.error.code, "message": hide_addresses(run.error.message), "param": None}
+            self._tell("error", {**flat, "error": {"type": classify_error(run.error), **flat}})
         self._tell(kind, {"response": told})
 
     def _entered(self, run: Run) -> None:
@@ -208,13 +219,13 @@ class Wire:
         if isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients:
             opened.is_servers = True
             opened.is_formed = item.form == INTERPRETER
-            begun = server_call(replace(item, arguments=""), status="in_progress")
+            begun = render_server_call(replace(item, arguments=""), status="in_progress")
             self._tell("response.output_item.added", {"output_index": opened.index, "item": begun})
-            where = {"item_id": server_id(item), "output_index": opened.index}
+            where = {"item_id": derive_server_id(item), "output_index": opened.index}
             self._tell(f"response.{begun.data['type']}.in_progress", where)
-            opened.head = self._head("response.mcp_call_arguments.delta", server_id(item), opened.index)
+            opened.head = self._head("response.mcp_call_arguments.delta", derive_server_id(item), opened.index)
             return
-        self._tell("response.output_item.added", {"output_index": opened.index, "item": spelled(_begun(item))})
+        self._tell("response.output_item.added", {"output_index": opened.index, "item": render_client_item(_begun(item))})
         if isinstance(item, FunctionCall):
             opened.is_formed = item.form is not msgspec.UNSET
             opened.head = self._head("response.function_call_arguments.delta", item.id, opened.index)
@@ -245,17 +256,17 @@ class Wire:
             case _:
                 pass
         del self._open[item_id(item)]
-        self._tell("response.output_item.done", {"output_index": opened.index, "item": spelled(item)})
+        self._tell("response.output_item.done", {"output_index": opened.index, "item": render_client_item(item)})
 
     def _formed(self, opened: _Open, call: FunctionCall) -> None:
         """What a call of the client's own kind says, told once all of it is there: arguments are JSON, these events are not."""
         if call.form == "custom":
             where = {"item_id": call.id, "output_index": opened.index}
-            if given := custom_input(call):
+            if given := read_custom_input(call):
                 self._tell("response.custom_tool_call_input.delta", {**where, "delta": given})
             self._tell("response.custom_tool_call_input.done", {**where, "input": given})
         elif call.form == "shell":
-            for number, command in enumerate(commands(arguments_of(call))):
+            for number, command in enumerate(read_commands(parse_arguments(call))):
                 where = {"output_index": opened.index, "command_index": number}
                 self._tell("response.shell_call_command.added", {**where, "command": ""})
                 self._tell("response.shell_call_command.delta", {**where, "delta": command})
@@ -263,9 +274,9 @@ class Wire:
 
     def _called(self, opened: _Open, call: FunctionCall) -> None:
         """The model has made a call that the server performs; its item stays open until the output is there."""
-        where = {"item_id": server_id(call), "output_index": opened.index}
+        where = {"item_id": derive_server_id(call), "output_index": opened.index}
         if call.form == INTERPRETER:
-            code = str(server_call(call).data["code"])
+            code = str(render_server_call(call).data["code"])
             self._tell("response.code_interpreter_call_code.delta", {**where, "delta": code})
             self._tell("response.code_interpreter_call_code.done", {**where, "code": code})
         else:
@@ -278,7 +289,7 @@ class Wire:
             if call.form == INTERPRETER:
                 self._tell("response.code_interpreter_call.interpreting", where)
         else:
-            self._tell("response.output_item.done", {"output_index": opened.index, "item": server_call(call)})
+            self._tell("response.output_item.done", {"output_index": opened.index, "item": render_server_call(call)})
 
     def _returned(self, item: Item) -> None:
         """Something a tool brought: the output that a server's call waits for, or an item of its own."""
@@ -286,17 +297,17 @@ class Wire:
             self._whole(item)
             return
         index, call = self._waiting.pop(item.call_id)
-        told = server_call(call, item)
+        told = render_server_call(call, item)
         # There is no event for an interpreter that failed; its item says so.
         ended = "code_interpreter_call.completed" if call.form == INTERPRETER else f"mcp_call.{told.data['status']}"
-        self._tell(f"response.{ended}", {"item_id": server_id(call), "output_index": index})
+        self._tell(f"response.{ended}", {"item_id": derive_server_id(call), "output_index": index})
         self._tell("response.output_item.done", {"output_index": index, "item": told})
 
     def _whole(self, item: Item) -> None:
         """An item that comes at once."""
         index = self._count
         self._count += 1
-        told = {"output_index": index, "item": spelled(item)}
+        told = {"output_index": index, "item": render_client_item(item)}
         if isinstance(item, Unknown) and list_label(item) is not None:
             where = {"item_id": item.data.get("id"), "output_index": index}
             self._tell("response.output_item.added", {**told, "item": Unknown({**item.data, "tools": []})})
@@ -374,17 +385,17 @@ class Wire:
         return "reasoning_summary_text" if kind == "summary_text" else kind
 
 
-def data_of(frame: bytes) -> bytes:
+def extract_data(frame: bytes) -> bytes:
     """The JSON of a server-sent event, as a WebSocket carries it."""
     return frame[frame.index(b"data: ") + 6 : -2]
 
 
-def without_addresses(message: str) -> str:
+def hide_addresses(message: str) -> str:
     """A message without the addresses of what is behind the server, which are nobody's business."""
     return _ADDRESS.sub("the backend", message)
 
 
-def error_type(error: ErrorInfo) -> str:
+def classify_error(error: ErrorInfo) -> str:
     match error.code:
         case "rate_limit_exceeded":
             return "too_many_requests"
@@ -405,8 +416,8 @@ def _error(error: Json) -> Json:
     known = code if code in _KNOWN_CODES else "server_error"
     return {
         "code": known,
-        "message": without_addresses(str(error["message"])),
-        "type": error_type(ErrorInfo(code, "")),
+        "message": hide_addresses(str(error["message"])),
+        "type": classify_error(ErrorInfo(code, "")),
         "reason": code,
     }
 

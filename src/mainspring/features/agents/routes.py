@@ -12,19 +12,18 @@ from mainspring.core.events import Reason
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
 from mainspring.core.run import Run, fold, open_run
-from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, tool_loop_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, told
-from mainspring.http.auth import INVOKE, caller_of, sign_order
+from mainspring.http.auth import INVOKE, get_caller, sign_order
 from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
 from mainspring.http.streams import EventStream
-from mainspring.http.wire import without_addresses
+from mainspring.http.wire import hide_addresses
 
 _ERRORS = (422, *MODEL_ERRORS)
 
@@ -136,7 +135,7 @@ class AgentRoutes:
         run = handle.run
         if not has_answered(run):
             _raise_failure(run)
-            raise Fault(502, "run_failed", without_addresses(failure(run).message))
+            raise Fault(502, "run_failed", hide_addresses(failure(run).message))
         result = tool_loop_result(run)
         return json_response(InvokedAgent(run.spec.agent, result.output, result.tokens_used, result.model, result.run_id))
 
@@ -158,7 +157,7 @@ class AgentRoutes:
     async def _start(
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
-        runtime, name, caller = require_agents(self._agents), _name(request), caller_of(request)
+        runtime, name, caller = require_agents(self._agents), _name(request), get_caller(request)
         order = await runtime.order(
             name,
             body.inputs,
@@ -171,7 +170,7 @@ class AgentRoutes:
             metadata=body.metadata,
             store=body.store,
             tenant=caller.tenant,
-            caller=Caller(caller.subject, caller.tools),
+            caller=caller.as_run_caller(),
         )
         return await runtime.engine.start(sign_order(request, order))
 
@@ -214,4 +213,4 @@ def _shown(event: ToolLoopEvent) -> ToolLoopEvent:
     """What a client may know: where the backend is does not concern it."""
     if event.event_type != "error":
         return event
-    return replace(event, data={**event.data, "message": without_addresses(str(event.data["message"]))})
+    return replace(event, data={**event.data, "message": hide_addresses(str(event.data["message"]))})

@@ -10,13 +10,13 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
 from mainspring.features.approvals.pending import Answered, Approval, Approvals
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, make_page, read_choice, read_cursor
 from mainspring.http.run_replies import choose_dialect, raise_failure, wait_for_end
-from mainspring.http.wire import Dialect, shown
+from mainspring.http.wire import Dialect, render_response
 
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 _STATUSES = {SPENT: 409, EXPIRED: 410}
@@ -59,7 +59,7 @@ class ApprovalRoutes:
         """What waits for a person, or has waited, newest first."""
         cursor = read_cursor(request)
         found = await self._approvals.list(
-            tenant=caller_of(request).tenant,
+            tenant=get_tenant(request),
             state=read_choice(request, "state", _STATES),
             limit=cursor.limit,
             after=cursor.after,
@@ -70,7 +70,7 @@ class ApprovalRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """One call that waits for a person, or has waited."""
-        return json_response(await self._approvals.get(_id(request), tenant=caller_of(request).tenant))
+        return json_response(await self._approvals.get(_id(request), tenant=get_tenant(request)))
 
     async def answer(self, request: Request) -> HttpResponse:
         """Approves or refuses a call; the response that goes on, or the approval (202) while other calls of it wait."""
@@ -81,10 +81,10 @@ class ApprovalRoutes:
         if body.background is False:
             await wait_for_end(handle, request)
             raise_failure(handle.run)
-        return json_response(shown(handle.response, choose_dialect(request, self._dialect)))
+        return json_response(render_response(handle.response, choose_dialect(request, self._dialect)))
 
     async def _answered(self, request: Request, body: AnswerApproval) -> Answered:
-        caller = caller_of(request)
+        caller = get_caller(request)
         try:
             return await self._approvals.answer(
                 _id(request),

@@ -19,7 +19,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
@@ -111,13 +111,13 @@ class ContainerRoutes:
                     f"`{name}` cannot be set here; make the container without it, and send files to it", param=name
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
-        tenant = caller_of(request).tenant
+        tenant = get_tenant(request)
         return json_response(_shown(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
         """The containers that there are, newest first."""
         wanted = request.query_params.get("name")
-        found = [about for about in self._containers.all(caller_of(request).tenant) if wanted in (None, about.name)]
+        found = [about for about in self._containers.all(get_tenant(request)) if wanted in (None, about.name)]
         return json_response(cut_page([_shown(about) for about in found], [about.id for about in found], read_cursor(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -237,14 +237,14 @@ def _malformed(why: str) -> Fault:
 
 def _check_scope(request: Request) -> None:
     """Raises `Fault` for a key that may not run anything in a container: then it has nothing to put there."""
-    scopes, needed = caller_of(request).tools, (EXECUTE, *[f"{EXECUTE}:{name}" for name in JAILED])
+    scopes, needed = get_caller(request).tools, (EXECUTE, *[f"{EXECUTE}:{name}" for name in JAILED])
     if scopes is not None and not set(needed) & set(scopes):
         told = f"this API key may use no tool that works in a container; a key with the scope `{EXECUTE}` is needed here"
         raise Fault(403, "insufficient_scope", told)
 
 
 def _key(request: Request) -> tuple[str, str]:
-    return caller_of(request).tenant, str(request.path_params["container_id"])
+    return get_tenant(request), str(request.path_params["container_id"])
 
 
 def _shown(about: About) -> ContainerObject:

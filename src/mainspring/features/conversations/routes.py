@@ -18,9 +18,9 @@ from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
 from mainspring.engine.engine import Engine
 from mainspring.engine.journal import Clock
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, parse_body, read_json_body
-from mainspring.http.client_tools import spelled, understood
+from mainspring.http.client_tools import parse_client_item, render_client_item
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
@@ -81,7 +81,7 @@ class ConversationRoutes:
         """Creates a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
         conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
-        tenant = caller_of(request).tenant
+        tenant = get_tenant(request)
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_document(conversation, tenant), *items])
         return json_response(conversation)
@@ -95,20 +95,20 @@ class ConversationRoutes:
         body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
-        await self._engine.store.put([_document(changed, caller_of(request).tenant)])
+        await self._engine.store.put([_document(changed, get_tenant(request))])
         return json_response(changed)
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a conversation."""
         id = str(request.path_params["conversation_id"])
-        if not await self._engine.store.remove(CONVERSATION, id, tenant=caller_of(request).tenant):
+        if not await self._engine.store.remove(CONVERSATION, id, tenant=get_tenant(request)):
             raise _not_found(id)
         return json_response(Deleted(id, "conversation.deleted"))
 
     async def list_items(self, request: Request) -> HttpResponse:
         """The items of a conversation, newest first."""
         cursor = read_cursor(request)
-        conversation, tenant = await self._find(request), caller_of(request).tenant
+        conversation, tenant = await self._find(request), get_tenant(request)
         number = None
         if cursor.after is not None:
             seen = await self._engine.store.get(ITEM, cursor.after, tenant=tenant, parent=conversation.id)
@@ -123,7 +123,7 @@ class ConversationRoutes:
     async def add_items(self, request: Request) -> HttpResponse:
         """Adds items to a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", CreateItems)
-        conversation, tenant = await self._find(request), caller_of(request).tenant
+        conversation, tenant = await self._find(request), get_tenant(request)
         items = await self._documents(body.items, tenant, conversation.id)
         if not await self._engine.store.put(items, if_absent=True):
             for item in items:
@@ -135,22 +135,22 @@ class ConversationRoutes:
     async def retrieve_item(self, request: Request) -> HttpResponse:
         """An item of a conversation."""
         conversation, id = await self._find(request), str(request.path_params["item_id"])
-        found = await self._engine.store.get(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id)
+        found = await self._engine.store.get(ITEM, id, tenant=get_tenant(request), parent=conversation.id)
         if found is None:
             raise _no_item(id, conversation.id)
-        return json_response(spelled(decode(found.body, Item)))
+        return json_response(render_client_item(decode(found.body, Item)))
 
     async def delete_item(self, request: Request) -> HttpResponse:
         """Deletes an item of a conversation."""
         conversation, id = await self._find(request), str(request.path_params["item_id"])
-        if not await self._engine.store.remove(ITEM, id, tenant=caller_of(request).tenant, parent=conversation.id):
+        if not await self._engine.store.remove(ITEM, id, tenant=get_tenant(request), parent=conversation.id):
             raise _no_item(id, conversation.id)
         return json_response(conversation)
 
     async def _find(self, request: Request) -> Conversation:
         """The conversation that the path names. One of another tenant is not found."""
         id = str(request.path_params["conversation_id"])
-        found = await self._engine.store.get(CONVERSATION, id, tenant=caller_of(request).tenant)
+        found = await self._engine.store.get(CONVERSATION, id, tenant=get_tenant(request))
         if found is None:
             raise _not_found(id)
         return decode(found.body, Conversation)
@@ -161,7 +161,7 @@ class ConversationRoutes:
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in items:
-            item = assign_id(understood(given), self._engine.new_id)
+            item = assign_id(parse_client_item(given), self._engine.new_id)
             id = item_id(item) or self._engine.new_id("item")
             if id in documents:
                 raise _already_there(id)
@@ -175,7 +175,7 @@ def _document(conversation: Conversation, tenant: str) -> Document:
 
 def _page(documents: Sequence[Document], *, has_more: bool) -> Page:
     ids = [document.id for document in documents]
-    data = [spelled(decode(document.body, Item)) for document in documents]
+    data = [render_client_item(decode(document.body, Item)) for document in documents]
     return make_page(data, ids, has_more=has_more)
 
 

@@ -10,7 +10,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import read_choice
@@ -66,7 +66,7 @@ class MemoryRoutes:
         memory, given = self._require_memory(), request.query_params
         found = await memory.search(
             given.get("q", ""),
-            tenant=caller_of(request).tenant,
+            tenant=get_tenant(request),
             level=read_choice(request, "level", {level: level for level in LEVELS}) or "index",
             top_k=_top_k(given.get("top_k")),
             agent=given.get("agent"),
@@ -76,7 +76,7 @@ class MemoryRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """One observation, whole."""
-        found = await self._require_memory().get(str(request.path_params["observation_id"]), tenant=caller_of(request).tenant)
+        found = await self._require_memory().get(str(request.path_params["observation_id"]), tenant=get_tenant(request))
         return json_response(found)
 
     async def forget(self, request: Request) -> HttpResponse:
@@ -84,7 +84,7 @@ class MemoryRoutes:
         memory, session = self._require_memory(), request.query_params.get("session")
         if not session:
             raise InvalidRequest("session must be named: the one whose observations are to be deleted", param="session")
-        return json_response(Forgotten(session, await memory.forget(tenant=caller_of(request).tenant, session=session)))
+        return json_response(Forgotten(session, await memory.forget(tenant=get_tenant(request), session=session)))
 
     def _require_memory(self) -> Memory:
         if not isinstance(self._memory, Memory):

@@ -18,7 +18,7 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.responses.order import resolve_input
 from mainspring.features.responses.request import CreateResponse, make_order, parse_request
-from mainspring.http.auth import caller_of, sign_order
+from mainspring.http.auth import get_tenant, sign_order
 from mainspring.http.bodies import read_json_body
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
@@ -40,7 +40,7 @@ class Compact:
         """Makes a conversation short, to begin a new one with."""
         engine = self._engine
         body = parse_request(await read_json_body(request))
-        await resolve_input(body, engine.store, caller_of(request).tenant)
+        await resolve_input(body, engine.store, get_tenant(request))
         spec = _make_summary_order(body, engine)
         handle = await engine.start(sign_order(request, spec))
         await wait_for_end(handle, request)

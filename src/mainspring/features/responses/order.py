@@ -10,7 +10,7 @@ from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
 from mainspring.features.agents.routes import require_agents
 from mainspring.features.responses.request import CreateResponse, make_order
-from mainspring.http.auth import INVOKE, caller_of, sign_order
+from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import resolve_references
 from mainspring.ports import Store
@@ -29,7 +29,7 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
 
     An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
     """
-    await resolve_input(body, engine.store, caller_of(client).tenant)
+    await resolve_input(body, engine.store, get_tenant(client))
     choice = select_agent(body)
     spec = make_order(
         body if choice is None or not _is_agent(body.model) else replace(body, model=None),
@@ -66,7 +66,7 @@ def select_agent(body: CreateResponse) -> AgentSelection | None:
 
 async def _apply_selection(agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, spec: RunSpec) -> RunSpec:
     runtime = require_agents(agents)
-    if not caller_of(client).may(INVOKE):
+    if not get_caller(client).may(INVOKE):
         raise Fault(403, "insufficient_scope", f"this API key may not call agents; a key with the scope `{INVOKE}` is needed")
     definition = runtime.registry.get(choice.name)
     if choice.version not in (None, definition.version):

@@ -17,8 +17,8 @@ from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, con
 from mainspring.core.spec import Conversation, RunSpec, ToolChoice, spec_for
 from mainspring.http import client_tools as forms
 from mainspring.http.bodies import Metadata, Name, parse_body
-from mainspring.http.client_tools import understood
-from mainspring.http.hosted_calls import unmerged
+from mainspring.http.client_tools import parse_client_item
+from mainspring.http.hosted_calls import split_server_call
 from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import choice_mark
 from mainspring.tools.schema import compiled
@@ -132,7 +132,7 @@ def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, .
         return ()
     if isinstance(given, str):
         return (user(given, id=new_id("msg")),)
-    return tuple([assign_id(understood(part), new_id) for item in given for part in unmerged(item)])
+    return tuple([assign_id(parse_client_item(part), new_id) for item in given for part in split_server_call(item)])
 
 
 def _tool(number: int, tool: Json) -> Tool:
@@ -141,7 +141,7 @@ def _tool(number: int, tool: Json) -> Tool:
         raise InvalidRequest(f"{place} is missing; say what kind of tool it is", param=place, code="missing_required_parameter")
     if tool.get("type") != "function":
         try:
-            formed = forms.definition(tool)
+            formed = forms.define_client_tool(tool)
         except InvalidRequest as error:
             raise InvalidRequest(f"tools[{number}]: {error.message}", param=f"tools[{number}]") from None
         if formed is None:

@@ -17,16 +17,16 @@ from mainspring.features.responses.compact import Compact, Compaction
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.request import CreateResponse, parse_request
 from mainspring.features.responses.websocket import ResponseSockets
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
-from mainspring.http.client_tools import spelled
+from mainspring.http.client_tools import render_client_item
 from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
-from mainspring.http.streams import EventStream, Wires, frames
-from mainspring.http.wire import Dialect, shown
+from mainspring.http.streams import EventStream, Wires, read_frames
+from mainspring.http.wire import Dialect, render_response
 from mainspring.ports import Filter, TokenCounter
 
 # The store knows no `queued`: such a run is in progress there.
@@ -108,7 +108,7 @@ class ResponseRoutes:
         if not spec.background:
             await wait_for_end(handle, request)
             raise_failure(handle.run)
-        return json_response(shown(handle.response, self._told(request)))
+        return json_response(render_response(handle.response, self._told(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """A response, as far as it has come."""
@@ -116,7 +116,7 @@ class ResponseRoutes:
         if read_choice(request, "stream", FLAGS):
             after = read_number(request, "starting_after")
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
-        return json_response(shown(handle.response, self._told(request)))
+        return json_response(render_response(handle.response, self._told(request)))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a response; one under way is cancelled."""
@@ -135,7 +135,7 @@ class ResponseRoutes:
         if handle.run.has_ended and handle.run.status != "cancelled":
             raise InvalidRequest(f"Cannot cancel a {handle.run.status} response.", param="response_id")
         await self._engine.cancel(handle.id)
-        return json_response(shown((await self._find(request)).response, self._told(request)))
+        return json_response(render_response((await self._find(request)).response, self._told(request)))
 
     async def list(self, request: Request) -> HttpResponse:
         """The stored responses, newest first."""
@@ -145,13 +145,13 @@ class ResponseRoutes:
         told: list[Response] = []
         for run in page.runs:
             answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
-            told.append(shown(answer, self._told(request)))
+            told.append(render_response(answer, self._told(request)))
         return json_response(make_page(told, [answer.id for answer in told], has_more=page.has_more))
 
     async def input_items(self, request: Request) -> HttpResponse:
         """The input items of a response."""
         cursor, handle = read_cursor(request), await self._find(request)
-        items = [spelled(item) for item in handle.run.spec.input]
+        items = [render_client_item(item) for item in handle.run.spec.input]
         return json_response(cut_page(items, [item_id(item) for item in items], cursor))
 
     async def count_tokens(self, request: Request) -> HttpResponse:
@@ -171,7 +171,7 @@ class ResponseRoutes:
             handle = await self._engine.attach(run_id)
         except NotFound:
             raise missing from None
-        if handle.run.spec.tenant != caller_of(request).tenant:
+        if handle.run.spec.tenant != get_tenant(request):
             raise missing
         return handle
 
@@ -182,7 +182,7 @@ class ResponseRoutes:
             if is_owner and not outlives(request):
                 handle.request_cancel()
 
-        return EventStream(frames(handle, wire, after), {}, left)
+        return EventStream(read_frames(handle, wire, after), {}, left)
 
     def _told(self, request: Request) -> Dialect:
         return choose_dialect(request, self._dialect)
@@ -193,7 +193,7 @@ def _filter(request: Request, dialect: Dialect) -> Filter:
     after, before = read_number(request, "created_after"), read_number(request, "created_before")
     statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}
     return Filter(
-        tenant=caller_of(request).tenant,
+        tenant=get_tenant(request),
         status=read_choice(request, "status", statuses) or (),
         model=request.query_params.get("model"),
         background=read_choice(request, "background", FLAGS),

@@ -34,11 +34,11 @@ from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.request import CreateResponse, parse_request
-from mainspring.http.auth import check_again
-from mainspring.http.faults import Fault, told
+from mainspring.http.auth import authorize_again
+from mainspring.http.faults import Fault, render_error
 from mainspring.http.run_replies import choose_dialect
-from mainspring.http.streams import frames
-from mainspring.http.wire import Dialect, Wire, data_of
+from mainspring.http.streams import read_frames
+from mainspring.http.wire import Dialect, Wire, extract_data
 
 log = getLogger(__name__)
 
@@ -128,7 +128,7 @@ class _Connection:
     async def _refusal(self) -> Fault | MainspringError | None:
         """Why the client may not stay."""
         try:
-            await check_again(self._socket)
+            await authorize_again(self._socket)
         except (Fault, MainspringError) as error:
             return error
         return None
@@ -175,9 +175,9 @@ class _Connection:
         wire = Wire(self._dialect)
         handle.watch(wire)
         try:
-            async for batch in frames(handle, wire):
+            async for batch in read_frames(handle, wire):
                 for frame in batch:
-                    await self._socket.send_text(data_of(frame).decode())
+                    await self._socket.send_text(extract_data(frame).decode())
         finally:
             if not handle.run.has_ended:  # the client has left, and nobody else waits for this run
                 handle.request_cancel()
@@ -216,7 +216,7 @@ def _self_contained(spec: RunSpec, history: History) -> RunSpec:
 
 async def _tell(socket: WebSocket, error: Fault | MainspringError) -> None:
     """The error envelope of the WebSocket transport."""
-    await socket.send_text(encode({"type": "error", "status": error.status, "error": told(error)}).decode())
+    await socket.send_text(encode({"type": "error", "status": error.status, "error": render_error(error)}).decode())
 
 
 def _limit_reached(lifetime: float) -> Fault:

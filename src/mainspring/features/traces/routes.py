@@ -10,7 +10,7 @@ from mainspring.engine.engine import Engine
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.trace_observer import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
@@ -35,7 +35,7 @@ class TraceRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """Traces by the time their runs began, newest first; `after` is the id of a run."""
         cursor = read_cursor(request)
-        only = Filter(tenant=caller_of(request).tenant)
+        only = Filter(tenant=get_tenant(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
         ids = [run.id for run in page.runs]
         traces = []
@@ -52,13 +52,13 @@ class TraceRoutes:
             trace = await read_trace(self._engine, run_id)
         except NotFound:
             raise missing from None
-        if trace.tenant_id != caller_of(request).tenant:
+        if trace.tenant_id != get_tenant(request):
             raise missing
         return json_response(trace)
 
     async def show_metrics(self, request: Request) -> HttpResponse:
         """Counters and histograms of the runs that ended here, in the text format of Prometheus."""
-        if caller_of(request).tenant:
+        if get_tenant(request):
             message = "metrics count the runs of all tenants together; a key of the default tenant is needed here"
             raise Fault(403, "insufficient_scope", message)
         try:

@@ -10,11 +10,10 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
-from mainspring.core.spec import Caller
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.features.workflows.view import ShownRun, ShownWorkflow, shown_event, shown_run, shown_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
-from mainspring.http.auth import caller_of
+from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import json_response
@@ -99,13 +98,13 @@ class WorkflowRoutes:
 
     async def start(self, request: Request) -> HttpResponse:
         """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
-        body, caller = parse_body(await read_json_body(request), RunWorkflow), caller_of(request)
+        body, caller = parse_body(await read_json_body(request), RunWorkflow), get_caller(request)
         handle = await self._workflows.start(
             _name(request),
             body.inputs,
             dry_run=body.dry_run,
             tenant=caller.tenant,
-            caller=Caller(caller.subject, caller.tools),
+            caller=caller.as_run_caller(),
             key=read_key(request),
             traceparent=clean_traceparent(request.headers.get("traceparent", "")),
         )
@@ -117,7 +116,7 @@ class WorkflowRoutes:
         """The runs of a workflow, newest first; also of one whose file is gone."""
         cursor = read_cursor(request)
         found = await self._workflows.list(
-            tenant=caller_of(request).tenant,
+            tenant=get_tenant(request),
             workflow=_name(request),
             limit=cursor.limit,
             after=cursor.after,
@@ -134,7 +133,7 @@ class WorkflowRoutes:
     async def cancel(self, request: Request) -> HttpResponse:
         """Stops a run, with the steps that are under way. One that has ended stays as it is."""
         handle = await self._found(request)
-        return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=caller_of(request).tenant)))
+        return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
 
     async def events(self, request: Request) -> HttpResponse:
         """The events of a run, past and to come, as a stream."""
@@ -144,7 +143,7 @@ class WorkflowRoutes:
 
     async def _found(self, request: Request) -> WorkflowHandle:
         run_id = str(request.path_params["run_id"])
-        handle = await self._workflows.attach(run_id, tenant=caller_of(request).tenant)
+        handle = await self._workflows.attach(run_id, tenant=get_tenant(request))
         if handle.run.order.workflow != _name(request):
             raise NotFound(f"there is no run `{run_id[:80]}` of workflow `{_name(request)[:80]}`", param="run_id")
         return handle
