@@ -1,11 +1,16 @@
 """Settings: where they come from, which wins, and what is said when they are wrong."""
 
+import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 
 from mainspring.app.settings import Settings, load
 from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.json_schema import build_schema
+from mainspring.features.config.settings_page import render_page, render_settings
 
 
 def test_defaults_work_without_any_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +78,64 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> 
         load({}, file=file, environment={})
     with pytest.raises(InvalidRequest, match=r"missing\.toml cannot be read"):
         load({}, file=tmp_path / "missing.toml", environment={})
+
+
+ROOT = Path(__file__).parents[1]
+SECRETS = """\
+api_key = "sekrit"
+base_url = "https://me:sekrit@example.com/v1"
+[providers.a]
+key = "sekrit"
+key_env = "A_KEY"
+headers = { X-Team = "sekrit" }
+[mcp.x]
+command = "y"
+args = ["--api-token", "sekrit", "--port", "1"]
+env = { T = "sekrit" }
+[memory]
+embedding_key = "sekrit"
+[decisions]
+tasks = "postgresql://me:sekrit@host/db"
+"""
+
+
+def test_the_reference_page_says_what_the_structs_say() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == render_page(Settings), "mainspring config docs > docs/settings.md"
+
+
+def test_settings_are_shown_as_toml_without_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(SECRETS)
+    shown = render_settings(load({}, file=file, environment={"MAINSPRING_PORT": "9"}))
+    assert "sekrit" not in shown
+    file.write_text(shown)
+    settings = load({}, file=file, environment={})
+    assert (settings.port, settings.providers["a"].key_env, settings.mcp["x"].args[2:]) == (9, "A_KEY", ("--port", "1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("", True),
+        ('[budget.tenants.acme]\nlevel = 1\nlimits = { max_tokens = "unlimited" }\n', True),
+        ('aliases = { fast = "a/b", safe = ["a/b", "c/d"] }\n', True),
+        ("prot = 1\n", False),
+        ("[budget.limits]\nmax_token = 1\n", False),
+        ('[governance]\nlevel = "godlike"\n', False),
+        ("[providers.a]\nattempts = 0\n", False),
+    ],
+)
+def test_the_schema_for_editors_takes_what_the_settings_take(text: str, is_right: bool, tmp_path: Path) -> None:
+    schema = build_schema(Settings, "Settings")
+    assert jsonschema_rs.validator_for(schema).is_valid(tomllib.loads(text)) is is_right
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    with nullcontext() if is_right else pytest.raises(InvalidRequest):
+        load({}, file=file, environment={})
+
+
+def test_every_field_of_the_schema_is_described() -> None:
+    tables = build_schema(Settings, "Settings")["$defs"]
+    described = [name for name in tables if name.endswith("Settings") or name.startswith(("Budget", "Tenant"))]
+    missing = [(name, key) for name in described for key, each in tables[name]["properties"].items() if "description" not in each]
+    assert (len(described) > 10, missing) == (True, [])

@@ -10,6 +10,7 @@ from mainspring.features.agents.commands import app as agents
 from mainspring.features.approvals.commands import app as approvals
 from mainspring.features.audit.commands import app as audit
 from mainspring.features.budgets.commands import app as budgets
+from mainspring.features.config.commands import app as config_group
 from mainspring.features.governance.commands import app as policy
 from mainspring.features.keys.commands import app as keys
 from mainspring.features.mcp.commands import app as mcp
@@ -114,6 +115,7 @@ app.add_typer(agents)
 app.add_typer(approvals)
 app.add_typer(audit)
 app.add_typer(budgets)
+app.add_typer(config_group)
 app.add_typer(decisions)
 app.add_typer(keys)
 app.add_typer(mcp)

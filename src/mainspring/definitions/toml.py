@@ -1,4 +1,4 @@
-"""TOML files, read with the line of every value.
+"""TOML files: read with the line of every value, and written.
 
 The standard library parses the text but tells no lines. `_LineFinder` walks over the text a second time, when it is known to be
 TOML, and only looks for where keys and elements begin.
@@ -7,9 +7,12 @@ TOML, and only looks for where keys and elements begin.
 import re
 import tomllib
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
@@ -17,6 +20,7 @@ from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
 _ERROR_LINE: Final = re.compile(r"\(at line (\d+)")
 _BLANK: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DOT: Final = re.compile(r"[ \t]*\.[ \t]*")
 _SCALAR: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"""["]{0,2}'  # up to two quotes may stand before the closing ones
@@ -41,6 +45,36 @@ def parse_toml(file: Path, text: str) -> ParsedFile:
         raise InvalidRequest(f"{file}:1: it is nested too deeply; make it flatter") from None
     problems: list[Problem] = []
     return ParsedFile(file, _build(table, (), 1, lines, problems), problems)
+
+
+def write_toml(table: Mapping[str, object]) -> str:
+    """The table as TOML. What is None is left out; TOML has no word for it."""
+    return "\n".join(_write_table(table, ())).strip("\n") + "\n"
+
+
+def _write_table(table: Mapping[str, object], place: tuple[str, ...]) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    others = {key: value for key, value in table.items() if value is not None and key not in inner}
+    if place and (others or not inner):
+        yield f"\n[{'.'.join([_write_key(key) for key in place])}]"
+    yield from [f"{_write_key(key)} = {_write_value(value)}" for key, value in others.items()]
+    for key, value in inner.items():
+        yield from _write_table(value, (*place, key))
+
+
+def _write_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _write_value(key)
+
+
+def _write_value(value: object) -> str:
+    match value:
+        case dict():
+            pairs = [f"{_write_key(key)} = {_write_value(each)}" for key, each in value.items() if each is not None]
+            return f"{{ {', '.join(pairs)} }}"
+        case list() | tuple():
+            return f"[{', '.join([_write_value(each) for each in value])}]"
+        case _:  # text, numbers and truth values are written as in JSON
+            return msgspec.json.encode(value).decode()
 
 
 def _build(value: object, place: Place, outer: int, lines: dict[Place, int], problems: list[Problem]) -> Node:

@@ -1,6 +1,5 @@
 """One backend with everything that may stand before it, in the one order that works."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -39,7 +38,7 @@ class Options(Limits, frozen=True, kw_only=True):
     """How long each further event may take."""
     wait_seconds: Seconds = 300.0
     """How long a request waits in line when a limit is reached."""
-    models: Mapping[str, Limits] = {}
+    models: dict[str, Limits] = {}
     """Limits for single models, besides those for all of them."""
 
 

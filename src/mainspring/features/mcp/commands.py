@@ -51,6 +51,7 @@ def add(
     from mainspring.app.settings import load
     from mainspring.cli.plain import say
     from mainspring.core.errors import InvalidRequest
+    from mainspring.definitions.toml import write_toml
     from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
@@ -74,7 +75,7 @@ def add(
         raise InvalidRequest(f"{config} has a server `{label}` already; remove its table, or choose another label")
     # Headers and variables hold keys, so a file that is new is for its owner alone.
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
-        file.write(_written(label, table))
+        file.write("\n" + write_toml({"mcp": {label: table}}))
     if command and shutil.which(command[0]) is None:
         say(f"there is no program `{command[0]}` here; install it before the server starts, or correct {config}")
     say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
@@ -153,19 +154,3 @@ def _pairs(given: Sequence[str], sign: str) -> dict[str, str]:
         if not found or not name.strip():
             raise InvalidRequest(f"`{name}` must be NAME{sign}VALUE")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _written(label: str, table: dict[str, object]) -> str:
-    """The table as TOML. What is in it are strings, and lists and tables of strings, which JSON spells alike."""
-    lines = [f"\n[mcp.{label}]\n"]
-    for name, value in table.items():
-        if isinstance(value, dict):
-            inner = ", ".join([f"{_json(key)} = {_json(text)}" for key, text in value.items()])
-            lines.append(f"{name} = {{ {inner} }}\n")
-        else:
-            lines.append(f"{name} = {msgspec.json.encode(value).decode()}\n")
-    return "".join(lines)
-
-
-def _json(text: str) -> str:
-    return msgspec.json.encode(text).decode()

@@ -1,0 +1,1 @@
+"""The settings on the command line, in the reference and in editors."""
