@@ -55,12 +55,18 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What came of a call. `used` is what other runs have used on its behalf: it counts against the limits of the caller."""
+    """What came of a call. `used` is what other runs have used on its behalf: it counts against the limits of the caller.
+
+    `data` is the result as data, beside the text that the model reads, such as the exit code of a command. `is_late` says that
+    the call failed because its time was up.
+    """
 
     call_id: str
     output: str | tuple[Part, ...]
     is_error: bool = False
     used: Used | None = None
+    data: Json | None = None
+    is_late: bool = False
 
 
 class Watcher(Protocol):

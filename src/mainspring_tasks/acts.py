@@ -6,8 +6,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.decide import INTERRUPTED
-from mainspring.core.events import CallJudged, ItemDone, Recorded, ToolEnded, ToolStarted
+from mainspring.core.events import CallJudged, CallOutcome, ItemDone, Recorded, ToolEnded, ToolStarted
 from mainspring.core.items import FunctionCall, Json, parsed_arguments, text_of
 from mainspring.core.run import Run
 from mainspring_tasks.clean_text import clean, cleaned
@@ -29,6 +28,7 @@ _BY_POLICY: Final[dict[str, ErrorCode]] = {
     "small_talk": "INTENT_ERROR",
     "own_words": "INTENT_ERROR",
 }
+_BY_OUTCOME: Final[dict[CallOutcome, ErrorCode]] = {"timeout": "TIMEOUT_ERROR", "interrupted": "UNKNOWN_ERROR"}
 _BY_CODE: Final[dict[str, ErrorCode]] = {
     "VALIDATION_ERROR": "VALIDATION_ERROR",
     "NOT_FOUND": "TOOL_EXECUTION_ERROR",
@@ -40,7 +40,8 @@ _BY_CODE: Final[dict[str, ErrorCode]] = {
 class Act(Struct, frozen=True):
     """A call and what came of it. `was_performed` is false for one that was refused before any tool ran.
 
-    `code` classes a failure; `result.error_code` is the tool's own word for it, where it had one.
+    `code` classes a failure; `result.error_code` is the tool's own word for it, where it had one. One that `was_interrupted` may
+    have had its effect.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Act(Struct, frozen=True):
     at: float
     code: ErrorCode | None = None
     policy: str = ""
+    was_interrupted: bool = False
 
 
 def acts_of(run: Run, log: Sequence[Recorded]) -> tuple[Act, ...]:
@@ -84,10 +86,10 @@ def _performed(call: FunctionCall, end: ToolEnded, at: float) -> Act:
         reply = msgspec.json.decode(text, type=_Reply)
         result = ToolResult(reply.success, cleaned(reply.data), reply.error, reply.error_code, milliseconds)
     except (msgspec.DecodeError, ValueError):
-        late = "took longer than" in text or "did not answer within" in text
-        code: ErrorCode = "UNKNOWN_ERROR" if text == INTERRUPTED else "TIMEOUT_ERROR" if late else "TOOL_EXECUTION_ERROR"
+        code = _BY_OUTCOME.get(end.outcome, "TOOL_EXECUTION_ERROR")
         result = ToolResult(False, None, text, code, milliseconds)
-        return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=code)
+        is_unknown = end.outcome == "interrupted"
+        return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=code, was_interrupted=is_unknown)
     failure = None if result.success else _BY_CODE.get(result.error_code or "", "UNKNOWN_ERROR")
     return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=failure)
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from mainspring.core.decide import INTERRUPTED
 from mainspring.core.events import Reason, Recorded
 from mainspring.core.history import approval_id
 from mainspring.core.items import Json, parsed_arguments
@@ -247,7 +246,7 @@ def _lacking(run: Run, acts: Sequence[Act]) -> list[Act]:
 def _why(act: Act, run: Run) -> str:
     if not act.was_performed:
         return words.refused(act.policy)
-    if act.result.error == INTERRUPTED:
+    if act.was_interrupted:
         return words.UNCERTAIN
     return presentable(act.result.error or "", run) or "your list did not answer"
 

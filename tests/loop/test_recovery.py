@@ -4,8 +4,9 @@ import pytest
 from tests.loop.world import Made, Said, Story, calls, order, says, told
 
 from mainspring.core.actions import CallModel, Execute, Finish, Judge
-from mainspring.core.decide import INTERRUPTED, closing, next_action, recovery
+from mainspring.core.decide import closing, next_action, recovery
 from mainspring.core.events import (
+    INTERRUPTED,
     CallJudged,
     ErrorInfo,
     Event,
@@ -51,18 +52,18 @@ def test_cancelled_within_a_turn() -> None:
 
 def test_cancelled_before_its_calls_were_judged() -> None:
     assert closing(begun().run, CANCEL) == [
-        ToolEnded("call_1", NOT_RUN, is_error=True),
-        ToolEnded("call_2", NOT_RUN, is_error=True),
-        ToolEnded("call_3", NOT_RUN, is_error=True),
+        ToolEnded("call_1", NOT_RUN, is_error=True, recorded="not_run"),
+        ToolEnded("call_2", NOT_RUN, is_error=True, recorded="not_run"),
+        ToolEnded("call_3", NOT_RUN, is_error=True, recorded="not_run"),
         CANCELLED,
     ]
 
 
 def test_cancelled_while_tools_run() -> None:
     assert closing(begun(*STARTED).run, CANCEL) == [
-        ToolEnded("call_1", INTERRUPTED, is_error=True),
-        ToolEnded("call_2", INTERRUPTED, is_error=True),
-        ToolEnded("call_3", NOT_RUN, is_error=True),
+        ToolEnded("call_1", INTERRUPTED, is_error=True, recorded="interrupted"),
+        ToolEnded("call_2", INTERRUPTED, is_error=True, recorded="interrupted"),
+        ToolEnded("call_3", NOT_RUN, is_error=True, recorded="not_run"),
         CANCELLED,
     ]
 
@@ -104,7 +105,9 @@ def test_calls_left_open_are_told_why(reason: Reason, why: str) -> None:
     story = Story(order())
     story.apply(TurnStarted())
     story.speak(calls("look"))
-    assert closing(story.run, Finish("failed", reason))[0] == ToolEnded("call_1", f"Not executed: {why}.", is_error=True)
+    assert closing(story.run, Finish("failed", reason))[0] == ToolEnded(
+        "call_1", f"Not executed: {why}.", is_error=True, recorded="not_run"
+    )
 
 
 def test_error_of_the_end_is_kept() -> None:
@@ -170,7 +173,7 @@ def test_allowed_calls_are_run_after_a_crash() -> None:
 
 def test_call_that_was_under_way_is_answered_unless_its_tool_may_be_repeated() -> None:
     story = begun(*STARTED)
-    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True)]
+    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True, recorded="interrupted")]
     story.crash()
     assert story.run.call("call_2").is_started is False
     assert next_action(story.run) == Execute(("call_2",))
@@ -182,7 +185,7 @@ def test_call_that_was_under_way_is_answered_unless_its_tool_may_be_repeated() -
 def test_crash_in_the_middle_of_a_recovery_changes_nothing() -> None:
     story = begun(*STARTED)
     story.apply(RunResumed())
-    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True)]
+    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True, recorded="interrupted")]
 
 
 def test_call_that_was_under_way_for_an_unknown_tool_is_answered() -> None:
@@ -190,12 +193,12 @@ def test_call_that_was_under_way_for_an_unknown_tool_is_answered() -> None:
     story.apply(TurnStarted())
     story.speak(calls("gone"))
     story.apply(CallJudged("call_1", "allow", "x"), ToolStarted("call_1"))
-    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True)]
+    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True, recorded="interrupted")]
 
 
 def test_answered_calls_stay_answered_after_a_crash() -> None:
     story = begun(*STARTED, ToolEnded("call_2", "pong"))
-    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True)]
+    assert recovery(story.run) == [RunResumed(), ToolEnded("call_1", INTERRUPTED, is_error=True, recorded="interrupted")]
     run = story.crash()
     assert told(run.output)[3:] == [f"call_1 !> {INTERRUPTED}", "call_2 -> pong"]
 

@@ -25,6 +25,7 @@ TREE = [
     ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
     ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
+    ("ToolTimeout", "ToolUnavailable", "tool_unavailable", 502, True),
     ("RunFailed", "PeerError", "run_failed", 502, False),
     ("DelegateToClient", "PeerError", "server_error", 502, False),
     ("OurError", "MainspringError", "server_error", 500, False),

@@ -440,13 +440,14 @@ async def test_a_dry_run_inside_of_a_workflow_does_nothing_either(tmp_path: Path
     assert run.steps["inner/send"].error == f"dry run: would send POST {tally.url}/x"
 
 
-async def test_a_workflow_inside_of_another_has_its_own_time(tmp_path: Path) -> None:
+async def test_a_workflow_inside_of_another_has_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = "name: inner\nexecution: {timeout: 60}\nsteps: [{id: slow, action: wait, seconds: 300}]"
     outer = "name: outer\nsteps: [{id: s, action: sub-workflow, workflow: inner}]"
     async with engine_for(tmp_path, inner, outer) as engine:
-        known = engine.workflows.folders.definitions
-        assert isinstance(known, dict)
+        known = dict(engine.workflows.folders.definitions)
+        # A file cannot ask for less than a minute.
         known["inner"] = replace(known["inner"], execution=Execution(timeout=0.1))
+        monkeypatch.setattr(engine.workflows.folders, "closure", lambda name: known)
         run = await engine.workflows.run("outer")
     assert failure(run, "s") == "workflow `inner` took longer than its 0.1 s"
     assert ended(run) == {"s": "failed", "s/slow": "failed"}
@@ -574,3 +575,11 @@ async def test_the_scheme_of_an_address_may_be_in_capitals(tmp_path: Path) -> No
         step = "{id: s, action: http-request, url: '{{ inputs.base }}/x'}"
         run = await carried_out(tmp_path, one(step), {"base": tally.url.replace("http", "HTTP")})
     assert (run.status, tally.arrivals) == ("success", ["GET /x"])
+
+
+async def test_what_a_command_prints_is_not_mistaken_for_how_it_ended(tmp_path: Path) -> None:
+    """The exit code is data: a command that prints what looks like one neither fails nor succeeds by it."""
+    steps = "{id: s, action: run-command, command: \"printf '[exit code 3]'\"}"
+    async with engine_for(tmp_path, one(steps), builtins=("shell",)) as engine:
+        run = await engine.workflows.run("one")
+    assert run.steps["s"].output == {"exit_code": 0, "text": "[exit code 3]"}

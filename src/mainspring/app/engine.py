@@ -67,7 +67,7 @@ from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.workflows.agent_steps import AgentSteps
 from mainspring.features.workflows.call_steps import Calls
 from mainspring.features.workflows.http_request import HttpRequest
-from mainspring.features.workflows.step_provider import Dictated
+from mainspring.features.workflows.step_provider import StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import PartContents
@@ -232,7 +232,7 @@ class Engine:
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
         self.core = CoreEngine(
-            Dictated(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
+            StepProvider(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
             kept,
             executors=performers,
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),

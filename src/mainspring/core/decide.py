@@ -5,11 +5,9 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 
 from mainspring.core.actions import Action, CallModel, Execute, Finish, Judge
 from mainspring.core.context_window import before_turn, is_out_of_purse
-from mainspring.core.events import Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
+from mainspring.core.events import INTERRUPTED, Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
 from mainspring.core.rules import first_stop, has_refused, review, tools_off
-from mainspring.core.run import Run, prompted
-
-INTERRUPTED = "Interrupted: the call was started but its outcome is unknown. Check what it did before trying again."
+from mainspring.core.run import Call, Run, prompted
 
 _WHY_NOT_RUN: dict[Reason, str] = {
     Reason.FINAL_ANSWER: "tools are switched off for this request",
@@ -48,8 +46,7 @@ def closing(run: Run, finish: Finish) -> list[Event]:
     if status != "requires_action":
         why = _WHY_NOT_RUN.get(finish.reason, f"the run ended: {finish.reason.value}")
         for call in run.open_calls:
-            text = INTERRUPTED if call.is_started else f"Not executed: {why}."
-            events.append(ToolEnded(call.item.call_id, text, is_error=True))
+            events.append(_interrupted(call) if call.is_started else _not_run(call, f"Not executed: {why}."))
     return [*events, RunEnded(status, finish.reason, finish.error)]
 
 
@@ -62,5 +59,13 @@ def recovery(run: Run) -> list[Event]:
     for call in run.open_calls:
         tool = run.spec.tool(call.item.name)
         if call.is_started and not (tool is not None and tool.repeatable):
-            events.append(ToolEnded(call.item.call_id, INTERRUPTED, is_error=True))
+            events.append(_interrupted(call))
     return events
+
+
+def _interrupted(call: Call) -> ToolEnded:
+    return ToolEnded(call.item.call_id, INTERRUPTED, is_error=True, recorded="interrupted")
+
+
+def _not_run(call: Call, why: str) -> ToolEnded:
+    return ToolEnded(call.item.call_id, why, is_error=True, recorded="not_run")

@@ -16,6 +16,7 @@
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
+    │   │   └── ToolTimeout         it did not answer in time
     │   ├── RunFailed               a run whose text was being read ended `failed`
     │   └── DelegateToClient        an executor hands its call to the client
     └── OurError                    Mainspring or its machine is at fault
@@ -137,6 +138,10 @@ class ToolUnavailable(PeerError):
 
     code = "tool_unavailable"
     retryable = True
+
+
+class ToolTimeout(ToolUnavailable):
+    """A tool's server did not answer in time."""
 
 
 class RunFailed(PeerError):

@@ -4,10 +4,10 @@ A provider emits only `ItemStarted`, the deltas, `Annotated`, `ItemDone` and, la
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mainspring.core.errors import MainspringError
 from mainspring.core.items import Item, Json, Part, Usage, from_wire, to_wire
@@ -154,14 +154,29 @@ class Used(Struct, frozen=True):
         return Used(self.turns + other.turns, self.calls + other.calls, self.usage + other.usage)
 
 
+CallOutcome = Literal["ok", "error", "timeout", "interrupted", "not_run"]
+"""How a call ended. An `interrupted` one was started and may have had its effect, one that was `not_run` never started."""
+
+INTERRUPTED: Final = "Interrupted: the call was started but its outcome is unknown. Check what it did before trying again."
+
+
 class ToolEnded(Struct, frozen=True, tag_field="type", tag="tool_ended"):
-    """`used` is what other runs have used on behalf of the call, if it began any."""
+    """`used` is what other runs have used on behalf of the call, if it began any. `data` is the result beside the text, such as
+    the exit code of a command. `recorded` is the outcome; logs of older versions have none: read `outcome`."""
 
     call_id: str
     output: str | tuple[Part, ...]
     is_error: bool = False
     seconds: float = 0.0
     used: Used | None = None
+    recorded: CallOutcome | None = field(default=None, name="outcome")
+    data: Json | None = None
+
+    @property
+    def outcome(self) -> CallOutcome:
+        if self.recorded is not None:
+            return self.recorded
+        return "ok" if not self.is_error else "interrupted" if self.output == INTERRUPTED else "error"
 
 
 class Nudged(Struct, frozen=True, tag_field="type", tag="nudged"):

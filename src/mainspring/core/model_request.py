@@ -23,7 +23,7 @@ from mainspring.core.items import (
 )  # fmt: skip
 from mainspring.core.rules import tools_off
 from mainspring.core.run import Run
-from mainspring.core.spec import ToolChoice, Window
+from mainspring.core.spec import StepCall, ToolChoice, Window
 from mainspring.core.tokens import estimate, tokens_of
 from mainspring.core.truncation import fitted
 
@@ -69,7 +69,7 @@ class ModelRequest(Struct, frozen=True):
     """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number.
 
     `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line. One that is not
-    `is_patient` is not asked again after a rate limit.
+    `is_patient` is not asked again after a rate limit. One with a `step_call` is for no model: that call is made.
     """
 
     run_id: str
@@ -88,6 +88,7 @@ class ModelRequest(Struct, frozen=True):
     extra: Json | None = None
     tenant: str = ""
     is_patient: bool = True
+    step_call: StepCall | None = None
 
 
 def request_for(run: Run) -> ModelRequest:
@@ -109,6 +110,7 @@ def request_for(run: Run) -> ModelRequest:
         text=spec.sampling.text,
         reasoning=spec.sampling.reasoning,
         extra=spec.sampling.extra,
+        step_call=spec.step_call,
         tenant=spec.tenant,
     )
 

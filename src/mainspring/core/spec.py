@@ -19,7 +19,7 @@ Amount = Annotated[float, Meta(ge=0)]
 MILLION: Final = 1_000_000
 
 STEP_MODEL: Final = "mainspring/step"
-"""Stands for the model in runs that are steps of workflows, for which no model is asked."""
+"""Named as the model of runs that are steps of workflows, for which no model is asked: see `RunSpec.step_call`."""
 
 CONFIRM = (
     "Before this counts as finished: is every part of the task done, and have you checked the results, for example by reading "
@@ -169,6 +169,13 @@ class Charter(Struct, frozen=True):
     outputs: tuple[str, ...] = ()
 
 
+class StepCall(Struct, frozen=True):
+    """The one call that a step of a workflow makes, in place of a model."""
+
+    name: str
+    arguments: Json = {}
+
+
 class RunSpec(Struct, frozen=True):
     """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
     `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
@@ -176,7 +183,8 @@ class RunSpec(Struct, frozen=True):
     `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
     `purse` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all of them hold.
     `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
-    `governed` is a digest of the operator's settings that it began under, empty if there were none."""
+    `governed` is a digest of the operator's settings that it began under, empty if there were none. `dictated` is the call that a
+    step of a workflow makes; no model is asked then."""
 
     id: str
     model: str
@@ -208,6 +216,16 @@ class RunSpec(Struct, frozen=True):
     charters: tuple[Charter, ...] = ()
     within: str = ""
     governed: str = ""
+    dictated: StepCall | None = None
+
+    @property
+    def step_call(self) -> StepCall | None:
+        """The call of a workflow step, None for a run of a model."""
+        match self.sampling.extra:
+            case {"call": {"name": str(name), "arguments": dict(arguments)}} if self.model == STEP_MODEL:
+                return StepCall(name, arguments)  # as orders of older versions say it
+            case _:
+                return self.dictated
 
     def tool(self, name: str) -> ToolDefinition | None:
         for tool in self.tools:

@@ -5,12 +5,12 @@ texts hold none of the words that every match of a pattern has in it, and are no
 """
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.core.items import InputText, OutputText, Part
+from mainspring.core.items import InputText, Json, OutputText, Part
 
 REDACTED = "[redacted]"
 
@@ -110,6 +110,11 @@ def arguments_without_secrets(arguments: str) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return without_secrets(arguments)
     return arguments if shown == value else msgspec.json.encode(shown).decode()
+
+
+def data_without_secrets(data: Json | None) -> Json | None:
+    """The data of a result as it may be kept: secrets replaced in texts, and by what the fields are called."""
+    return None if data is None else cast(Json, _redacted(data))
 
 
 def _redacted(value: object, *, is_secret: bool = False, depth: int = 0) -> object:

@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Sequence
 from logging import getLogger
 from time import perf_counter
+from typing import Any
 
 from anyio import CancelScope
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mainspring.core.errors import DelegateToClient
-from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted, Used
+from mainspring.core.errors import DelegateToClient, ToolTimeout
+from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, result_of, start
 from mainspring.engine.journal import Journal
-from mainspring.engine.redact import presentable, shortened, without_secrets
+from mainspring.engine.redact import data_without_secrets, presentable, shortened, without_secrets
 from mainspring.ports import CallContext, Runs, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)
@@ -77,7 +79,8 @@ class Toolbox:
                 for late in overdue:
                     del running[late.task]
                     note = f"The tool `{late.call.name}` was stopped: it took longer than {late.seconds:g} s."
-                    journal.record(ToolEnded(late.call.call_id, note, is_error=True, seconds=perf_counter() - late.began))
+                    seconds = perf_counter() - late.began
+                    journal.record(ToolEnded(late.call.call_id, note, is_error=True, seconds=seconds, recorded="timeout"))
         finally:
             if running:
                 with CancelScope(shield=True):
@@ -116,7 +119,7 @@ class Toolbox:
         result = await executor.execute(asked, context)
         if not _is_result(result, call):
             return _failed(call, f"returned {type(result).__name__} instead of a result")
-        return ToolResult(call.call_id, presentable(result.output, max_chars), result.is_error, result.used)
+        return replace(result, output=presentable(result.output, max_chars), data=data_without_secrets(result.data))
 
 
 def _end(ended: Running) -> Event:
@@ -131,9 +134,10 @@ def _end(ended: Running) -> Event:
         result = _failed(call, f"failed: {error}")
     except Exception as error:
         log.debug("tool %s failed", call.name, exc_info=True)
-        text = described(error)
-        result = ToolResult(call.call_id, presentable(f"The tool `{call.name}` failed: {text}", 4_000), is_error=True)
-    return ToolEnded(call.call_id, result.output, result.is_error, seconds, result.used)
+        told = presentable(f"The tool `{call.name}` failed: {described(error)}", 4_000)
+        result = ToolResult(call.call_id, told, is_error=True, is_late=isinstance(error, ToolTimeout))
+    outcome: CallOutcome = "ok" if not result.is_error else "timeout" if result.is_late else "error"
+    return ToolEnded(call.call_id, result.output, result.is_error, seconds, result.used, outcome, result.data)
 
 
 def _next_timeout(running: "dict[asyncio.Task[Outcome[ToolResult]], Running]") -> float | None:
@@ -147,6 +151,8 @@ def _is_late(call: Running) -> bool:
 
 def _is_result(result: object, call: FunctionCall) -> bool:
     if not isinstance(result, ToolResult) or result.call_id != call.call_id or not isinstance(result.is_error, bool):
+        return False
+    if result.data is not None and flaw(result.data, dict[str, Any]) is not None:
         return False
     if result.used is not None and flaw(result.used, Used) is not None:
         return False

@@ -52,11 +52,12 @@ class ToolContext(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """Success with an output, or failure with an error that the model reads."""
+    """Success with an output, or failure with an error that the model reads. `data` is the result as data, beside the text."""
 
     success: bool
     output: Output = ""
     error: str = ""
+    data: Json | None = None
 
     @classmethod
     def ok(cls, output: Output = "") -> Self:

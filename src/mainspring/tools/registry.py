@@ -108,7 +108,7 @@ class Registry:
         )
         result = await self._performed(call.name, call.parsed, told)
         output = result.output if result.success else result.output or result.error
-        return ports.ToolResult(call.id, output, not result.success)
+        return ports.ToolResult(call.id, output, not result.success, data=result.data)
 
     async def validated_execute(self, name: str, params: Json, context: ToolContext) -> ToolResult:
         """The result of a call. Never raises: a tool that is missing, blocked, late or broken, and arguments that do not fit its

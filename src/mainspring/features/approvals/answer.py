@@ -92,7 +92,7 @@ def answer(said: Answer, place: Place, *, as_json: bool) -> int:
 
 
 def _engine(settings: Settings, run: Run) -> Engine:
-    if run.spec.model != STEP_MODEL:
+    if run.spec.step_call is None:
         return chosen(settings).engine
     # A step of a workflow goes on without a model.
     return composed(settings, Scripted(), STEP_MODEL, database=Path(settings.database))

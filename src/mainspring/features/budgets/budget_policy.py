@@ -26,7 +26,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
 from mainspring.core.run import Call, Run
-from mainspring.core.spec import STEP_MODEL, Price, Purse, RunSpec
+from mainspring.core.spec import Price, Purse, RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget, State
 from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
@@ -137,7 +137,7 @@ def measured(run: Run, budget: AutonomyBudget) -> Spent:
     """What a run has used of turns, time, tokens and money."""
     usage, price = spent(run), budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(usage)
-    turns = 0 if run.spec.model == STEP_MODEL else run.turns
+    turns = 0 if run.spec.step_call is not None else run.turns
     return Spent(iterations=turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
 
 
@@ -171,7 +171,7 @@ def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
     left to begin.
     """
     most, limits, price = min_amounts(budget.layers), spec.limits, budget.price(spec.model)
-    if spec.model == STEP_MODEL:
+    if spec.step_call is not None:
         # No model is asked: what it does is held to the budget, and what it says costs nothing.
         most = replace(most, iterations=None, tokens=None, cost=None)
     for name in ("iterations", "seconds", "tokens", "cost"):

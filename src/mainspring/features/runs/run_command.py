@@ -20,7 +20,7 @@ from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import CallerError, InvalidRequest, MainspringError
 from mainspring.core.items import ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import STEP_MODEL, PresetName, ToolChoice
+from mainspring.core.spec import PresetName, ToolChoice
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models import backends
 from mainspring.ports import Provider
@@ -184,7 +184,7 @@ def check_tools(engine: Engine, run: Run) -> None:
     """Raises `InvalidRequest` if the run has tools that this engine cannot perform."""
     known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.definitions}
     needed = [tool for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
-    if run.spec.model == STEP_MODEL:  # steps have a tool that no model is told of
+    if run.spec.step_call is not None:  # steps have a tool that no model is told of
         needed = [tool for tool in needed if not engine.core.can_perform(tool)]
     if missing := [tool.name for tool in needed if tool.name not in known]:
         names = ", ".join([f"`{name}`" for name in missing])

@@ -29,7 +29,7 @@ from mainspring.core.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.core.items import FunctionCall, Json, Message, Usage, text_of
-from mainspring.core.spec import STEP_MODEL, RunSpec
+from mainspring.core.spec import RunSpec
 from mainspring.features.traces.collector import TraceCollector
 from mainspring.features.traces.failures import KINDS, Code, code_of_denial, code_of_end, status_of
 from mainspring.features.traces.trace_record import (
@@ -143,7 +143,7 @@ class _Reader:
         self._step = f"step-{self._number}"
         self._has_token, self._said, self._made = False, "", 0
         self._actions = {}
-        kind = "step" if self._spec.model == STEP_MODEL else "turn"
+        kind = "step" if self._spec.step_call is not None else "turn"
         self._collector.add_step(self._id, self._step, at=at, kind=kind, nudge=self._nudge)
         self._nudge = ""
 

@@ -37,7 +37,7 @@ class AgentSteps:
                 traceparent=order.traceparent,
             )
 
-        run = await attend(self._engine, work.run_id, start, work.waiting)
+        run = (await attend(self._engine, work.run_id, start, work.waiting)).run
         result = tool_loop_result(run)
         if result.termination_reason != "completed" or run.status != "completed":
             raise failure(run)

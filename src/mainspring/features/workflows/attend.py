@@ -9,7 +9,6 @@ from anyio import move_on_after, sleep
 
 from mainspring.core.errors import NotFound
 from mainspring.core.events import Reason
-from mainspring.core.run import Run
 from mainspring.engine.approvals import asked
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.approvals.pending import continuing_id
@@ -25,27 +24,26 @@ def run_id_of(workflow_run: str, step: str, attempt: int) -> str:
     return f"resp_{sha256(f'{workflow_run} {step} {attempt}'.encode()).hexdigest()[:24]}"
 
 
-async def attend(engine: Engine, run_id: str, start: Callable[[], Awaitable[Handle]], waiting: Waiting) -> Run:
-    """The run at its end: begun by `start` if it is not there yet, else followed, and taken up if nobody drives it any more.
+async def attend(engine: Engine, run_id: str, start: Callable[[], Awaitable[Handle]], waiting: Waiting) -> Handle:
+    """The run, at its end: begun by `start` if it is not there yet, else followed, and taken up if nobody drives it any more.
 
     One that asks a person ends only to go on as another; `waiting` is told, and that one is waited for, as long as the answer may
     take. Raises what `start` and `Handle.wait` raise, and `NotFound` if the run that asks is deleted.
     """
     try:
-        handle = await engine.attach(run_id)
+        handle = await _follow(engine, await engine.attach(run_id))
     except NotFound:
-        run = await (await start()).wait()
-    else:
-        run = await _followed(engine, handle)
-    while run.reason is Reason.APPROVAL_NEEDED:
+        handle = await start()
+        await handle.wait()
+    while (run := handle.run).reason is Reason.APPROVAL_NEEDED:
         await waiting(tuple([question.id for question in asked(run)]))
         with move_on_after(run.spec.limits.approval_seconds) as limit:
             handle = await _continuing(engine, run.spec.id)
         if limit.cancelled_caught:
             break
         await waiting(())
-        run = await _followed(engine, handle)
-    return run
+        handle = await _follow(engine, handle)
+    return handle
 
 
 async def _continuing(engine: Engine, run_id: str) -> Handle:
@@ -57,11 +55,13 @@ async def _continuing(engine: Engine, run_id: str) -> Handle:
         await sleep(LOOK_SECONDS)
 
 
-async def _followed(engine: Engine, handle: Handle) -> Run:
+async def _follow(engine: Engine, handle: Handle) -> Handle:
     while not handle.is_live and not handle.run.has_ended:
         if not await engine.is_driven(handle.id):
             handle = await engine.resume(handle.id)
             break
         await sleep(LOOK_SECONDS)
         handle = await engine.attach(handle.id)
-    return handle.run if handle.run.has_ended else await handle.wait()
+    if not handle.run.has_ended:
+        await handle.wait()
+    return handle

@@ -1,6 +1,5 @@
 """Tool calls of steps: each a run of the engine, see `dictation`."""
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -9,15 +8,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.decide import INTERRUPTED
 from mainspring.core.errors import PeerError
-from mainspring.core.items import FunctionCallOutput, InputText, Json, OutputText, Part, ToolDefinition, text_of, user
-from mainspring.core.run import Run
-from mainspring.core.spec import STEP_MODEL, Limits, RunSpec
+from mainspring.core.events import ToolEnded
+from mainspring.core.items import FunctionCallOutput, Json, Part, ToolDefinition, text_of, user
+from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.workflows.attend import Waiting, attend
 from mainspring.features.workflows.expressions import valued
-from mainspring.features.workflows.step_provider import dictating
 from mainspring.features.workflows.workflow_definition import HttpRequest, RunCommand
 from mainspring.features.workflows.workflow_run import Order
 
@@ -25,9 +22,6 @@ MOST_CHARS: Final = 500_000
 COMMAND_SECONDS: Final = 60.0
 LONGEST_COMMAND: Final = 600.0
 SAFE: Final = ("GET", "HEAD")
-
-_EXIT = re.compile(r"\n?\[exit code (\d+)\]\Z")
-_NEWS = re.compile(r"\A\[new container: [^\]\n]*\]\n?")
 
 
 class StepError(PeerError):
@@ -67,12 +61,12 @@ class Calls:
             "timeout_ms": int(min(step.timeout or COMMAND_SECONDS, LONGEST_COMMAND) * 1000),
             "working_dir": given["working_dir"],
         }
-        text = text_of(await self._performed("shell", arguments, work, repeatable=step.repeatable))
-        text = _NEWS.sub("", text)
-        found = _EXIT.search(text)
-        if found is None or found[1] != "0":
+        ended = await self._perform("shell", arguments, work, repeatable=step.repeatable)
+        data = ended.data or {}
+        text = text_of(ended.output).removeprefix(data.get("before", ""))
+        if data.get("exit_code") != 0:
             raise StepError(f"the command failed: {text[-2_000:]}")
-        return {"exit_code": 0, "text": text[: found.start()]}
+        return {"exit_code": 0, "text": text.removesuffix(data["after"]).removesuffix("\n")}
 
     async def request(self, step: HttpRequest, work: Work, idempotency_key: str) -> Json:
         """Sends the request. Raises `StepError` for no answer, and for a status of 400 and above."""
@@ -87,12 +81,13 @@ class Calls:
             **({} if step.body is None else {"body": given["body"]}),
         }
         repeatable = step.repeatable or step.method in SAFE
-        answer = _answer(await self._performed("http_request", arguments, work, repeatable=repeatable))
-        if answer["status"] >= 400:
-            raise StepError(f"{step.method} {arguments['url']} answered {answer['status']}: {str(answer['body'])[:500]}")
-        return answer
+        ended = await self._perform("http_request", arguments, work, repeatable=repeatable)
+        data, body = ended.data or {"status": 0, "headers": {}}, _body(ended.output)
+        if data["status"] >= 400:
+            raise StepError(f"{step.method} {arguments['url']} answered {data['status']}: {str(body)[:500]}")
+        return {**data, "body": body}
 
-    async def _performed(self, name: str, arguments: Json, work: Work, *, repeatable: bool) -> str | tuple[Part, ...]:
+    async def _perform(self, name: str, arguments: Json, work: Work, *, repeatable: bool) -> ToolEnded:
         tool = next((tool for tool in self._definitions() if tool.name == name), None)
         if tool is None:
             raise StepError(f"the step needs the tool `{name}`, which is not offered here; start with --builtin {name}")
@@ -101,7 +96,7 @@ class Calls:
         async def start() -> Handle:
             return await self._engine.start(spec)
 
-        return _output(await attend(self._engine, work.run_id, start, work.waiting))
+        return _ended_call(await attend(self._engine, work.run_id, start, work.waiting))
 
     def _spec(self, tool: ToolDefinition, arguments: Json, work: Work) -> RunSpec:
         order = work.order
@@ -111,7 +106,7 @@ class Calls:
             input=(user(f"Step `{work.key}` of workflow `{order.workflow}`, run `{order.id}`."),),
             tools=(tool,),
             limits=Limits(max_turns=2, max_tool_calls=1, tool_output_chars=MOST_CHARS),
-            sampling=dictating(tool.name, arguments),
+            dictated=StepCall(tool.name, arguments),
             background=True,
             metadata={"workflow": order.workflow, "workflow_run": order.id, "step": work.key[:500]},
             tenant=order.tenant,
@@ -122,34 +117,30 @@ class Calls:
         )
 
 
-def _output(run: Run) -> str | tuple[Part, ...]:
-    """What the call gave. Raises `StepError` for one that was refused, failed, or was not made."""
+def _ended_call(handle: Handle) -> ToolEnded:
+    """How the call of a step ended. Raises `StepError` for one that was refused, failed, or was not made."""
+    run = handle.run
     if run.status == "requires_action":
         raise StepError("nobody has approved this call in time, or its client has to perform it", may_repeat=False)
-    found = next((item for item in run.output if isinstance(item, FunctionCallOutput)), None)
-    if found is None:
-        why = run.error.message if run.error is not None else run.status
-        raise StepError(f"the call was not made: {why}")
-    if text_of(found.output) == INTERRUPTED:
+    ended = next((record.event for record in handle.log if isinstance(record.event, ToolEnded)), None)
+    if ended is not None and ended.outcome == "interrupted":
         raise StepError(
             "it was begun, and then the process ended: its outcome is unknown. Look what it did before it is done again; a step "
             "that may be done twice says `repeatable: true`",
             may_repeat=False,
         )
-    if found.is_error is True:
-        raise StepError(text_of(found.output))
-    return found.output
+    if ended is not None and not ended.is_error:
+        return ended
+    found = next((item for item in run.output if isinstance(item, FunctionCallOutput)), None)
+    if found is None:
+        why = run.error.message if run.error is not None else run.status
+        raise StepError(f"the call was not made: {why}")
+    raise StepError(text_of(found.output))
 
 
-def _answer(output: str | tuple[Part, ...]) -> Json:
-    """The answer to a request, from the three parts that the tool gives: status, headers, body."""
-    texts = [part.text for part in output if isinstance(part, InputText | OutputText)]
-    status, headers, body = texts if len(texts) == 3 else ("0", "", text_of(output))
-    pairs = [line.partition(": ") for line in headers.splitlines()]
-    return {"status": int(status), "headers": {name: value for name, _, value in pairs}, "body": _parsed(body)}
-
-
-def _parsed(body: str) -> Any:
+def _body(output: str | tuple[Part, ...]) -> Any:
+    """The body of an answer, the last part of what the tool gives; JSON is decoded."""
+    body = output if isinstance(output, str) else text_of(output[-1:])
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -82,9 +82,14 @@ class HttpRequest:
                 content += chunk
                 if len(content) > MOST_BYTES:
                     raise InvalidRequest(f"`{url:.200}` answers with more than {MOST_BYTES:,} bytes, too much for a step")
+            headers = {name.lower(): value for name, value in response.headers.items()}
             told = "\n".join([f"{name.lower()}: {value}" for name, value in response.headers.items()])
             page = Page(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
-            return ToolResult.ok((InputText(str(response.status)), InputText(told), InputText(decoded(page))))
+            facts: Json = {
+                "status": response.status,
+                "headers": {name.lower(): value for name, value in response.headers.items()},
+            }
+            return ToolResult(True, (InputText(str(response.status)), InputText(told), InputText(decoded(page))), data=facts)
 
 
 def _body(body: object) -> tuple[bytes | None, dict[str, str]]:

@@ -12,30 +12,24 @@ from msgspec.structs import replace
 from mainspring.core.errors import Refused
 from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.ids import derived
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Usage, assistant, encode
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Usage, assistant, encode
 from mainspring.core.model_request import ModelRequest
-from mainspring.core.spec import STEP_MODEL, Sampling
+from mainspring.core.spec import STEP_MODEL, StepCall
 from mainspring.providers.wrapper import Wrapped
 
 
-def dictating(name: str, arguments: Json) -> Sampling:
-    """What an order has to say for this call to be made."""
-    return Sampling(extra={"call": {"name": name, "arguments": arguments}})
-
-
-class Dictated(Wrapped):
+class StepProvider(Wrapped):
     """Makes the calls of steps, and leaves all other questions to the provider behind it."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        return _dictated(request) if request.model == STEP_MODEL else self._provider.stream(request)
-
-
-async def _dictated(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-    match request.extra:
-        case {"call": {"name": str(name), "arguments": dict(arguments)}}:
-            pass
-        case _:
+        if request.step_call is not None:
+            return _make_call(request, request.step_call)
+        if request.model == STEP_MODEL:
             raise Refused(f"the model `{STEP_MODEL}` is for the steps of workflows; name another one")
+        return self._provider.stream(request)
+
+
+async def _make_call(request: ModelRequest, step: StepCall) -> AsyncGenerator[ModelEvent, None]:
     if any(isinstance(item, FunctionCallOutput) for item in request.items):
         said = assistant("Done.", id=derived("msg", request.run_id))
         yield ItemStarted(replace(said, content=(), status="in_progress"))
@@ -43,7 +37,9 @@ async def _dictated(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         yield ItemDone(said)
         yield TurnEnded(usage=Usage())
         return
-    call = FunctionCall(derived("call", request.run_id), name, encode(arguments).decode(), id=derived("fc", request.run_id))
+    call = FunctionCall(
+        derived("call", request.run_id), step.name, encode(step.arguments).decode(), id=derived("fc", request.run_id)
+    )
     yield ItemStarted(replace(call, arguments="", status="in_progress"))
     yield ArgumentsDelta(call.id, call.arguments)
     yield ItemDone(call)

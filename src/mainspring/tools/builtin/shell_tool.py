@@ -79,7 +79,8 @@ def is_stopped(exit: Exit) -> bool:
 def answer(news: str, result: Result) -> ToolResult:
     ending = "[exit code 0]" if result.exit == Exit(0) else ""
     text = "\n".join([part for part in (news, result.text, ending) if part])
-    return ToolResult(not is_stopped(result.exit), text, text if is_stopped(result.exit) else "")
+    data: Json = {"exit_code": result.exit.code, "before": f"{news}\n" if news else "", "after": ending}
+    return ToolResult(not is_stopped(result.exit), text, text if is_stopped(result.exit) else "", data)
 
 
 def _line(asked: Arguments) -> str:

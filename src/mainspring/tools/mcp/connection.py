@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio import to_thread
 
-from mainspring.core.errors import MainspringError, ToolUnavailable
+from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves, shortened
@@ -169,7 +169,7 @@ class Connection:
             with anyio.fail_after(seconds):
                 answer = await question(life.session)
         except TimeoutError:
-            raise ToolUnavailable(
+            raise ToolTimeout(
                 f"MCP server `{self.spec.label}` did not answer within {seconds:g} s; the request was cancelled"
             ) from None
         except Lost as lost:

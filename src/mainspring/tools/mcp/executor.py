@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from mainspring.core.errors import MainspringError
+from mainspring.core.errors import MainspringError, ToolTimeout
 from mainspring.core.items import ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
@@ -132,7 +132,7 @@ class McpTools:
         except MainspringError as error:
             # The tool may be gone, or want other arguments by now.
             connection.forget_tools()
-            return ToolResult(call.id, error.message, is_error=True)
+            return ToolResult(call.id, error.message, is_error=True, is_late=isinstance(error, ToolTimeout))
         return ToolResult(call.id, output_of(answer), answer.is_error)
 
     def _connection(self, spec: ServerSpec, principal: str) -> Connection:

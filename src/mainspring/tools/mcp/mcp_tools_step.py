@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, ServerTool, Tool, ToolDefinition, Unknown
-from mainspring.core.spec import STEP_MODEL, RunSpec, ToolChoice
+from mainspring.core.spec import RunSpec, ToolChoice
 from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec, from_request
@@ -36,7 +36,7 @@ class McpToolsStep(OrderStep):
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         # An agent that answers in one turn has no tools at all, and a step of a workflow only its own.
         is_single = bool(order.agent) and not order.tools and order.tool_choice.mode == "none"
-        return order if is_single or order.model == STEP_MODEL else await join_mcp_tools(order, self._servers, self._new_id)
+        return order if is_single or order.step_call is not None else await join_mcp_tools(order, self._servers, self._new_id)
 
     def release(self, run_id: str) -> None:
         self._servers.unbind(run_id)
