@@ -77,7 +77,7 @@ def every_policy(root: str) -> PolicySlots:
         "status": (ToolStatus(lambda name: "active"),),
         "skill scope": (SkillScope(lambda run, name, operation: None),),
         "rate": (Rate(10**9, 10**9),),
-        "level": (AutonomyLevel(lambda run: "supervised", commands_judged=True),),
+        "level": (AutonomyLevel("supervised", commands_judged=True),),
         "commands": (CommandPolicy(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),

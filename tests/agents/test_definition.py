@@ -142,7 +142,10 @@ def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
         ({"governance": "{network: 'http://x.example/'}"}, "is no domain"),
         ({"governance": "{tool_policies: {'a:': deny}}"}, "names no tool or no operation"),
         ({"governance": "{tool_policies: {a: never}}"}, "`a`: it cannot be `never`; known: `allow`, `ask`, `deny`"),
-        ({"autonomy_level": "none"}, "`autonomy_level`: it cannot be `none`; known: `read-only`, `supervised`, `full`"),
+        (
+            {"autonomy_level": "none"},
+            "`autonomy_level`: it cannot be `none`; known: `read-only`, `supervised`, `standard`, `full`",
+        ),
         ({"role": "boss"}, "agent.yaml:3: `role`: it cannot be `boss`; known: `orchestrator`, "),
         ({"dependencies": "[{agent: aa}, {agent: bb}, {agent: aa}]"}, "`aa` is there twice; keep one of them"),
         ({"inputs": "{a: {type: number, default: .nan}}"}, "agent.yaml:4: `.nan` is no value: a number must be finite"),

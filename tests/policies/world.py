@@ -4,13 +4,14 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from mainspring.core.autonomy import Level
 from mainspring.core.events import CallJudged
 from mainspring.core.items import Json, ToolDefinition, ToolKind, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.governance.level import AutonomyLevel, Level
+from mainspring.features.governance.level import AutonomyLevel
 from mainspring.features.governance.patterns import Rules, ToolRules
 from mainspring.features.governance.rate import Rate
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
@@ -118,7 +119,7 @@ def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
         "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
         "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
         "rate": (Rate(),),
-        "level": (AutonomyLevel(lambda run: level, commands_judged=True),),
+        "level": (AutonomyLevel(level, commands_judged=True),),
         "commands": (CommandPolicy(PROGRAMS),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
     }

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from mainspring.core.autonomy import LevelName
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
 
@@ -159,7 +160,7 @@ class Charter(Struct, frozen=True):
     """
 
     agent: str
-    level: Literal["read-only", "supervised", "full"] = "full"
+    level: LevelName = "full"
     rules: tuple[tuple[str, Literal["allow", "ask", "deny"]], ...] = ()
     commands: tuple[str, ...] | None = None
     domains: tuple[str, ...] | None = None

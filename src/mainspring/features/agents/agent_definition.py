@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import force_setattr
 
+from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import Charter
@@ -39,7 +40,6 @@ Capability = Literal[
     "file-read", "file-write", "code-execution", "web-search", "api-calls", "orchestration", "validation", "code-analysis",
     "research", "refinement",
 ]  # fmt: skip
-Level = Literal["read-only", "supervised", "full"]
 Choice = Literal["allow", "ask", "deny"]
 
 ALIASES: Final[dict[str, Role]] = {"worker": "implementer", "validator": "qa"}
@@ -178,7 +178,7 @@ def charter(definition: AgentDefinition, *, root: str = "", skills: tuple[str, .
         rules[pattern] = "ask" if choice == "allow" and pattern in rules else choice
     return Charter(
         agent=definition.name,
-        level=definition.autonomy_level,
+        level=Autonomy.parse(definition.autonomy_level).label,
         rules=tuple(rules.items()),
         commands=_listed(governance.commands),
         domains=_domains(governance.network),

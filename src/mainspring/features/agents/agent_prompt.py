@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mainspring.core.autonomy import Autonomy, LevelName
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.items import Json
 from mainspring.core.spec import Charter
@@ -30,9 +31,10 @@ GUARDRAILS: Final = (
     "If a call is refused, do not look for a way around it: say what you could not do, and why.",
     "Say when you are not sure. Invent no facts, files or results.",
 )
-_LEVELS: Final = {
+_LEVELS: Final[dict[LevelName, str]] = {
     "read-only": "You may read and look things up, and change nothing.",
     "supervised": "You may read freely. Before anything is changed, run or sent, a person is asked.",
+    "standard": "You may act without asking, within the limits above.",
     "full": "You may act without asking, within the limits above.",
 }
 
@@ -63,13 +65,14 @@ def system_prompt(
     calls_agents: bool = True,
 ) -> str:
     """All that the model is told before its inputs. `skills` are listed, `active` ones given in full."""
+    level = Autonomy.parse(definition.autonomy_level).label
     sections = [
         _section("Identity", _identity(definition, domain)),
         _section("How to work", [definition.prompts.system.strip()]),
         _section("Capabilities", _items(definition.capabilities)),
         _section("Spec capabilities", _items([_spec_capability(id) for id in definition.spec_capabilities])),
         _section("Governance", _items(_governance(definition, charter(definition)))),
-        _section("Autonomy", [f"Level: {definition.autonomy_level}. {_LEVELS[definition.autonomy_level]}"]),
+        _section("Autonomy", [f"Level: {level}. {_LEVELS[level]}"]),
         _section("Ownership", _items(_ownership(definition))),
         _section("Agents you can call", _items(_dependencies(definition) if calls_agents else ())),
         _section("Inputs", _items(_parameters(definition.inputs))),

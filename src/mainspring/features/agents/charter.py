@@ -57,10 +57,9 @@ class _Bound(Struct, frozen=True):
 @lru_cache(maxsize=256)
 def _bound(charter: Charter) -> _Bound:
     judged, fetches = charter.commands is not None, bool(charter.domains)
-    level = charter.level
     return _Bound(
         ToolRules(Rules.of(dict(charter.rules))),
-        AutonomyLevel(lambda run: level, network_reads=fetches, commands_judged=judged),
+        AutonomyLevel(charter.level, network_reads=fetches, commands_judged=judged),
         _scope(charter),
     )
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from mainspring.core.autonomy import Autonomy
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.run import Run
@@ -63,7 +64,7 @@ def build_plan(settings: BudgetSettings) -> Plan | None:
 
 
 def _make_budget(table: TenantBudget) -> AutonomyBudget:
-    preset = replace(LEVELS[3 if table.level is None else table.level], budget_id="default")
+    preset = replace(LEVELS[Autonomy.FULL if table.level is None else Autonomy.parse(table.level)], budget_id="default")
     changes = {name: value for name, value in _given(table).items() if name in AutonomyBudget.__struct_fields__}
     for name in ("limits", "files", "network"):
         if name in changes:
@@ -180,9 +181,11 @@ class Admission(OrderStep):
         own = {layer.budget_id: replace(layer, overlays=()) for layer in reversed(layers)}
         found = [layer for layer in reversed(own.values()) if first is None or not _is_again(layer, first)]
         if (level := spec.metadata.get(LEVEL)) is not None:
-            if level not in ("0", "1", "2", "3"):
-                raise InvalidRequest(f"metadata.{LEVEL} must be 0, 1, 2 or 3, not `{level[:40]}`", param="metadata")
-            if (named := LEVELS[int(level)]).budget_id not in [budget.budget_id for budget in found]:
+            try:
+                named = LEVELS[Autonomy.parse(level)]
+            except ValueError as error:
+                raise InvalidRequest(f"metadata.{LEVEL} {error}", param="metadata") from None
+            if named.budget_id not in [budget.budget_id for budget in found]:
                 found.append(named)
         prices = {} if first is None else first.prices
         return [replace(self._rooted(budget), prices={**budget.prices, **prices}) for budget in found]

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from mainspring.core.autonomy import Level
 from mainspring.core.spec import Price
 from mainspring.features.budgets.budget import (
     AutonomyBudget,
@@ -86,8 +87,8 @@ class BudgetCommand(Struct, frozen=True, forbid_unknown_fields=True):
 class TenantBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The budget of one tenant, where it differs from `[budget]`."""
 
-    level: Literal[0, 1, 2, 3] | None = None
-    """The preset to begin with. Default: 3."""
+    level: Level | None = None
+    """The preset to begin with, by number or name: 0 (`read-only`) to 3 (`full`). Default: 3."""
     budget_id: Name | None = None
     """What the budget is called. Default: `default`."""
     task_id: str | None = None

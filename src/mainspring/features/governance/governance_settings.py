@@ -10,6 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
+from mainspring.core.autonomy import Autonomy
 from mainspring.core.items import ToolDefinition
 from mainspring.core.spec import spec_for
 from mainspring.engine.policy_order import PolicySlots, Slot
@@ -33,10 +34,10 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
         slots["rules"] = (ToolRules(Rules.of(settings.rules)),)
     if rate is not None:
         slots["rate"] = (rate,)
-    if settings.level != "full":
+    if Autonomy.parse(settings.level) < Autonomy.STANDARD:
         slots["level"] = (
             AutonomyLevel(
-                lambda run: settings.level,
+                settings.level,
                 network_reads=settings.network_reads,
                 commands_judged=commands is not None,
                 logs_only=settings.supervised == "log",

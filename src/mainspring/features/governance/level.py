@@ -2,30 +2,26 @@
 
 | level | read | read and network | anything else |
 |---|---|---|---|
-| read-only | allowed | denied, unless `network_reads` | denied |
-| supervised | allowed | allowed | asked about |
-| full | allowed | allowed | allowed |
+| 0, read-only | allowed | denied, unless `network_reads` | denied |
+| 1, supervised | allowed | allowed | asked about |
+| 2, standard; 3, full | allowed | allowed | allowed |
 
 A tool that declares `read` and `network` fetches; one that declares `network` alone acts on others. Supervised leaves a call
 whose command is judged on its own to the policy `commands`: what such a call does is what its command does. No level lifts
 another policy.
 """
 
-from collections.abc import Callable
-from typing import Literal
-
+from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.items import Effect
 from mainspring.core.run import Call, Run
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_effects, read_texts
 
-Level = Literal["read-only", "supervised", "full"]
-
 _ORDER: tuple[Effect, ...] = ("read", "write", "execute", "network", "destructive")
 
 
 class AutonomyLevel:
-    """Allows, asks or denies by the run's level. `commands_judged` promises that the policy `commands` is asked as well.
+    """Allows, asks or denies by the level. `commands_judged` promises that the policy `commands` is asked as well.
 
     With `logs_only`, nobody is asked: the verdict says what a person would have been.
     """
@@ -35,19 +31,19 @@ class AutonomyLevel:
 
     def __init__(
         self,
-        level: Callable[[Run], Level],
+        level: Level,
         *,
         network_reads: bool = False,
         commands_judged: bool = False,
         logs_only: bool = False,
     ) -> None:
-        self._level = level
+        self._level = Autonomy.parse(level)
         self._read_only: frozenset[Effect] = frozenset(("read", "network") if network_reads else ("read",))
         self._commands_judged, self._logs_only = commands_judged, logs_only
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool, level = find_served_tool(call, run), self._level(run)
-        if tool is None or level == "full":
+        tool, level = find_served_tool(call, run), self._level
+        if tool is None or level >= Autonomy.STANDARD:
             return Allow()
         try:
             arguments = parsed_arguments(call.item.arguments)
@@ -55,14 +51,14 @@ class AutonomyLevel:
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         does = ", ".join([effect for effect in _ORDER if effect in effects])
-        if level == "supervised":
+        if level is Autonomy.SUPERVISED:
             if _is_reading(effects, frozenset(("read", "network"))) or (commands and self._commands_judged):
                 return Allow()
             said = f"The autonomy level `supervised` asks before `{tool.name}`, which may {_verbs(does)}."
             return Allow(said) if self._logs_only else Ask(said)
-        if level == "read-only" and _is_reading(effects, self._read_only):
+        if _is_reading(effects, self._read_only):
             return Allow()
-        return Deny(f"The autonomy level `{level}` does not allow `{tool.name}`, which may {_verbs(does)}; only read.")
+        return Deny(f"The autonomy level `read-only` does not allow `{tool.name}`, which may {_verbs(does)}; only read.")
 
 
 def _is_reading(effects: frozenset[Effect], allowed: frozenset[Effect]) -> bool:

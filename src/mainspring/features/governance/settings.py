@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from mainspring.features.governance.level import Level
+from mainspring.core.autonomy import Level
 
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -29,7 +29,7 @@ class GovernanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     rules: dict[str, Literal["allow", "ask", "deny"]] = {}
     """Verdicts by `tool:operation`, `tool`, or a pattern with `*`; the most specific counts."""
     level: Level = "full"
-    """`read-only`, `supervised` (a person is asked before anything but reading) or `full`."""
+    """`read-only`, `supervised` (a person is asked before anything but reading), `standard` or `full`; or its number, 0 to 3."""
     supervised: Literal["ask", "log"] = "ask"
     """Whether a supervised call waits for a person, or is only logged."""
     network_reads: bool = False
