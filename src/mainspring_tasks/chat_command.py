@@ -2,20 +2,26 @@
 
 import asyncio
 import sys
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from typing import Annotated
 
+import typer
 from msgspec import Struct
 
-from mainspring.cli.follow import launch
-from mainspring.cli.plain import clean, say
+from mainspring.app.assembly import build_engine
+from mainspring.app.settings import load
+from mainspring.cli.context import EngineOptions
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
+from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import encode
-from mainspring.features.runs.run_command import Setup
 from mainspring_tasks.conversations import Chats, Sent
-from mainspring_tasks.decision_settings import DecisionSettings, opened
+from mainspring_tasks.decision_settings import check_constitution, opened, with_options
 from mainspring_tasks.server.identity import named
+from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
 HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or Ctrl-D ends."
@@ -29,17 +35,51 @@ class Talk(Struct, frozen=True):
     message: str | None = None
 
 
-def chat(talk: Talk, setup: Setup, settings: DecisionSettings, folder: Path, *, as_json: bool) -> int:
-    """Talks until there is nothing more to say. The exit code is 1 if the last message got no answer for an outage."""
-    named(talk.user)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine = setup.engine(folder / "chat.db")
+def chat(
+    message: Annotated[str | None, typer.Argument(metavar="MESSAGE", help="One message. Default: as many as you type.")] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Whose tasks they are.")] = "local",
+    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this one. Default: a new one.")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where all is stored. Default: your data folder.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|URL", help="The tasks: a file, postgresql://..., or a task server. Default: there."),
+    ] = None,
+    tasks_secret_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Secret of that task server.")] = None,
+    constitution: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instructions for the model. Default: our own.")
+    ] = None,
+    json: AsJson = False,
+) -> Coroutine[object, object, int]:
+    """
+    Talks about your tasks in plain language, and does what you say: add, list, change, complete, delete. Deleting asks first.
+
+    Tasks, conversations and the log of decisions are stored in your data folder. Any model will do, also none of your own:
+
+        mainspring chat
+        mainspring chat "What is left to do?" --model local
+        mainspring chat --conversation conv_... --model anthropic/claude-sonnet-5-5
+
+    The exit code is 1 if an outage left the last message without an answer.
+    """
+    given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution, "model": model}
+    options = {name: str(value) for name, value in given.items() if value is not None}
+    settings = with_options(load({}).decisions, options)
+    check_constitution(settings)
+    named(user)
+    home = folder or data_folder()
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    engine = build_engine(
+        EngineOptions(model=model or settings.model, base_url=base_url, api_key=api_key, database=home / "chat.db")
+    )
 
     async def live() -> int:
-        async with engine, opened(settings, engine, folder, model_seconds=300.0) as found:
-            return await _talk(talk, found.chats, as_json)
+        async with engine, opened(settings, engine, home, model_seconds=300.0) as found:
+            return await _talk(Talk(user, conversation, message), found.chats, json)
 
-    return launch(live())
+    return live()
 
 
 async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
@@ -69,7 +109,7 @@ async def _greet(chats: Chats, talk: Talk) -> None:
 
 async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
-    screen = Screen()
+    screen = ReplyScreen()
     try:
         sent = await chats.send(talk.user, message, conversation, heard=None if as_json else screen)
     except CallerError as error:
@@ -86,7 +126,7 @@ async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats
     return sent
 
 
-class Screen:
+class ReplyScreen:
     """Shows a reply as it is written, where somebody looks on; a pipe gets it whole."""
 
     def __init__(self) -> None:

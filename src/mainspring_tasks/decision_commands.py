@@ -1,61 +1,71 @@
 """`mainspring decisions`: what was decided, why, and whether it is still decided so."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
+from mainspring.app.assembly import build_engine
+from mainspring.cli.context import EngineOptions
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
+from mainspring.cli.output import clean, write_lines
+from mainspring.cli.text import on_one_line
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.items import encode
+from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_log import DecisionLogs, Query
+from mainspring_tasks.decision_types import DecisionContext
+from mainspring_tasks.entries import compared
 from mainspring_tasks.task_commands import data_folder
+from mainspring_tasks.task_tools import LocalTasks
+from mainspring_tasks.validation import Fixture, ValidationReport, load_fixtures, run_validation
 
-if TYPE_CHECKING:
-    from mainspring_tasks.decision_log import DecisionLogs, Query
+app = typer.Typer()
 
-T = TypeVar("T")
-
-app = typer.Typer(name="decisions", help="The log of the task agent: what was decided, why, and whether it is still decided so.")
-
-Log = Annotated[Path | None, typer.Option(metavar="FILE", help="The log. Default: decisions.db in your data folder.")]
-Conversation = Annotated[str | None, typer.Option(metavar="ID", help="Of this conversation.")]
-User = Annotated[str | None, typer.Option(metavar="NAME", help="Of this user.")]
+Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Decision log. Default: decisions.db in your data folder.")]
+Conversation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this conversation.")]
+User = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this user.")]
 Outcome = Annotated[str | None, typer.Option(metavar="CATEGORY", help="As ERROR:USER_INPUT, or the first half: ERROR.")]
 Since = Annotated[datetime | None, typer.Option(metavar="TIME", help="From then on, in UTC, as in 2026-03-01.")]
 Until = Annotated[datetime | None, typer.Option(metavar="TIME", help="Before then.")]
 
 
 @app.command("list")
-def listed(
+async def list_decisions(
     log: Log = None,
     conversation: Conversation = None,
     user: User = None,
     outcome: Outcome = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most so many.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print every decision as a line of JSON.")] = False,
-) -> int:
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Print at most N.")] = 20,
+    json: AsJson = False,
+) -> None:
     """Lists decisions, newest first."""
-    from mainspring.cli.text import on_one_line
-    from mainspring.core.items import encode
-
-    query = _query(conversation, user, outcome, since, until)
-    for entry in _asked(log, lambda logs: logs.query_decisions(query, limit=limit)):
+    async with _open_log(log) as logs:
+        entries = await logs.query_decisions(_make_query(conversation, user, outcome, since, until), limit=limit)
+    if json:
+        write_lines(entries)
+    for entry in () if json else entries:
         told = f"{entry.created_at:%Y-%m-%d %H:%M}  {entry.decision_id}  {entry.decision_type or 'open':20}  "
-        said = f"{entry.outcome_category or '-':30}  {on_one_line(entry.message, 60)}"
-        print(encode(entry).decode() if json else told + said)
-    return 0
+        print(f"{told}{entry.outcome_category or '-':30}  {on_one_line(entry.message, 60)}")
 
 
 @app.command()
-def show(decision_id: Annotated[str, typer.Argument(metavar="DECISION_ID", help="The decision.")], log: Log = None) -> int:
+async def show(decision_id: Annotated[str, typer.Argument(metavar="DECISION_ID", help="Decision.")], log: Log = None) -> None:
     """Shows a decision with the calls behind it, as JSON."""
-    _print(_asked(log, lambda logs: logs.get_decision_trace(decision_id)))
-    return 0
+    async with _open_log(log) as logs:
+        _print(await logs.get_decision_trace(decision_id))
 
 
 @app.command()
-def metrics(
+async def metrics(
     log: Log = None,
     conversation: Conversation = None,
     user: User = None,
@@ -64,11 +74,12 @@ def metrics(
     baseline: Annotated[str | None, typer.Option(metavar="NAME", help="Compare with it; drift is exit code 1.")] = None,
 ) -> int:
     """Sums up decisions, as JSON: shares of intents, tools and outcomes, errors, durations."""
-    query = _query(conversation, user, None, since, until)
-    if baseline is None:
-        _print(_asked(log, lambda logs: logs.get_metrics_summary(query)))
-        return 0
-    found = _asked(log, lambda logs: logs.compare_to_baseline(baseline, query))
+    query = _make_query(conversation, user, None, since, until)
+    async with _open_log(log) as logs:
+        if baseline is None:
+            _print(await logs.get_metrics_summary(query))
+            return 0
+        found = await logs.compare_to_baseline(baseline, query)
     for drift in found.drifts:
         mark = "DRIFT" if drift.is_flagged else "ok"
         print(f"{mark:5}  {drift.kind:6}  {drift.name:20}  {drift.baseline:.2f} -> {drift.current:.2f}  ({drift.change:+.2f})")
@@ -76,90 +87,114 @@ def metrics(
 
 
 @app.command()
-def baseline(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
+async def baseline(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the baseline.")],
     log: Log = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="What it stands for.")] = "",
     since: Since = None,
     until: Until = None,
-) -> int:
-    """Keeps what decisions are like now, to compare later ones with."""
-    query = _query(None, None, None, since, until)
-    _print(_asked(log, lambda logs: logs.create_baseline(name, query, description=description)))
-    return 0
+) -> None:
+    """Stores what decisions are like now, to compare later ones with."""
+    query = _make_query(None, None, None, since, until)
+    async with _open_log(log) as logs:
+        _print(await logs.create_baseline(name, query, description=description))
 
 
 @app.command()
-def export(
+async def export(
     log: Log = None,
     form: Annotated[Literal["json", "jsonl"], typer.Option("--format", metavar="NAME", help="`json` or `jsonl`.")] = "jsonl",
     since: Since = None,
     until: Until = None,
-) -> int:
+) -> None:
     """Prints all decisions with their calls, oldest first."""
-    query = _query(None, None, None, since, until)
-
-    async def printed(logs: "DecisionLogs") -> None:
+    query = _make_query(None, None, None, since, until)
+    async with _open_log(log) as logs:
         async for piece in logs.export_logs(form, query):
             print(piece, end="")
-
-    _asked(log, printed)
-    return 0
 
 
 @app.command()
 def validate(
-    fixtures: Annotated[Path, typer.Argument(metavar="FILE", help="YAML: what to say, and what is to be decided.")],
-    model: Annotated[str | None, typer.Option(envvar="MAINSPRING_MODEL", metavar="NAME", help="As for `run`.")] = None,
-    base_url: Annotated[str | None, typer.Option(metavar="URL", help="As for `run`.")] = None,
-    api_key: Annotated[str | None, typer.Option(metavar="KEY", help="As for `run`.")] = None,
+    fixtures: Annotated[Path, typer.Argument(metavar="FILE", help="YAML: messages, and the expected decisions.")],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
     log: Log = None,
     baseline: Annotated[str | None, typer.Option(metavar="NAME", help="Compare with this baseline of the log.")] = None,
-) -> int:
-    """Has a model decide about every message of a file, each with an empty list, and says which decisions are as expected."""
-    from mainspring.features.runs.run_command import Setup
-    from mainspring_tasks.validate_command import validated
+) -> Coroutine[object, object, int]:
+    """Has a model decide about every message of a file, each with an empty list, and says which decisions are as expected.
 
-    return validated(fixtures, Setup(model, base_url, api_key, ()), _log(log), baseline)
+    The exit code is 1 if one is not, or if decisions drift from the baseline.
+    """
+    cases = load_fixtures(fixtures)
+    engine = build_engine(EngineOptions(model=model, base_url=base_url, api_key=api_key))
+
+    async def live() -> int:
+        with TemporaryDirectory(prefix="mainspring-") as folder:
+            tasks, logs = LocalTasks(f"{folder}/tasks.db"), DecisionLogs(Path(folder, "decisions.db"))
+
+            async def decide(fixture: Fixture) -> Made:
+                # Each fixture has a user of its own, so that none finds what another has left.
+                for task in reversed(fixture.tasks):
+                    await tasks.call(fixture.test_id, "add_task", {"description": task})
+                return await agent.decide(DecisionContext(fixture.test_id, fixture.input, fixture.test_id))
+
+            try:
+                async with engine, LLMAgentEngine(engine, tasks, logs) as agent:
+                    report = await run_validation(cases, decide)
+                if baseline is not None:
+                    report = replace(report, drift_detected=await _has_drifted(baseline, _choose_log(log), logs))
+            finally:
+                await tasks.close()
+                await logs.close()
+        return _write_report(report)
+
+    return live()
 
 
-def _log(log: Path | None) -> Path:
+def _choose_log(log: Path | None) -> Path:
     return log or data_folder() / "decisions.db"
 
 
-def _asked(log: Path | None, question: "Callable[[DecisionLogs], Awaitable[T]]") -> T:
-    """The answer of a log that is there. Raises `InvalidRequest` if it is not."""
-    import asyncio
-
-    from mainspring.core.errors import InvalidRequest
-    from mainspring_tasks.decision_log import DecisionLogs
-
-    path = _log(log)
+@asynccontextmanager
+async def _open_log(log: Path | None) -> AsyncIterator[DecisionLogs]:
+    """Raises `InvalidRequest` if there is no such file."""
+    path = _choose_log(log)
     if not path.exists():
         raise InvalidRequest(f"there is no decision log `{path}`; name one with --log, or make one with `mainspring chat`")
-
-    async def answered() -> T:
-        logs = DecisionLogs(path, retention_seconds=None)
-        try:
-            return await question(logs)
-        finally:
-            await logs.close()
-
-    return asyncio.run(answered())
+    logs = DecisionLogs(path, retention_seconds=None)
+    try:
+        yield logs
+    finally:
+        await logs.close()
 
 
-def _query(
+def _make_query(
     conversation: str | None, user: str | None, outcome: str | None, since: datetime | None, until: datetime | None
-) -> "Query":
-    from mainspring_tasks.decision_log import Query
-
+) -> Query:
     times = [None if time is None else time.replace(tzinfo=time.tzinfo or UTC) for time in (since, until)]
     return Query(conversation, user, since=times[0], until=times[1], outcome=outcome)
 
 
 def _print(value: object) -> None:
-    import msgspec
-
-    from mainspring.core.items import encode
-
     print(msgspec.json.format(encode(value), indent=2).decode())
+
+
+async def _has_drifted(name: str, log: Path, logs: DecisionLogs) -> bool:
+    kept = DecisionLogs(log, retention_seconds=None)
+    try:
+        known = {found.name: found for found in await kept.baselines()}
+    finally:
+        await kept.close()
+    if name not in known:
+        raise NotFound(f"there is no baseline `{name}` in {log}; known: {', '.join(known) or 'none'}")
+    return compared(known[name], await logs.get_metrics_summary()).drift_detected
+
+
+def _write_report(report: ValidationReport) -> int:
+    for result in report.results:
+        print(f"{'ok  ' if result.is_passed else 'FAIL'}  {clean(result.test_id)}  {'; '.join(result.problems)}".rstrip())
+    drift = {None: "", True: "; drift from the baseline", False: "; no drift from the baseline"}[report.drift_detected]
+    print(f"{report.passed} of {len(report.results)} as expected{drift}")
+    return 1 if report.failed or report.drift_detected else 0

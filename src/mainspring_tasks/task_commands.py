@@ -1,16 +1,22 @@
 """`mainspring tasks`: a task list as an MCP server."""
 
+import asyncio
+import logging
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from mainspring_tasks.server.identity import Identity
-    from mainspring_tasks.server.serve_tasks import Address
+from mainspring.cli.options import Expires
+from mainspring.core.errors import InvalidRequest
+from mainspring_tasks.server.identity import Identity, fixed, secret_in, signed
+from mainspring_tasks.server.identity import token as sign_token
+from mainspring_tasks.server.serve_tasks import Address, address, serve_http, serve_stdio
+from mainspring_tasks.server.task_store import store_of
 
-app = typer.Typer(name="tasks", help="Everybody's own task list, as an MCP server.")
+app = typer.Typer()
 
 SecretFile = Annotated[
     Path | None,
@@ -51,12 +57,6 @@ def serve(
         mainspring tasks serve --http 127.0.0.1:8100 --secret-file tasks.key
         mainspring tasks token alice --secret-file tasks.key
     """
-    import asyncio
-    import logging
-
-    from mainspring_tasks.server.serve_tasks import address, serve_http, serve_stdio
-    from mainspring_tasks.server.task_store import store_of
-
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     at = None if http is None else address(http, allow_host or ())
     identity = _identity(user, secret_file, at)
@@ -68,29 +68,18 @@ def serve(
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="Whose tasks it opens.")],
     secret_file: SecretFile = None,
-    expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long it is good, as in 30d, 12h, 45m, 2w. Default: for ever.")
-    ] = None,
+    expires: Expires = None,
 ) -> int:
     """Prints a token for a user of a server that has the same secret."""
-    import time
-
-    from mainspring.core.errors import InvalidRequest
-    from mainspring.features.keys.commands import duration
-    from mainspring_tasks.server.identity import secret_in, token
-
     if secret_file is None:
         raise InvalidRequest("say which secret signs the token: --secret-file FILE, the same as for `mainspring tasks serve`")
-    expires_at = 0 if expires is None else int(time.time() + duration(expires))
-    print(token(secret_in(secret_file), user, expires_at=expires_at))
+    expires_at = 0 if expires is None else int(time.time() + expires)
+    print(sign_token(secret_in(secret_file), user, expires_at=expires_at))
     return 0
 
 
-def _identity(user: str | None, secret_file: Path | None, at: "Address | None") -> "Identity":
+def _identity(user: str | None, secret_file: Path | None, at: Address | None) -> Identity:
     """Who the user is, by the options. Where that is not clear, the server does not start."""
-    from mainspring.core.errors import InvalidRequest
-    from mainspring_tasks.server.identity import fixed, secret_in, signed
-
     if user is not None and secret_file is not None:
         raise InvalidRequest("either everybody is --user NAME, or tokens signed by --secret-file FILE say who it is: give one")
     if secret_file is not None:

@@ -89,8 +89,8 @@ def test_the_level_and_the_number_of_turns_are_options(bees: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("bee",), "`path` is missing: Where."),
-        (("bee", "--input", "path"), "`path` is no input; write --input NAME=VALUE"),
+        (("bee",), "is missing: Where."),
+        (("bee", "--input", "path"), "`path` is not an input; write --input NAME=VALUE"),
         (("bee", "--inputs", "[1]"), "--inputs must be a JSON object"),
         (("bee", "--input", "path=a", "--input", "depth=x"), "`depth` must be of type integer, not string"),
         (("wasp",), "there is no agent `wasp`"),

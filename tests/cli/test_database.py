@@ -47,7 +47,7 @@ async def test_a_run_that_has_not_ended_is_shown_as_far_as_it_went(shell: Shell)
     assert shown.code == 0
     assert shown.out.endswith("→ hang()\n") or shown.out.endswith("hang: hanging\n")
     assert (
-        shown.err == f"mainspring: run `{run.id}` has not ended; take it up with: mainspring resume {run.id} --database runs.db\n"
+        shown.err == f"mainspring: run `{run.id}` has not ended; resume it with: mainspring resume {run.id} --database runs.db\n"
     )
 
 

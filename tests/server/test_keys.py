@@ -392,8 +392,7 @@ async def told(ask: Ask, id: str) -> str:
 
 
 def keys_command(folder: Path, *arguments: str) -> Ended:
-    code = "import sys; from mainspring.features.keys.commands import app; app(sys.argv[1:])"
-    command = [sys.executable, "-c", code, *arguments, "--database", "runs.db"]
+    command = [sys.executable, "-m", "mainspring", "keys", *arguments, "--database", "runs.db"]
     return run(command, cwd=folder)
 
 

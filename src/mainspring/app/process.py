@@ -1,13 +1,61 @@
 """The command as a process: its arguments, its one-line errors, its exit code."""
 
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
+from msgspec import Struct
 
-from mainspring.app.commands import app
-from mainspring.cli.exit import USAGE, answered, leave, told
-from mainspring.cli.plain import accept_any_text
+import mainspring
+from mainspring.app.parts import PARTS, find_installed_parts
+from mainspring.cli.context import PRODUCT, Assembly, EngineOptions, Product
+from mainspring.cli.exit import USAGE, leave, report, run_reporting_errors
+from mainspring.cli.lazy import LazyGroup
+from mainspring.cli.output import accept_any_text
+
+HELP = """
+An agent engine you host yourself: any model, your tools, every step recorded.
+
+**See it work**, without a key or a network:
+
+    mainspring demo
+
+**Ask a model**: one whose key is in the environment, one of a server on this machine, or else a small one of our own:
+
+    mainspring run "Why is the sky blue?"
+    mainspring models
+    mainspring run "Why is the sky blue?" --model anthropic/claude-sonnet-5-5
+
+**Give it tools**: Python functions, here all of `mytools.py` that are marked with `@tool`:
+
+    mainspring run "Tidy up notes.txt" --tool mytools
+
+**Keep runs** in a file, look at them, and go on from one:
+
+    mainspring run "Plan a trip" --database runs.db
+    mainspring runs --database runs.db
+    mainspring run "Cheaper!" --database runs.db --previous resp_...
+"""
+EPILOG = """
+Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomplete or cancelled, or something else went wrong;
+2 the command or its options are not right; 130, 143 it was stopped by Ctrl-C or SIGTERM; 141 nobody read the output any more.
+MAINSPRING_DEBUG=1 shows tracebacks and the log.
+"""
+
+app = typer.Typer(name="mainspring", cls=LazyGroup, help=HELP, epilog=EPILOG, add_completion=False, rich_markup_mode="markdown")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"mainspring {mainspring.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def run_process() -> NoReturn:
@@ -18,10 +66,30 @@ def run_process() -> NoReturn:
 
 def run_command(arguments: list[str]) -> int:
     """Runs one command and returns its exit code; what went wrong has been said when this returns."""
+    PRODUCT.set(Product(PARTS, find_installed_parts, _find_settings_type, _load_settings, _build_engine))
+    group = typer.main.get_group(app)
     try:
-        return answered(lambda: typer.main.get_command(app).main(arguments, prog_name="mainspring", standalone_mode=False))
+        return run_reporting_errors(lambda: group.main(arguments, prog_name="mainspring", standalone_mode=False))
     except typer.TyperException as error:
         context: typer.Context | None = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "mainspring"
         message = error.format_message()
-        return told(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
+        return report(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
+
+
+def _find_settings_type() -> type[Struct]:
+    from mainspring.app.settings import Settings
+
+    return Settings
+
+
+def _load_settings(given: Mapping[str, object], config: Path | None) -> Struct:
+    from mainspring.app.settings import load
+
+    return load(given, file=config)
+
+
+def _build_engine(options: EngineOptions) -> Assembly:
+    from mainspring.app.assembly import assemble
+
+    return assemble(options)

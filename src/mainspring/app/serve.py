@@ -1,36 +1,26 @@
-"""`mainspring serve`: an engine behind uvicorn, from its settings."""
+"""An engine behind uvicorn, from its settings. Run as a module, it is the process that `mainspring serve` becomes."""
 
 import asyncio
+import os
 import sys
-from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 
+import msgspec
 from anyio import move_on_after
-from msgspec import Struct
 from uvicorn import Config, Server
 
 import mainspring
-from mainspring.app.build import composed
-from mainspring.app.engine import Engine
+from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.server import server
 from mainspring.app.settings import Settings
+from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
+from mainspring.cli.output import accept_any_text
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.governance.governance_settings import doubts
-from mainspring.features.models import backends
-from mainspring.features.models.backends import Answering
 from mainspring.http.auth import Keys, is_loopback
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
-from mainspring.providers.scripted import Scripted, say
 from mainspring_tasks.decision_settings import check_constitution
-
-WELCOME = (
-    "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
-    "'mainspring[local]'`, or start it with `mainspring serve --base-url http://127.0.0.1:11434/v1 --model NAME`, and a real one "
-    "will answer you here."
-)
-
 
 # How long clients have to read what they are told at the end.
 GOODBYE_SECONDS = 5
@@ -39,7 +29,7 @@ GOODBYE_SECONDS = 5
 class Announcing(Server):
     """Says where it listens once it does, so that port 0 and scripts work."""
 
-    def __init__(self, config: Config, settings: Settings, choice: "Choice") -> None:
+    def __init__(self, config: Config, settings: Settings, choice: ServerEngine) -> None:
         super().__init__(config)
         self._settings = settings
         self._choice = choice
@@ -65,7 +55,7 @@ class Announcing(Server):
         self._captured_signals.clear()
 
 
-async def announcement(settings: Settings, choice: "Choice", url: str) -> str:
+async def announcement(settings: Settings, choice: ServerEngine, url: str) -> str:
     example = choice.engine.model or "NAME"
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
     if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
@@ -73,51 +63,13 @@ async def announcement(settings: Settings, choice: "Choice", url: str) -> str:
         header, key = " -H 'authorization: Bearer KEY'", "KEY"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
-        f"  model     {choice.told}\n"
+        f"  model     {choice.model}\n"
         f"  database  {settings.database}\n"
         f"  API keys  {keys}\n"
         f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
         f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
         f'  or        OpenAI(base_url="{url}", api_key="{key}").responses.create(model="{example}", input="Hello")'
     )
-
-
-class Choice(Struct, frozen=True):
-    """The engine that the settings describe, and what there is to say about its model."""
-
-    engine: Engine
-    told: str
-
-
-def chosen(settings: Settings) -> Choice:
-    """Raises `InvalidRequest` for what is missing or wrong."""
-    answering = _answering(settings)
-    engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
-    _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
-    # What MCP servers and agents bring is not known yet.
-    tools = () if settings.mcp or settings.agents else engine.definitions
-    slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)
-    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
-        _note(f"mainspring: {problem}")
-    return Choice(engine, answering.told)
-
-
-def _answering(settings: Settings) -> Answering:
-    if settings.providers:
-        return backends.configured_answering(settings, progress=_note)
-    if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
-        model = settings.model or ""
-        provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
-        told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
-        return Answering(provider, model, told)
-    found = asyncio.run(backends.found())
-    if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
-        return answering
-    return Answering(Scripted(say(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def serve(settings: Settings) -> int:
@@ -129,7 +81,7 @@ def serve(settings: Settings) -> int:
         error_event=settings.error_event,
     )
     check_constitution(settings.decisions)
-    choice = chosen(settings)
+    choice = build_server_engine(settings)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     config = Config(
@@ -176,3 +128,17 @@ async def _try_out(store: Store) -> None:
     """A file that cannot be used is told in one line, before anything is started."""
     await store.open()
     await store.close()
+
+
+def _serve_from_pipe() -> int:
+    with os.fdopen(int(sys.argv[1]), "rb") as pipe:
+        settings = msgspec.json.decode(pipe.read(), type=Settings)
+    return serve(settings)
+
+
+if __name__ == "__main__":
+    accept_any_text()
+    try:
+        leave(run_reporting_errors(_serve_from_pipe))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

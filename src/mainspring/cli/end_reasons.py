@@ -14,7 +14,7 @@ _ADVICE = {
 }
 
 
-def explanation(run: Run, database: Path | None) -> str | None:
+def explain_end(run: Run, database: Path | None) -> str | None:
     """Why and what next, for a run that ended other than `completed`. `database` is where it is stored."""
     if run.reason is None or run.status == "completed":
         return None

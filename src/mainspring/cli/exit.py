@@ -8,32 +8,56 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Final, NoReturn
 
-from mainspring.cli.plain import is_debug, say, silence
+from mainspring.cli.output import is_debug, say, silence
 from mainspring.core.errors import CallerError, MainspringError
 
-FAILURE = 1
-USAGE = 2
-GRACE = 0.2
+FAILURE: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+GRACE: Final = 0.2
 
 
-def answered(work: Callable[[], object]) -> int:
-    """Does the work of a command and returns its exit code. A mistake in the command line itself is the caller's to tell."""
+def run_reporting_errors(work: Callable[[], object]) -> int:
+    """Does the work of a command, awaiting it if it is a coroutine, and returns its exit code.
+
+    An error in the command line itself is raised to the caller.
+    """
     try:
-        code = work()
+        result = work()
+        code = run_async(result) if isinstance(result, Coroutine) else result
     except MainspringError as error:
-        return told(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
+        return report(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
     except Exception as error:
         if hasattr(error, "format_message"):
             raise
         advice = "set MAINSPRING_DEBUG=1 to see where, and report it"
-        return told(error, f"internal error: {type(error).__name__}: {error}; {advice}", FAILURE)
+        return report(error, f"internal error: {type(error).__name__}: {error}; {advice}", FAILURE)
     return code if isinstance(code, int) else 0
 
 
-def told(error: Exception, message: str, code: int) -> int:
+def run_async(work: Coroutine[object, object, object]) -> object:
+    """Awaits the work of a command. The engine's log is for servers: it stays silent here, unless one debugs."""
+    import asyncio
+    import logging
+
+    if is_debug():
+        logging.basicConfig(level=logging.INFO)
+        logging.getLogger("mainspring").setLevel(logging.DEBUG)
+    else:
+        logging.getLogger("mainspring").addHandler(logging.NullHandler())
+        logging.getLogger("mainspring").propagate = False
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError:
+        silence()
+        return BROKEN_PIPE
+
+
+def report(error: Exception, message: str, code: int) -> int:
     if is_debug():
         traceback.print_exception(error)
     say(message)
@@ -41,7 +65,7 @@ def told(error: Exception, message: str, code: int) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process, even if a tool that was given up still runs in its thread."""
+    """Ends the process, even if an abandoned tool still runs in its thread."""
     try:
         sys.stdout.flush()
     except OSError:

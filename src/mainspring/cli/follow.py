@@ -1,50 +1,45 @@
 """Showing a run while it happens, until it ends or somebody stops it."""
 
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 from anyio import to_thread
 
-from mainspring.cli.end_reasons import explanation
-from mainspring.cli.plain import is_debug, say, silence
+from mainspring.cli.end_reasons import explain_end
+from mainspring.cli.exit import BROKEN_PIPE, FAILURE
+from mainspring.cli.output import say, silence, write_lines
+from mainspring.cli.screen import Screen
 from mainspring.core.events import Recorded
 from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
 
-BROKEN_PIPE = 128 + signal.SIGPIPE
 TICK = 0.1
 
 
-class View(Protocol):
-    """What a run is drawn with: its events as they come, a tick now and then between them, and its end."""
+class JsonLines:
+    """Writes each event as a line of JSON, exactly as it was recorded. Raises `BrokenPipeError` when nobody reads it any more."""
 
-    def draw(self, records: Sequence[Recorded]) -> None: ...
+    def draw(self, records: Sequence[Recorded]) -> None:
+        write_lines([{"seq": record.seq, "at": record.at, "event": record.event} for record in records])
 
-    def tick(self) -> None: ...
+    def tick(self) -> None:
+        """Writes nothing between events."""
 
-    def end(self, run: Run) -> None: ...
+    def end(self, run: Run) -> None:
+        """The last event has said it all."""
 
 
-def launch(work: Coroutine[object, object, int]) -> int:
-    """Runs the work of a command. The engine's log is for servers: here the screen says what it says, so it stays silent."""
-    if is_debug():
-        logging.basicConfig(level=logging.INFO)
-        logging.getLogger("mainspring").setLevel(logging.DEBUG)
-    else:
-        logging.getLogger("mainspring").addHandler(logging.NullHandler())
-        logging.getLogger("mainspring").propagate = False
-    try:
-        return asyncio.run(work)
-    except BrokenPipeError:
-        silence()
-        return BROKEN_PIPE
+View: TypeAlias = Screen | JsonLines
+
+
+def choose_view(as_json: bool) -> View:
+    return JsonLines() if as_json else Screen()
 
 
 async def follow(handle: Handle, view: View, database: Path | None) -> int:
@@ -63,9 +58,9 @@ async def follow(handle: Handle, view: View, database: Path | None) -> int:
             if isinstance(error, BrokenPipeError):
                 return BROKEN_PIPE
             say(f"the output cannot be written ({error.strerror}), so the run was stopped. Write it elsewhere, or make room")
-            return 1
+            return FAILURE
     run = handle.run
-    if (why := explanation(run, database)) is not None:
+    if (why := explain_end(run, database)) is not None:
         say(why)
     if stop.number is not None and run.status == "cancelled":
         return 128 + stop.number

@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from mainspring.cli.console import Ink
-from mainspring.cli.plain import clean
+from mainspring.cli.output import clean
 from mainspring.cli.text import Flow, call_line, count, duration, on_one_line
 from mainspring.core.drafts import item_id, words
 from mainspring.core.events import (

@@ -5,7 +5,7 @@ import re
 import msgspec
 from rich.cells import cell_len
 
-from mainspring.cli.plain import clean
+from mainspring.cli.output import clean
 from mainspring.core.items import parsed_arguments
 
 # Scripts that are written without spaces may break after each character.

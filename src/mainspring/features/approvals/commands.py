@@ -1,134 +1,167 @@
-"""`mainspring approvals`: calls that wait for a person."""
+"""`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    from mainspring.features.approvals.pending import Approval
+from mainspring.cli.context import Assembly, EngineOptions, build_engine
+from mainspring.cli.database import database_option, find_run, open_database
+from mainspring.cli.follow import choose_view, follow
+from mainspring.cli.options import (
+    ApiKey,
+    AsJson,
+    BaseUrl,
+    Config,
+    Database,
+    EventsAsJson,
+    Limit,
+    ModelOfRun,
+    Tenant,
+    Tools,
+    as_texts,
+)
+from mainspring.cli.output import say, say_more, write_lines, write_table
+from mainspring.cli.text import call_line
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.approvals.pending import Approval, Approvals
 
-app = typer.Typer(name="approvals", help="Lists, shows, approves and denies the calls that wait for a person.")
+# Policies that are only in force if the settings say so.
+_OF_SETTINGS: Final = ("tool_rules", "autonomy_level", "commands", "paths", "domains")
 
-Id = Annotated[str, typer.Argument(metavar="APPROVAL_ID", help="The request, as `list` names it.")]
-Database = Annotated[Path, typer.Option(metavar="FILE", help="The file that holds the runs.", show_default=False)]
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose they are. Default: the default tenant's.", show_default=False)]
+app = typer.Typer()
+
+ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL_ID", help="Approval, as `list` names it.")]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; a refusal tells it to the model.")]
-Digest = Annotated[str | None, typer.Option(metavar="HASH", help="Answer only the call whose arguments have this digest.")]
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="As for `run`. Default: the run's own.")]
-BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="As for `run`.")]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="As for `run`.")]
-Tools = Annotated[list[str] | None, typer.Option("--tool", metavar="MODULE:FUNCTION", help="As for `run`. Repeatable.")]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The server's settings. Default: mainspring.toml.")]
-Events = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, as it is recorded.")]
 
 
 @app.command("list")
-def list_approvals(
+async def list_approvals(
     database: Database,
     state: Annotated[
-        Literal["pending", "approved", "refused", "expired", "all"], typer.Option(metavar="STATE", help="Which, or `all`.")
+        Literal["pending", "approved", "refused", "expired", "all"], typer.Option(metavar="STATE", help="Only in this state.")
     ] = "pending",
     tenant: Tenant = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print every approval as a line of JSON.")] = False,
-) -> int:
-    """Lists what waits for a person, newest first."""
-    from mainspring.cli.follow import launch
-    from mainspring.cli.json_lines import write_lines, write_table
-    from mainspring.cli.open_database import reader
-    from mainspring.cli.plain import say
-    from mainspring.features.approvals.pending import Approvals
-
-    async def listed() -> int:
-        async with reader(database) as engine:
-            found = await Approvals(engine.core).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
-        if json:
-            write_lines(found.approvals)
-            return 0
-        write_table([("approval", "state", "asked", "expires", "call"), *[_cells(approval) for approval in found.approvals]])
-        if found.has_more:
-            say(f"there are more; see them with --limit {limit * 5}")
-        return 0
-
-    return launch(listed())
+    limit: Limit = 20,
+    json: AsJson = False,
+) -> None:
+    """Lists the calls that wait for a person, newest first."""
+    async with open_database(database) as engine:
+        found = await Approvals(engine).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
+    if json:
+        write_lines(found.approvals)
+        return
+    write_table([("approval", "state", "asked", "expires", "call"), *[_cells(approval) for approval in found.approvals]])
+    if found.has_more:
+        say_more(limit)
 
 
 @app.command()
-def show(
-    approval_id: Id,
-    database: Database,
-    tenant: Tenant = "",
-    json: Annotated[bool, typer.Option("--json", help="Print it as a line of JSON.")] = False,
-) -> int:
-    """Shows what is to be done, with what arguments, and which rule asks."""
-    from mainspring.cli.follow import launch
-    from mainspring.cli.json_lines import write_lines, write_table
-    from mainspring.cli.open_database import reader
-    from mainspring.features.approvals.pending import Approvals
-
-    async def shown() -> int:
-        async with reader(database) as engine:
-            approval = await Approvals(engine.core).get(approval_id, tenant=tenant)
-        if json:
-            write_lines([approval])
-        else:
-            write_table(_lines(approval))
-        return 0
-
-    return launch(shown())
+async def show(approval_id: ApprovalId, database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
+    """Shows the call, its arguments, and which rule asks."""
+    async with open_database(database) as engine:
+        approval = await Approvals(engine).get(approval_id, tenant=tenant)
+    if json:
+        write_lines([approval])
+    else:
+        write_table(_lines(approval))
 
 
 @app.command()
-def approve(
-    approval_id: Id,
+async def approve(
+    approval_id: ApprovalId,
     database: Database,
     tenant: Tenant = "",
     reason: Reason = None,
-    digest: Digest = None,
-    model: Model = None,
+    digest: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Approve only the call whose arguments have this digest.")
+    ] = None,
+    model: ModelOfRun = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
     config: Config = None,
-    json: Events = False,
+    json: EventsAsJson = False,
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
-    from mainspring.features.approvals.answer import Answer, Place, answer
-
-    place = Place(database, config, model, base_url, api_key, tuple(tool or ()))
-    return answer(Answer(approval_id, True, reason, digest, tenant), place, as_json=json)
+    answer = ApprovalAnswer(approval_id, True, reason, digest, tenant)
+    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": as_texts(tool)}
+    return await _answer(answer, given, database, config, json)
 
 
 @app.command()
-def deny(
-    approval_id: Id,
+async def deny(
+    approval_id: ApprovalId,
     database: Database,
     tenant: Tenant = "",
     reason: Reason = None,
-    model: Model = None,
+    model: ModelOfRun = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     tool: Tools = None,
     config: Config = None,
-    json: Events = False,
+    json: EventsAsJson = False,
 ) -> int:
-    """Refuses a call, and runs on from there: the model is told."""
-    from mainspring.features.approvals.answer import Answer, Place, answer
+    """Denies a call, and runs on from there: the model is told."""
+    answer = ApprovalAnswer(approval_id, False, reason, None, tenant)
+    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": as_texts(tool)}
+    return await _answer(answer, given, database, config, json)
 
-    place = Place(database, config, model, base_url, api_key, tuple(tool or ()))
-    return answer(Answer(approval_id, False, reason, None, tenant), place, as_json=json)
+
+class ApprovalAnswer(Struct, frozen=True):
+    id: str
+    approve: bool
+    reason: str | None
+    digest: str | None
+    tenant: str
 
 
-def _cells(approval: "Approval") -> tuple[str, ...]:
-    from mainspring.cli.text import call_line
+async def _answer(said: ApprovalAnswer, given: Mapping[str, object], database: Path, config: Path | None, as_json: bool) -> int:
+    """Gives the answer, and shows the run that goes on; returns its exit code."""
+    async with open_database(database) as reading:
+        approval = await Approvals(reading).get(said.id, tenant=said.tenant)
+        run = (await find_run(reading, approval.response_id, database)).run
+    settings = {**given, "database": str(database), "model": given["model"] or run.spec.model}
+    # A step of a workflow goes on without a model.
+    kind: Literal["steps", "server"] = "steps" if run.spec.step_call is not None else "server"
+    assembly = build_engine(EngineOptions(kind=kind, settings=settings, config=config))
+    _check_rule(approval, assembly)
+    assembly.check_run(run)
+    async with assembly.lifespan:
+        done = await Approvals(assembly.engine, assembly.mcp_labels).answer(
+            said.id,
+            approve=said.approve,
+            reason=said.reason,
+            digest=said.digest,
+            tenant=said.tenant,
+            by=f"user:{getuser()}",
+            background=False,
+        )
+        if done.handle is None:
+            more = f"mainspring approvals list {database_option(database)}"
+            say(f"`{said.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
+            return 0
+        return await follow(done.handle, choose_view(as_json), database)
 
+
+def _check_rule(approval: Approval, assembly: Assembly) -> None:
+    """Raises `InvalidRequest` if the rule that asks is not in force here: these are not the settings that the run is under."""
+    if approval.policy in _OF_SETTINGS and approval.policy not in assembly.policies:
+        told = f"the rule `{approval.policy}` asks about this call, and these settings do not have it"
+        how = f"pass those of the server with --config FILE, or answer there: POST /v1/approvals/{approval.id}"
+        raise InvalidRequest(f"{told}; {how}")
+
+
+def _cells(approval: Approval) -> tuple[str, ...]:
     call = call_line(approval.tool, approval.arguments, 80)
     return approval.id, approval.state, _moment(approval.asked_at), _moment(approval.expires_at), call
 
 
-def _lines(approval: "Approval") -> list[tuple[str, ...]]:
+def _lines(approval: Approval) -> list[tuple[str, ...]]:
     told = [
         ("approval", approval.id),
         ("state", approval.state),

@@ -1,46 +1,34 @@
 """`mainspring config`: the settings in force, their reference page, and their JSON Schema."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 import typer
 
-app = typer.Typer(name="config", help="Shows the settings in force, and what can be set.")
+from mainspring.cli.context import find_settings_type, load_settings
+from mainspring.cli.options import Config
+from mainspring.definitions.json_schema import build_schema
+from mainspring.features.config.settings_page import render_page, render_settings
 
-
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings. Default: mainspring.toml, if there is one.")]
+app = typer.Typer()
 
 
 @app.command()
-def show(config: Config = None) -> int:
+def show(config: Config = None) -> None:
     """Prints the settings in force as TOML: defaults, then the file, then the environment. Secrets are hidden."""
-    from mainspring.app.settings import load
-    from mainspring.features.config.settings_page import render_settings
-
-    print(render_settings(load({}, file=config)), end="")
-    return 0
+    print(render_settings(load_settings(find_settings_type(), config)), end="")
 
 
 @app.command()
-def docs() -> int:
+def docs() -> None:
     """Prints the reference page of all settings, in Markdown."""
-    from mainspring.app.settings import Settings
-    from mainspring.features.config.settings_page import render_page
-
-    print(render_page(Settings), end="")
-    return 0
+    print(render_page(find_settings_type()), end="")
 
 
 @app.command()
 def schema(
     kind: Annotated[Literal["settings"], typer.Argument(metavar="[settings]", help="The kind of file.")] = "settings",
-) -> int:
+) -> None:
     """Prints the JSON Schema of a file, for editors."""
-    import msgspec
-
-    from mainspring.app.settings import Settings
-    from mainspring.definitions.json_schema import build_schema
-
-    schema = build_schema(Settings, "Settings of Mainspring")
+    schema = build_schema(find_settings_type(), "Settings of Mainspring")
     print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
-    return 0

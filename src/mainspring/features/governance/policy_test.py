@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import CallJudged, Recorded, RunStarted
 from mainspring.core.history import History
@@ -19,8 +18,11 @@ from mainspring.engine.guard import Guard
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.agents.charter import Chartered
 from mainspring.features.budgets.plan import Admission, build_plan
+from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.governance_settings import build_policies, doubts
+from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
+from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
@@ -80,10 +82,24 @@ class Finding(Struct, frozen=True):
         return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy) and not is_slip
 
 
+class TrialSettings(Struct, frozen=True):
+    """The settings that decide about calls."""
+
+    model: str | None
+    tools: tuple[str, ...]
+    tool_definitions: str | None
+    working_dir: str | None
+    allow_hosts: tuple[str, ...]
+    mcp: dict[str, McpServerSettings]
+    agents: tuple[str, ...]
+    governance: GovernanceSettings
+    budget: BudgetSettings
+
+
 class Trial:
     """The policies of the settings as a server asks them. Each call is judged as the first one of its caller."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TrialSettings) -> None:
         self._settings = settings
         root = settings.working_dir
         builtins = BuiltinTools(NAMES, working_dir=None if root is None else Path(root))

@@ -5,33 +5,39 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.cli.context import load_settings
+from mainspring.cli.output import say
+from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.toml import write_toml
+from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
+from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import ServerSpec
 
-ADD = """
-Adds a server to the settings.
+app = typer.Typer()
 
-Examples:
+FILE = Path("mainspring.toml")
 
-    mainspring mcp add time --network -- uvx mcp-server-time
-
-    mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
-
-    mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
-"""
-
-app = typer.Typer(name="mcp", help="Adds, lists and tries the MCP servers whose tools every request may use.")
-
-Config = Annotated[Path, typer.Option(metavar="FILE", help="The settings. Default: mainspring.toml.", show_default=False)]
-Label = Annotated[str, typer.Argument(metavar="LABEL", help="What the server is called.")]
+ConfigFile = Annotated[
+    Path, typer.Option("--config", metavar="FILE", help="Settings file. Default: mainspring.toml.", show_default=False)
+]
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the server.")]
+OneLabel = Annotated[str | None, typer.Argument(metavar="LABEL", help="Name of the server. Default: all.", show_default=False)]
 
 
-@app.command(help=ADD)
+class McpSettings(Struct, frozen=True):
+    """The settings that these commands read."""
+
+    mcp: dict[str, McpServerSettings]
+
+
+@app.command()
 def add(
     label: Label,
     command: Annotated[
@@ -46,14 +52,19 @@ def add(
     folder: Annotated[list[str] | None, typer.Option(metavar="PATH", help="A folder it may write to. Repeatable.")] = None,
     read: Annotated[list[str] | None, typer.Option(metavar="PATH", help="A file or folder it may read. Repeatable.")] = None,
     no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run the program without the sandbox.")] = False,
-    config: Config = Path("mainspring.toml"),
-) -> int:
-    from mainspring.app.settings import load
-    from mainspring.cli.plain import say
-    from mainspring.core.errors import InvalidRequest
-    from mainspring.definitions.toml import write_toml
-    from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
+    config: ConfigFile = FILE,
+) -> None:
+    """
+    Adds a server to the settings.
 
+    Examples:
+
+        mainspring mcp add time --network -- uvx mcp-server-time
+
+        mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
+
+        mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
+    """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
     table: dict[str, object] = {"url": url} if url else {}
@@ -70,7 +81,7 @@ def add(
     if not command and not url:
         raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
     make_server_specs({label: msgspec.convert(table, McpServerSettings)})
-    known = load({}, file=config).mcp if config.exists() else {}
+    known = load_settings(McpSettings, config).mcp if config.exists() else {}
     if label in known:
         raise InvalidRequest(f"{config} has a server `{label}` already; remove its table, or choose another label")
     # Headers and variables hold keys, so a file that is new is for its owner alone.
@@ -79,76 +90,57 @@ def add(
     if command and shutil.which(command[0]) is None:
         say(f"there is no program `{command[0]}` here; install it before the server starts, or correct {config}")
     say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
-    return 0
 
 
 @app.command("list")
-def list_servers(config: Config = Path("mainspring.toml")) -> int:
+def list_servers(config: ConfigFile = FILE) -> None:
     """Lists the servers of the settings."""
-    for spec in _servers(config):
+    for spec in _read_servers(config):
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
         print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
-    return 0
 
 
 @app.command()
-def tools(label: Annotated[str | None, typer.Argument(metavar="LABEL")] = None, config: Config = Path("mainspring.toml")) -> int:
+async def tools(label: OneLabel = None, config: ConfigFile = FILE) -> int:
     """Lists the tools of the servers, or of one of them, under the names that a model knows them by."""
-    return _offered(label, config, with_tools=True)
+    return await _connect(label, config, with_tools=True)
 
 
 @app.command("test")
-def try_out(
-    label: Annotated[str | None, typer.Argument(metavar="LABEL")] = None, config: Config = Path("mainspring.toml")
-) -> int:
-    """Connects to the servers, or to one of them, and says what came of it."""
-    return _offered(label, config, with_tools=False)
+async def try_servers(label: OneLabel = None, config: ConfigFile = FILE) -> int:
+    """Connects to the servers, or to one of them, and reports the outcome."""
+    return await _connect(label, config, with_tools=False)
 
 
-def _servers(config: Path) -> "tuple[ServerSpec, ...]":
-    from mainspring.app.settings import load
-    from mainspring.features.mcp.settings import make_server_specs
-
-    return make_server_specs(load({}, file=config if config != Path("mainspring.toml") else None).mcp)
+def _read_servers(config: Path) -> tuple[ServerSpec, ...]:
+    return make_server_specs(load_settings(McpSettings, config if config != FILE else None).mcp)
 
 
-def _offered(label: str | None, config: Path, *, with_tools: bool) -> int:
-    from mainspring.cli.follow import launch
-    from mainspring.cli.plain import say
-    from mainspring.core.errors import InvalidRequest
-    from mainspring.tools.builtin.builtins import BuiltinTools
-    from mainspring.tools.mcp.executor import McpTools
-
-    servers = _servers(config)
+async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
+    servers = _read_servers(config)
     chosen = [spec for spec in servers if label in (None, spec.label)]
     if not chosen:
         known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
-
-    async def offered() -> int:
-        async with BuiltinTools(wraps=any(spec.is_held for spec in chosen)) as builtins:
-            servers = McpTools(chosen, wrap=builtins.wrap)
-            try:
-                found = await servers.toolset()
-            finally:
-                await servers.close()
-        for offer in found.offers:
-            if offer.error is not None:
-                say(f"{offer.spec.label}: {offer.error}")
-            elif not with_tools:
-                print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools")
-            for rejected in offer.rejected:
-                say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
-        for name, route in found.routes.items() if with_tools else ():
-            print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
-        return 1 if any(offer.error for offer in found.offers) else 0
-
-    return launch(offered())
+    async with BuiltinTools(wraps=any(spec.is_held for spec in chosen)) as builtins:
+        tools = McpTools(chosen, wrap=builtins.wrap)
+        try:
+            found = await tools.toolset()
+        finally:
+            await tools.close()
+    for offer in found.offers:
+        if offer.error is not None:
+            say(f"{offer.spec.label}: {offer.error}")
+        elif not with_tools:
+            print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools")
+        for rejected in offer.rejected:
+            say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
+    for name, route in found.routes.items() if with_tools else ():
+        print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
+    return 1 if any(offer.error for offer in found.offers) else 0
 
 
 def _pairs(given: Sequence[str], sign: str) -> dict[str, str]:
-    from mainspring.core.errors import InvalidRequest
-
     pairs = [text.partition(sign) for text in given]
     for name, found, _ in pairs:
         if not found or not name.strip():

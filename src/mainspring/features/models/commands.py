@@ -2,26 +2,27 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from msgspec import Struct
 
-from mainspring.app.settings import load
 from mainspring.cli.console import Ink
-from mainspring.cli.follow import launch
-from mainspring.cli.json_lines import write_lines
-from mainspring.cli.plain import say
+from mainspring.cli.context import load_settings
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, Model
+from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.features.models import backends
 from mainspring.features.models.backends import Found
 from mainspring.features.models.probes import Finding, Verdict, examine
-from mainspring.features.models.settings import ProviderSettings
+from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import Provider
 from mainspring.tools.builtin.builtins import BuiltinTools
 
 MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
 
 
-class Listed(Struct, frozen=True):
+class ModelSummary(Struct, frozen=True):
     """A model as `models --json` lists it."""
 
     id: str
@@ -35,9 +36,76 @@ class Examined(Struct, frozen=True):
     finding: Finding
 
 
-async def known(model: str | None, base_url: str | None, api_key: str | None, config: Path | None) -> dict[str, Found]:
-    """The backends in question: those named, or configured, or else found. Raises `InvalidRequest`."""
-    settings = load({"model": model, "base_url": base_url, "backend_key": api_key}, file=config)
+async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False) -> int:
+    """Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine."""
+    found = await _find_backends(_load_settings(None, base_url, api_key, config))
+    ink, status = Ink(), 0
+    for name, entry in found.items():
+        if (provider := _make_provider(name, entry)) is None:
+            status = 1
+            continue
+        try:
+            offered = [model.id for model in await provider.models()]
+        except MainspringError as error:
+            say(f"{name}: {error.message}")
+            status = 1
+            continue
+        finally:
+            await provider.close()
+        if json:
+            write_lines([ModelSummary(f"{name}/{model}", name) for model in offered])
+            continue
+        with ink:
+            ink.put(f"{name}", "bold")
+            ink.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
+            for model in offered:
+                mark = "  (for requests that name none)" if model == entry.backend.model else ""
+                ink.put(f"  {name}/{model}{mark}\n")
+    return status if found else _report_none()
+
+
+async def doctor(
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+    seconds: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit for each question.")] = 120.0,
+    json: AsJson = False,
+) -> int:
+    """
+    Asks every configured model a few small questions, and shows what it can really do.
+
+    Whether it answers, streams and counts tokens; calls a tool, and two at once; keeps to a JSON schema; answers again after it
+    was stopped. Each failure comes with what to do about it. The exit code is 1 if a model does not answer.
+
+        mainspring doctor
+        mainspring doctor --model anthropic/claude-sonnet-5-5
+        mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3
+    """
+    settings = _load_settings(model, base_url, api_key, config)
+    if model is not None and settings.providers:
+        answering = backends.configured_answering(settings, progress=say)
+        return await _examine({model: answering.provider}, {model: model}, seconds, as_json=json)
+    if model is not None and base_url is None:
+        asked = backends.provider_for(model, api_key=api_key, progress=say)
+        return await _examine({model: asked}, {model: model}, seconds, as_json=json)
+    found = await _find_backends(settings)
+    made = {name: _make_provider(name, entry) for name, entry in found.items()}
+    providers = {name: provider for name, provider in made.items() if provider is not None}
+    names = {name: entry.backend.model or "" for name, entry in found.items()}
+    if not found:
+        return _report_none()
+    code = await _examine(providers, names, seconds, as_json=json)
+    _write_finding(Ink(), "sandbox", await _examine_sandbox(), as_json=json, with_title=True)
+    return code if len(providers) == len(made) else 1
+
+
+def _load_settings(model: str | None, base_url: str | None, api_key: str | None, config: Path | None) -> ModelSettings:
+    return load_settings(ModelSettings, config, model=model, base_url=base_url, backend_key=api_key)
+
+
+async def _find_backends(settings: ModelSettings) -> dict[str, Found]:
+    """The backends in question: those configured, or named, or else found. Raises `InvalidRequest`."""
     if settings.providers:
         return backends.configured(settings.providers)
     if settings.base_url is not None:
@@ -46,66 +114,12 @@ async def known(model: str | None, base_url: str | None, api_key: str | None, co
     return await backends.found()
 
 
-def models(base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool) -> int:
-    async def listed() -> int:
-        found = await known(None, base_url, api_key, config)
-        ink, status = Ink(), 0
-        for name, entry in found.items():
-            if (provider := _made(name, entry)) is None:
-                status = 1
-                continue
-            try:
-                offered = [model.id for model in await provider.models()]
-            except MainspringError as error:
-                say(f"{name}: {error.message}")
-                status = 1
-                continue
-            finally:
-                await provider.close()
-            if as_json:
-                write_lines([Listed(f"{name}/{model}", name) for model in offered])
-                continue
-            with ink:
-                ink.put(f"{name}", "bold")
-                ink.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
-                for model in offered:
-                    mark = "  (for requests that name none)" if model == entry.backend.model else ""
-                    ink.put(f"  {name}/{model}{mark}\n")
-        if not found:
-            say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
-        return status if found else 1
-
-    return launch(listed())
+def _report_none() -> int:
+    say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
+    return 1
 
 
-def doctor(
-    model: str | None, base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool, seconds: float
-) -> int:
-    """Asks every model that is configured a few small questions. 1 if one of them does not answer."""
-
-    async def examined() -> int:
-        settings = load({"model": model, "base_url": base_url, "backend_key": api_key}, file=config)
-        if model is not None and settings.providers:
-            answering = backends.configured_answering(settings, progress=say)
-            return await _examined({model: answering.provider}, {model: model}, seconds, as_json=as_json)
-        if model is not None and base_url is None:
-            asked = backends.provider_for(model, api_key=api_key, progress=say)
-            return await _examined({model: asked}, {model: model}, seconds, as_json=as_json)
-        found = await known(model, base_url, api_key, config)
-        made = {name: _made(name, entry) for name, entry in found.items()}
-        providers = {name: provider for name, provider in made.items() if provider is not None}
-        names = {name: entry.backend.model or "" for name, entry in found.items()}
-        if not found:
-            say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
-            return 1
-        code = await _examined(providers, names, seconds, as_json=as_json)
-        _tell(Ink(), "sandbox", await _sandbox(), as_json=as_json, with_title=True)
-        return code if len(providers) == len(made) else 1
-
-    return launch(examined())
-
-
-def _made(name: str, entry: Found) -> Provider | None:
+def _make_provider(name: str, entry: Found) -> Provider | None:
     """The provider, or None, with the reason said: one that cannot be had hides no other."""
     try:
         return backends.made(name, entry.backend, progress=say)
@@ -114,7 +128,7 @@ def _made(name: str, entry: Found) -> Provider | None:
         return None
 
 
-async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str], seconds: float, *, as_json: bool) -> int:
+async def _examine(providers: Mapping[str, Provider], models: Mapping[str, str], seconds: float, *, as_json: bool) -> int:
     ink, is_well = Ink(), True
     for name, provider in providers.items():
         model = models[name]
@@ -127,16 +141,16 @@ async def _examined(providers: Mapping[str, Provider], models: Mapping[str, str]
                 model = offered[0].id if offered else ""
             async for finding in examine(provider, model, seconds=seconds):
                 is_well = is_well and (finding.verdict != "failed" or finding.question != "answers")
-                _tell(ink, title, finding, as_json=as_json)
+                _write_finding(ink, title, finding, as_json=as_json)
         except MainspringError as error:
             is_well = False
-            _tell(ink, title, Finding("answers", "failed", error.message), as_json=as_json)
+            _write_finding(ink, title, Finding("answers", "failed", error.message), as_json=as_json)
         finally:
             await provider.close()
     return 0 if is_well else 1
 
 
-async def _sandbox() -> Finding:
+async def _examine_sandbox() -> Finding:
     """Which sandbox holds here, found out by trying to get out of it."""
     async with BuiltinTools(wraps=True) as builtins:
         health = await builtins.health()
@@ -147,7 +161,7 @@ async def _sandbox() -> Finding:
     return Finding("holds code", "ok", f"{health.backend}, {totals}")
 
 
-def _tell(ink: Ink, title: str, finding: Finding, *, as_json: bool, with_title: bool = False) -> None:
+def _write_finding(ink: Ink, title: str, finding: Finding, *, as_json: bool, with_title: bool = False) -> None:
     if as_json:
         write_lines([Examined(title, finding)])
         return

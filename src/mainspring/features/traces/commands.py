@@ -1,64 +1,129 @@
-"""`mainspring traces`: where the time of a run went, drawn from its log."""
+"""`mainspring traces` and `mainspring replay`: where the time of a run went, and whether its log still leads to the same end."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from msgspec import Struct
 
-app = typer.Typer(name="traces", help="Lists runs as traces, and draws where the time of one went.")
+from mainspring.cli.console import Ink
+from mainspring.cli.database import choose_database, database_option, find_run, how_to_list, open_database
+from mainspring.cli.exit import FAILURE
+from mainspring.cli.options import AsJson, Database, DatabaseOfSettings, Limit, RunId
+from mainspring.cli.output import clean, say, say_more, write_lines, write_table
+from mainspring.cli.text import count
+from mainspring.core.errors import CallerError, NotFound
+from mainspring.core.events import RunStarted
+from mainspring.core.history import History, history_of, lost_history
+from mainspring.core.items import Item, Usage
+from mainspring.core.spec import RunSpec
+from mainspring.engine.conversation import reread
+from mainspring.features.traces.replay import Replay, replayed
+from mainspring.features.traces.trace_observer import read_trace
+from mainspring.features.traces.waterfall import TITLES, cells, draw
+from mainspring.ports import Store
 
-Database = Annotated[Path | None, typer.Option(metavar="FILE", help="Where runs are kept. Default: the settings' database.")]
+app = typer.Typer()
+
+
+class ReplayReport(Struct, frozen=True):
+    """A replay as `--json` tells it. `same` is whether it went as the log says."""
+
+    run: str
+    same: bool
+    events: int
+    decisions: int
+    status: str = ""
+    reason: str | None = None
+    output: tuple[Item, ...] = ()
+    usage: Usage = Usage()
+    event: int | None = None
+    expected: str | None = None
+    found: str | None = None
 
 
 @app.command("list")
-def list_traces(
-    database: Database = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print every trace as a line of JSON.")] = False,
-) -> int:
+async def list_traces(database: DatabaseOfSettings = None, limit: Limit = 20, json: AsJson = False) -> None:
     """Lists the newest traces: how they ended, how long they took, what they used."""
-    from mainspring.cli.follow import launch
-    from mainspring.cli.json_lines import write_lines, write_table
-    from mainspring.cli.open_database import kept_in, reader
-    from mainspring.cli.plain import say
-    from mainspring.features.traces.waterfall import TITLES, cells
-
-    async def listed() -> int:
-        async with reader(kept_in(database)) as engine:
-            page = await engine.store.list(limit=limit)
-            traces = [await engine.trace(run.id) for run in page.runs]
-        if json:
-            write_lines(traces)
-            return 0
-        write_table([TITLES, *[cells(trace) for trace in traces]])
-        if page.has_more:
-            say(f"there are more; see them with --limit {limit * 5}")
-        return 0
-
-    return launch(listed())
+    async with open_database(choose_database(database)) as engine:
+        page = await engine.store.list(limit=limit)
+        traces = [await read_trace(engine, run.id) for run in page.runs]
+    if json:
+        write_lines(traces)
+        return
+    write_table([TITLES, *[cells(trace) for trace in traces]])
+    if page.has_more:
+        say_more(limit)
 
 
 @app.command()
-def show(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")],
-    database: Database = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON instead.")] = False,
-) -> int:
+async def show(run_id: RunId, database: DatabaseOfSettings = None, json: AsJson = False) -> None:
     """Draws a run as a waterfall: turns and calls on one axis of time, tokens, verdicts, failures."""
-    from mainspring.cli.follow import launch
-    from mainspring.cli.json_lines import write_lines
-    from mainspring.cli.open_database import found, kept_in, reader
-    from mainspring.features.traces.waterfall import draw
+    chosen = choose_database(database)
+    async with open_database(chosen) as engine:
+        await find_run(engine, run_id, chosen)
+        trace = await read_trace(engine, run_id)
+    if json:
+        write_lines([trace])
+    else:
+        draw(trace)
 
-    async def shown() -> int:
-        kept = kept_in(database)
-        async with reader(kept) as engine:
-            await found(engine, run_id, kept)
-            trace = await engine.trace(run_id)
-        if json:
-            write_lines([trace])
-        else:
-            draw(trace)
-        return 0
 
-    return launch(shown())
+async def replay(run_id: RunId, database: Database, json: AsJson = False) -> int:
+    """
+    Replays a run of the database without model and tools, and shows that it ends the same.
+
+    The loop decides again at every step, and what it wants must be what happened; the answers of the model, the verdicts and the
+    results of tools are those of the log. The exit code is 1 if the log and the loop do not agree; the first event where they
+    differ is shown.
+    """
+    async with open_database(database) as engine:
+        try:
+            stored = await engine.store.load(run_id)
+        except NotFound as error:
+            raise NotFound(f"{error.message}; {how_to_list(database)}") from error
+        records = await engine.store.events(run_id)
+        first = records[0].event
+        history = await _read_history(engine.store, first.spec) if isinstance(first, RunStarted) else History()
+        kept = None if stored.response is None else await engine.store.history(run_id)
+    report = _summarize(run_id, len(records), replayed(records, history, stored.response, kept))
+    if json:
+        write_lines([report])
+    else:
+        _write_report(report, database)
+    return 0 if report.same else FAILURE
+
+
+async def _read_history(store: Store, spec: RunSpec) -> History:
+    """What was before the run. If that has been deleted, what the run itself says of it must do."""
+    try:
+        if spec.conversation is not None:
+            return await reread(store, spec.tenant, spec.conversation)
+        return History() if spec.parent is None else history_of(await store.history(spec.parent, tenant=spec.tenant))
+    except CallerError:
+        return lost_history(spec.input)
+
+
+def _summarize(run_id: str, events: int, again: Replay) -> ReplayReport:
+    if (where := again.difference) is not None:
+        return ReplayReport(run_id, False, events, again.decisions, event=where.seq, expected=where.expected, found=where.found)
+    run = again.run
+    assert run is not None, "without a difference there is a run"
+    reason = None if run.reason is None else run.reason.value
+    return ReplayReport(run_id, True, events, again.decisions, run.status, reason, run.output, run.usage)
+
+
+def _write_report(report: ReplayReport, database: Path) -> None:
+    ink = Ink()
+    with ink:
+        decided = f"{count(report.decisions, 'decision')} made again"
+        ink.put(f"{report.run}: {count(report.events, 'event')}, {decided}, no model and no tool asked\n")
+        if not report.same:
+            ink.put(f"✗ it differs from event {report.event} on\n", "red")
+            ink.put(clean(f"  expected {report.expected}\n  found    {report.found}\n"))
+            return
+        ended = f"{report.status}, {report.reason}" if report.reason is not None else f"{report.status}; it has not ended"
+        used = f"{report.usage.input_tokens:,}+{report.usage.output_tokens:,} tokens"
+        ink.put("✓ it ends the same: ", "green")
+        ink.put(f"{ended}, {count(len(report.output), 'item')}, {used}\n")
+    if report.reason is None:
+        say(f"run `{report.run}` has not ended; resume it with: mainspring resume {report.run} {database_option(database)}")

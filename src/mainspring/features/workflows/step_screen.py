@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from mainspring.cli.console import Ink
-from mainspring.cli.json_lines import write_lines
-from mainspring.cli.plain import clean, say
+from mainspring.cli.output import clean, say, write_lines
 from mainspring.core.items import encode
 from mainspring.features.workflows.graph import after_in, levels
 from mainspring.features.workflows.view import shown_event

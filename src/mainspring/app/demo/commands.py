@@ -4,15 +4,17 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from importlib.resources import as_file, files
+from typing import Annotated
 
+import typer
 from anyio import sleep
 
+from mainspring.app.demo.tools import calculate, list_notes, read_note
 from mainspring.app.engine import Engine
-from mainspring.cli.follow import follow, launch
+from mainspring.cli.follow import choose_view, follow
+from mainspring.cli.options import EventsAsJson
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
-from mainspring.features.runs.demo.tools import calculate, list_notes, read_note
-from mainspring.features.runs.run_command import view_for
 from mainspring.providers.scripted import Scripted
 
 PROMPT = "Ada, Bruno and Chiara went to Lisbon and share all costs equally. What did it cost, and who owes whom?"
@@ -27,20 +29,19 @@ The model was a script, the tools were real. Your turn:
 """
 
 
-def demo(*, as_json: bool, fast: bool) -> int:
-    """Shows the demo and returns the exit code; without a terminal, or in a hurry, it does not pause."""
-    is_live = sys.stdout.isatty() and not as_json and not fast
-    with as_file(files("mainspring.features.runs.demo") / "script.json") as script:
+async def demo(
+    json: EventsAsJson = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not pause for reading.")] = False,
+) -> int:
+    """Shows an agent at work: a scripted model with real tools, no key, no network."""
+    is_live = sys.stdout.isatty() and not json and not fast
+    with as_file(files("mainspring.app.demo") / "script.json") as script:
         turns = Scripted.from_file(script).turns
     model = Unhurried(*turns, chunk=2, pause=0.02) if is_live else Scripted(*turns, chunk=8)
     tools = (list_notes, read_note, calculate)
-
-    async def live() -> int:
-        async with Engine(model, tools=tools, instructions=INSTRUCTIONS, preset="iterative") as engine:
-            return await follow(await engine.ask(PROMPT, concurrency=len(tools)), view_for(as_json), None)
-
-    code = launch(live())
-    if code == 0 and not as_json:
+    async with Engine(model, tools=tools, instructions=INSTRUCTIONS, preset="iterative") as engine:
+        code = await follow(await engine.ask(PROMPT, concurrency=len(tools)), choose_view(json), None)
+    if code == 0 and not json:
         print(NEXT)
     return code
 

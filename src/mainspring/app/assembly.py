@@ -1,0 +1,171 @@
+"""From settings and the options of a command to an engine with a model: for the server, and for every command that runs one."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from mainspring.app.build import composed
+from mainspring.app.engine import Engine
+from mainspring.app.settings import Settings, load
+from mainspring.cli.context import Assembly, EngineOptions
+from mainspring.cli.output import say
+from mainspring.core.delegation import TOOL_PREFIX
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ServerTool, ToolDefinition
+from mainspring.core.run import Run
+from mainspring.core.spec import STEP_MODEL
+from mainspring.engine.policy_order import order_policies
+from mainspring.features.governance.governance_settings import doubts
+from mainspring.features.models import backends
+from mainspring.features.models.backends import Answering
+from mainspring.ports import Provider
+from mainspring.providers.scripted import Scripted
+from mainspring.providers.scripted import say as reply
+
+WELCOME = (
+    "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
+    "'mainspring[local]'`, or start it with `mainspring serve --base-url http://127.0.0.1:11434/v1 --model NAME`, and a real one "
+    "will answer you here."
+)
+
+
+class ServerEngine(Struct, frozen=True):
+    """The engine that the settings describe, and its model in words."""
+
+    engine: Engine
+    model: str
+
+
+def assemble(options: EngineOptions) -> Assembly:
+    """Builds an engine and lists its services. Raises `InvalidRequest`."""
+    engine = build_engine(options)
+    return Assembly(
+        engine.core,
+        engine,
+        (engine.agents, engine.workflows),
+        frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
+        frozenset([server.label for server in engine.mcp.servers]),
+        lambda run: check_run(engine, run),
+    )
+
+
+def build_engine(options: EngineOptions) -> Engine:
+    """The engine that a command asked for. Raises `InvalidRequest`."""
+    match options.kind:
+        case "server":
+            return build_server_engine(load(options.settings, file=options.config)).engine
+        case "steps":
+            settings = load(options.settings, file=options.config)
+            return composed(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
+        case "agent":
+            return _build(load(options.settings, file=options.config), options)
+        case "run":
+            named = {"tools", "builtins", "agents", "skills", "workflows", "mcp", "memory"}
+            given = {name: value for name, value in options.settings.items() if value is not None}
+            defaults = {name: value for name, value in asdict(Settings()).items() if name in named}
+            return _build(replace(load({}, file=options.config), **{**defaults, **given}), options)
+
+
+def build_server_engine(settings: Settings) -> ServerEngine:
+    """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest`."""
+    answering = _choose_server_model(settings)
+    engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
+    _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
+    # What MCP servers and agents bring is not known yet.
+    tools = () if settings.mcp or settings.agents else engine.definitions
+    slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)
+    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
+        _note(f"mainspring: {problem}")
+    return ServerEngine(engine, answering.told)
+
+
+def check_run(engine: Engine, run: Run) -> None:
+    """Raises `InvalidRequest` if the run has tools that this engine lacks, or began under other settings than those in force."""
+    id, labels = run.spec.id, {server.label for server in engine.mcp.servers}
+    needed = [tool for tool in run.spec.tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
+    served = [tool for tool in needed if tool.kind == "mcp"]
+    if any(not isinstance(tool.server, ServerTool) or tool.server.label not in labels for tool in served):
+        raise InvalidRequest(f"run `{id}` uses MCP servers that these settings lack; pass --config FILE, or go on at its server")
+    if run.spec.step_call is not None:  # steps have a tool that no model is told of
+        needed = [tool for tool in needed if not engine.core.can_perform(tool)]
+    known = {tool.name for tool in engine.definitions} | {f"{TOOL_PREFIX}{name}" for name in engine.agents.registry.definitions}
+    if missing := [f"`{tool.name}`" for tool in needed if tool not in served and tool.name not in known]:
+        raise InvalidRequest(
+            f"run `{id}` uses the tools {', '.join(missing)}; pass them with --tool MODULE:FUNCTION, as to `run`"
+        )
+    if run.spec.governed not in ("", engine.core.governed):
+        raise InvalidRequest(
+            f"run `{id}` began under other settings of governance or budget than those in force here; name the ones it "
+            "began under with --config FILE, from the folder that it began in, or leave it to its server"
+        )
+
+
+def _build(settings: Settings, options: EngineOptions) -> Engine:
+    settings = settings if settings.working_dir is not None else replace(settings, working_dir=str(Path.cwd()))
+    provider, model = _choose_model(options, settings)
+    try:
+        return composed(
+            settings, provider, model, database=options.database, instructions=options.instructions, preset=options.preset
+        )
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider, str]:
+    """The model of the options, else of the settings, else what is found on this machine."""
+    model, base_url, api_key = options.model or settings.model, options.base_url, options.api_key
+    if options.record is not None or options.replay is not None:
+        return _choose_cassette(options, model), model or ""
+    is_named = base_url is not None or api_key is not None
+    if settings.providers and not is_named and not (model or "").startswith(("scripted:", "local:")):
+        answering = backends.configured_answering(replace(settings, model=model), progress=say)
+        return answering.provider, answering.model
+    if options.kind == "agent" and not is_named:
+        base_url, api_key = settings.base_url, settings.backend_key
+    if model:
+        return backends.provider_for(model, base_url, api_key, progress=say), model
+    if base_url is not None:
+        raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
+    if (found := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
+        raise InvalidRequest(
+            "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
+            "MAINSPRING_MODEL; `mainspring demo` needs none"
+        )
+    say(f"asking {found.told}")
+    return found.provider, found.model
+
+
+def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
+    """A backend that is recorded, or its recording."""
+    # aiohttp is heavy; only those who talk to a network backend pay for it.
+    from mainspring.providers.cassette import Player, Recorder
+
+    if not model:
+        raise InvalidRequest("name the model that is recorded or replayed: --model NAME")
+    if options.record is not None and options.replay is not None:
+        raise InvalidRequest("--record and --replay exclude each other; pass one of them")
+    environment = os.environ if options.replay is None else backends.without_keys(os.environ)
+    tape = Recorder(options.record) if options.record is not None else Player(options.replay or Path())
+    return backends.provider_for(model, options.base_url, options.api_key, environment=environment, tape=tape)
+
+
+def _choose_server_model(settings: Settings) -> Answering:
+    if settings.providers:
+        return backends.configured_answering(settings, progress=_note)
+    if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
+        model = settings.model or ""
+        provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
+        told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
+        return Answering(provider, model, told)
+    found = asyncio.run(backends.found())
+    if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
+        return answering
+    return Answering(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,40 @@
+"""The parts of the product, in order: the table of contents."""
+
+from importlib import import_module
+
+from mainspring.features.agents.part import PART as AGENTS
+from mainspring.features.approvals.part import PART as APPROVALS
+from mainspring.features.audit.part import PART as AUDIT
+from mainspring.features.budgets.part import PART as BUDGETS
+from mainspring.features.config.part import PART as CONFIG
+from mainspring.features.governance.part import PART as GOVERNANCE
+from mainspring.features.keys.part import PART as KEYS
+from mainspring.features.mcp.part import PART as MCP
+from mainspring.features.memory.part import PART as MEMORY
+from mainspring.features.models.part import PART as MODELS
+from mainspring.features.runs.part import PART as RUNS
+from mainspring.features.traces.part import PART as TRACES
+from mainspring.features.workflows.part import PART as WORKFLOWS
+from mainspring.parts import Command, Part
+
+ENGINE = Part(
+    name="engine",
+    commands=(
+        Command("demo", "mainspring.app.demo.commands:demo", "Shows an agent at work: a scripted model with real tools.", "Run"),
+        Command("run", "mainspring.app.commands:run", "Runs an agent and shows it live.", "Run"),
+        Command("resume", "mainspring.app.commands:resume", "Resumes runs whose process ended before they did.", "Run"),
+        Command(
+            "serve",
+            "mainspring.app.serve_command:serve",
+            "Serves the OpenAI Responses API, with the tool loop behind it.",
+            "Serve",
+        ),
+    ),
+)
+
+PARTS = (ENGINE, RUNS, KEYS, MCP, AGENTS, WORKFLOWS, APPROVALS, GOVERNANCE, BUDGETS, AUDIT, MEMORY, MODELS, TRACES, CONFIG)
+
+
+def find_installed_parts() -> tuple[Part, ...]:
+    """The parts of installed packages."""
+    return (import_module("mainspring_tasks.part").PART,)

@@ -1,0 +1,92 @@
+"""What the composition root hands to the commands: `Product`. Features import this module, never `app`.
+
+A command reads settings as a struct of its own that names only the fields it needs, and gets a whole engine as an `Assembly`,
+in which it finds the service of its feature by type.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.parts import Part
+
+if TYPE_CHECKING:  # `mainspring --help` needs no engine
+    from mainspring.core.run import Run
+    from mainspring.core.spec import PresetName
+    from mainspring.engine.engine import Engine
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """Options of a command that say how its engine is built. `settings` override those of the settings file.
+
+    `kind` is whose engine it is. A `server` takes everything from the settings. An `agent` asks the model of the options. A
+    `run` does, too, and has only the tools and folders that `settings` name here; those of the file only govern it. `steps`
+    are performed without a model.
+    """
+
+    kind: Literal["server", "agent", "run", "steps"] = "run"
+    settings: Mapping[str, object] = {}
+    config: Path | None = None
+    database: Path | None = None
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    preset: "PresetName" = "responses"
+    instructions: str | None = None
+    record: Path | None = None
+    replay: Path | None = None
+
+
+class Assembly(Struct, frozen=True):
+    """An engine with the services of the features. It works inside `async with assembly.lifespan`.
+
+    `policies` are the names of those that the settings put in force, `mcp_labels` those of its MCP servers. `check_run` raises
+    `InvalidRequest` for a run that this engine cannot continue.
+    """
+
+    engine: "Engine"
+    lifespan: AbstractAsyncContextManager[object]
+    services: tuple[object, ...]
+    policies: frozenset[str]
+    mcp_labels: frozenset[str]
+    check_run: "Callable[[Run], None]"
+
+    def find(self, kind: type[T]) -> T:
+        """The service of this type."""
+        return next(service for service in self.services if isinstance(service, kind))
+
+
+class Product(Struct, frozen=True):
+    """`parts` are our own; `find_installed` reads those that other packages bring, which takes a while."""
+
+    parts: tuple[Part, ...]
+    find_installed: Callable[[], tuple[Part, ...]]
+    find_settings_type: Callable[[], type[Struct]]
+    load_settings: Callable[[Mapping[str, object], Path | None], Struct]
+    build_engine: Callable[[EngineOptions], Assembly]
+
+
+PRODUCT: ContextVar[Product] = ContextVar("PRODUCT")
+
+
+def load_settings(view: type[S], config: Path | None = None, **given: object) -> S:
+    """The settings in force, as far as `view` names them; `given` are those of the command line. Raises `InvalidRequest`."""
+    return msgspec.convert(PRODUCT.get().load_settings(given, config), view, from_attributes=True)
+
+
+def find_settings_type() -> type[Struct]:
+    """The struct of all settings."""
+    return PRODUCT.get().find_settings_type()
+
+
+def build_engine(options: EngineOptions) -> Assembly:
+    """Builds an engine from settings and options. Raises `InvalidRequest`."""
+    return PRODUCT.get().build_engine(options)

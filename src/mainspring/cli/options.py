@@ -1,0 +1,102 @@
+"""The options that several commands share, each defined once, and what reads their values."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from typer import Argument, BadParameter, Option
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+
+_UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_duration(text: str) -> float:
+    """The seconds that a time such as `30d` is."""
+    if (found := re.fullmatch(r"([1-9]\d{0,5})([mhdw])", text)) is None:
+        raise BadParameter(f"`{text}` is not a duration; write a number and m, h, d or w, as in 30d", param_hint="--expires")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+# Where things are.
+Config: TypeAlias = Annotated[
+    Path | None, Option(metavar="FILE", help="Settings file. Default: mainspring.toml, if there is one.")
+]
+Database: TypeAlias = Annotated[Path, Option(metavar="FILE", help="Database file.", show_default=False)]
+DatabaseOfSettings: TypeAlias = Annotated[
+    Path | None, Option("--database", metavar="FILE", help="Database file. Default: the one of the settings.")
+]
+NewDatabase: TypeAlias = Annotated[
+    Path | None, Option("--database", metavar="FILE", help="Store the run in this file. Default: in memory only.")
+]
+Tenant: TypeAlias = Annotated[str, Option(metavar="NAME", help="Tenant. Default: the default tenant.", show_default=False)]
+RunId: TypeAlias = Annotated[str, Argument(metavar="RUN_ID", help="Run.")]
+
+# What is printed.
+AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON, one object per line.")]
+EventsAsJson: TypeAlias = Annotated[bool, Option("--json", help="Print each event as a line of JSON, as it is recorded.")]
+Limit: TypeAlias = Annotated[int, Option(min=1, metavar="N", help="Print at most N.")]
+
+# Who answers, with which tools.
+Model: TypeAlias = Annotated[
+    str | None,
+    Option(envvar="MAINSPRING_MODEL", metavar="NAME", help="`PROVIDER/NAME`, `local`, or `scripted:FILE` for a script."),
+]
+ModelOfRun: TypeAlias = Annotated[
+    str | None, Option("--model", metavar="NAME", help="As for `run`. Default: the model of the run.")
+]
+BaseUrl: TypeAlias = Annotated[str | None, Option(metavar="URL", help="OpenAI-compatible backend; it is asked for every model.")]
+ApiKey: TypeAlias = Annotated[
+    str | None,
+    Option(metavar="KEY", help="API key of the backend. Better export OPENAI_API_KEY or the like: others can see options."),
+]
+Tools: TypeAlias = Annotated[
+    list[str] | None,
+    Option("--tool", metavar="MODULE:FUNCTION", help="Python function, or MODULE for every `@tool` in it. Repeatable."),
+]
+Builtins: TypeAlias = Annotated[
+    list[str] | None,
+    Option(
+        "--builtin",
+        metavar="NAME",
+        help="`shell`, `code_interpreter` or `browser`, in a sandbox; `file_ops`, `web_fetch`. Repeatable.",
+    ),
+]
+AgentFolders: TypeAlias = Annotated[
+    list[Path] | None,
+    Option("--agents", metavar="DIR", help="Folder of agents. Repeatable. Default: those of the settings."),
+]
+
+# What a definition takes.
+InputPairs: TypeAlias = Annotated[list[str] | None, Option("--input", metavar="NAME=VALUE", help="Input. Repeatable.")]
+InputObject: TypeAlias = Annotated[
+    str | None, Option("--inputs", metavar="JSON", help="All inputs as one object; `-` reads it from standard input.")
+]
+Expires: TypeAlias = Annotated[
+    float | None,
+    Option(parser=parse_duration, metavar="TIME", help="Lifetime, as in 30d, 12h, 45m, 2w. Default: never expires."),
+]
+
+
+def read_inputs(pairs: Sequence[str] | None, whole: str | None) -> Json:
+    """The inputs of `--inputs` and `--input`, the latter as text. Raises `InvalidRequest`."""
+    text = sys.stdin.read() if whole == "-" else whole or "{}"
+    try:
+        inputs = msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"--inputs must be a JSON object: {error}", param="inputs") from None
+    for pair in pairs or ():
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise InvalidRequest(f"`{pair[:80]}` is not an input; write --input NAME=VALUE", param="input")
+        inputs[name] = value
+    return inputs
+
+
+def as_texts(given: Sequence[object] | None) -> tuple[str, ...] | None:
+    """A repeatable option as a setting; None if it was not given."""
+    return tuple([str(each) for each in given]) if given else None

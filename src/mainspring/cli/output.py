@@ -1,0 +1,60 @@
+"""What a command writes: messages on standard error, lines of JSON or a table on standard output, all without colours."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mainspring.core.items import encode
+
+# Everything a terminal could take as a command: C0 and C1, but for newline and tab. Without its ESC a sequence is inert.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """Strips control characters, but for newlines and tabs."""
+    return _CONTROLS.sub("", text)
+
+
+def say(message: str) -> None:
+    """Writes a message to standard error."""
+    with suppress(OSError):
+        print("mainspring:", clean(message), file=sys.stderr, flush=True)
+
+
+def say_more(limit: int) -> None:
+    """Tells that a list was cut at its limit."""
+    say(f"there are more; see them with --limit {limit * 5}")
+
+
+def write_lines(values: Sequence[object]) -> None:
+    """Writes each value as a line of JSON, all in one write."""
+    sys.stdout.buffer.write(b"".join([encode(value) + b"\n" for value in values]))
+    sys.stdout.buffer.flush()
+
+
+def write_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Writes the rows in columns, each row on one line."""
+    widths = [max([len(row[column]) for row in rows]) for column in range(len(rows[0]))]
+    for row in rows:
+        line = "  ".join([f"{text:{width}}" for text, width in zip(row, widths, strict=True)])
+        print(clean(line).replace("\n", " ").rstrip())
+
+
+def is_debug() -> bool:
+    return os.environ.get("MAINSPRING_DEBUG", "") not in ("", "0")
+
+
+def accept_any_text() -> None:
+    """Replaces characters that the encoding of standard output or error lacks by question marks, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="replace")
+
+
+def silence() -> None:
+    """Points standard output at the null device, so that nothing is left to be flushed when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,13 @@
+from mainspring.parts import Command, Part
+
+PART = Part(
+    name="agents",
+    commands=(
+        Command(
+            "agents",
+            "mainspring.features.agents.commands:app",
+            "Lists, shows and runs agents that are defined in files.",
+            "Agents and workflows",
+        ),
+    ),
+)

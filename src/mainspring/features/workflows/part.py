@@ -1,0 +1,13 @@
+from mainspring.parts import Command, Part
+
+PART = Part(
+    name="workflows",
+    commands=(
+        Command(
+            "workflows",
+            "mainspring.features.workflows.commands:app",
+            "Lists, shows, runs and resumes workflows that are defined in files.",
+            "Agents and workflows",
+        ),
+    ),
+)
