@@ -15,7 +15,6 @@ for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
@@ -31,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
@@ -106,7 +106,7 @@ class Keys:
         self._store = store
         self._configured = _digest(configured) if configured else None
         self._clock, self._ticks = clock, ticks
-        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
         self._looked_at: float | None = None
@@ -141,7 +141,7 @@ class Keys:
             await self._store.put([replace(found, body=encode(key))])
         self._revocations += 1
         for token in [token for token, seen in self._seen.items() if seen.key.id == id]:
-            del self._seen[token]
+            self._seen.pop(token)
         return key
 
     async def are_needed(self) -> bool:
@@ -183,8 +183,6 @@ class Keys:
             return None
         if key is not None and revocations == self._revocations:  # else what was read may be out of date
             self._seen[digest] = _Seen(key, now + MEMORY)
-            while len(self._seen) > REMEMBERED:
-                self._seen.popitem(last=False)
         return key
 
 

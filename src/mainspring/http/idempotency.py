@@ -18,7 +18,6 @@ A workflow run needs no reservation: its id follows from its key, so the store i
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -32,6 +31,7 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, NotFound
 from mainspring.core.items import decode, encode
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine, Handle
@@ -150,7 +150,7 @@ class IdempotentRuns:
     def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
         self._engine, self._clock = engine, clock
         self._keys = ReservedKeys(engine.store, RUN_KEY, clock)
-        self._unstored: OrderedDict[str, Handle] = OrderedDict()
+        self._unstored: LRUCache[str, Handle] = LRUCache(REMEMBERED)
 
     async def start(self, spec: RunSpec, key: str | None, body: bytes, *, is_followed: bool = True) -> Handle:
         """The run for this request: a new one, or the one that its key stands for. `is_followed` says that the caller reads it
@@ -179,8 +179,6 @@ class IdempotentRuns:
             raise
         if not spec.store:
             self._unstored[spec.id] = handle
-            while len(self._unstored) > REMEMBERED:
-                self._unstored.popitem(last=False)
         return handle
 
     async def _join(self, spec: RunSpec, id: str, reservation: Reservation, is_followed: bool) -> Handle | None:

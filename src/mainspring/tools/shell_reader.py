@@ -11,7 +11,6 @@ import re
 import shutil
 import sysconfig
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.items import Json
+from mainspring.core.lru_cache import LRUCache
 
 LONGEST: Final = 64 * 1024
 REMEMBERED: Final = 512
@@ -95,13 +95,12 @@ class ShellReader:
 
     def __init__(self, find_parser: Callable[[], str | None] = find_shfmt) -> None:
         self._find_parser = find_parser
-        self._known: OrderedDict[str, ShellLine] = OrderedDict()
+        self._known: LRUCache[str, ShellLine] = LRUCache(REMEMBERED)
 
     async def read(self, text: str) -> ShellLine:
         if (line := read_plain_line(text)) is not None:
             return line
         if (line := self._known.get(text)) is not None:
-            self._known.move_to_end(text)
             return line
         try:
             line = await self._parsed(text)
@@ -109,8 +108,6 @@ class ShellReader:
             return ShellLine(doubts=(str(error),))  # not remembered: the next time may be better
         if len(text) <= REMEMBERED_CHARS:
             self._known[text] = line
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
         return line
 
     async def _parsed(self, text: str) -> ShellLine:

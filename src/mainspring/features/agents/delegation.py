@@ -8,7 +8,6 @@ that it calls in one turn. A caller that is stopped stops the runs it waits for.
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -22,6 +21,7 @@ from mainspring.core.delegation import TOOL_PREFIX, child_id, is_delegation
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import ToolStarted, TurnStarted, Used
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
 from mainspring.engine.traceparent import make_traceparent
@@ -47,7 +47,8 @@ class AgentTools:
 
     def __init__(self, registry: AgentRegistry, orders: Orders) -> None:
         self._registry, self._orders = registry, orders
-        self._unstored: OrderedDict[str, Run] = OrderedDict()
+        # What runs have used that nothing else will tell of.
+        self._unstored: LRUCache[str, Run] = LRUCache(REMEMBERED)
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind == self.kind and is_delegation(tool.name) and _agent(tool.name) in self._registry.definitions
@@ -64,14 +65,8 @@ class AgentTools:
             handle.request_cancel()
             raise
         if not handle.run.spec.store:
-            self._remember(handle.run)
+            self._unstored[handle.run.spec.id] = handle.run
         return replace(_answer(call, handle.run), used=used_by(handle.run))
-
-    def _remember(self, run: Run) -> None:
-        """Keeps what a run has used that nothing else will tell of."""
-        self._unstored[run.spec.id] = run
-        while len(self._unstored) > REMEMBERED:
-            self._unstored.popitem(last=False)
 
     async def _child(self, call: ToolCall, context: CallContext) -> RunHandle:
         """The run of this call: the one that it has begun, or a new one. Raises a `CallerError` if it may not begin."""
@@ -124,8 +119,8 @@ class AgentTools:
         found = []
         for item in calls:
             id = child_id(run.spec.id, item.call_id)
-            if id in self._unstored:
-                found.append(self._unstored[id])
+            if (unstored := self._unstored.get(id)) is not None:
+                found.append(unstored)
             elif is_delegation(item.name):
                 with suppress(NotFound):  # it was refused, and never began
                     found.append((await runs.attach(id)).run)

@@ -12,7 +12,6 @@ is waited for, streamed, in the background, or taken up again by another process
 | BLOCKED | deny; the run ends for its budget if the decision says so |
 """
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import reduce
 from typing import Final
@@ -25,6 +24,7 @@ from mainspring.core.allowance import spent
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Price, Purse, RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
@@ -63,7 +63,7 @@ class Budgeted:
         # The parser of commands has its own time limit; only where the state comes from can keep the gate waiting.
         self.never_waits = state is None
         self._state, self._signals = state, signals
-        self._known: OrderedDict[str, _Counted] = OrderedDict()
+        self._known: LRUCache[str, _Counted] = LRUCache(REMEMBERED)
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         tool = find_served_tool(call, run)
@@ -89,9 +89,6 @@ class Budgeted:
             layers = msgspec.convert(source, AutonomyBudget).layers
             enforcers = tuple([RuntimeEnforcer(layer) for layer in layers])
             known = self._known[run.spec.id] = _Counted(source, enforcers)
-        self._known.move_to_end(run.spec.id)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
         for item in run.allowed[known.calls :]:
             context = await _made(item, run.spec)
             for enforcer in known.enforcers:

@@ -13,7 +13,6 @@ So does that of a run which died before its first event: nobody can tell it from
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, assert_never
@@ -27,6 +26,7 @@ from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import Event, RunEnded, RunStarted
 from mainspring.core.history import History, history_of
 from mainspring.core.items import Item, decode
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent
@@ -119,7 +119,7 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._known: LRUCache[tuple[str, str], _Known] = LRUCache(REMEMBERED)
 
     async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
         """Raises `InvalidRequest` if the tenant has a budget of this id."""
@@ -148,13 +148,13 @@ class Ledger:
 
     async def account(self, budget_id: str, *, tenant: str = "") -> Account:
         """Raises `NotFound`."""
-        known = self._known.get((tenant, budget_id), _Known())
+        known = self._known.get((tenant, budget_id)) or _Known()
         found = await self._store.documents(ENTRY, tenant=tenant, parent=budget_id, after=known.number)
         account = known.account
         for entry in [_entries.decode(document.body) for document in found]:
             account = Account(entry.budget) if isinstance(entry, Opened) else fold(_opened(account, budget_id), entry)
         if found:
-            self._remember((tenant, budget_id), _Known(account, found[-1].number))
+            self._known[tenant, budget_id] = _Known(account, found[-1].number)
         return _opened(account, budget_id)
 
     async def state(self, tenant: str, budget_id: str) -> State | None:
@@ -267,13 +267,7 @@ class Ledger:
             document = Document(ENTRY, str(account.entries), msgspec.json.encode(entry), tenant, budget_id)
             if await self._store.put([document], if_absent=True):
                 return fold(account, entry)
-            self._known.pop((tenant, budget_id), None)
-
-    def _remember(self, key: tuple[str, str], known: "_Known") -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            self._known.pop((tenant, budget_id))
 
 
 class _Known(Struct, frozen=True):

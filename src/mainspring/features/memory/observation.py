@@ -7,6 +7,7 @@ included, because a secret under a telling name looks like nothing by itself.
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -81,7 +82,7 @@ class Cleaner:
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
-        self._names: dict[str, _Name] = {}
+        self._name = lru_cache(maxsize=MOST_NAMES)(self._judge_name)  # which threads may share
 
     def cleaned(self, seen: Observation) -> Observation:
         """The observation as it may be kept; cleaning it again changes nothing that matters."""
@@ -126,16 +127,11 @@ class Cleaner:
                 return whole if len(whole) <= VALUE_CHARS else whole[:VALUE_CHARS] + "..."
         return self._redact(text, VALUE_CHARS)
 
-    def _name(self, name: str) -> "_Name":
+    def _judge_name(self, name: str) -> "_Name":
         """The name, and whether a secret stands under it: it does if the redaction takes out a harmless value behind it."""
-        known = self._names.get(name)
-        if known is None:
-            clean = self._redact(plain(name), TAG_CHARS)
-            says_so = clean.lower().endswith(("token", "cookie", "authorization"))
-            known = _Name(clean, says_so or _HARMLESS not in self._redact(f'{clean}: "{_HARMLESS}"', VALUE_CHARS))
-            if len(self._names) < MOST_NAMES:
-                self._names[name] = known
-        return known
+        clean = self._redact(plain(name), TAG_CHARS)
+        says_so = clean.lower().endswith(("token", "cookie", "authorization"))
+        return _Name(clean, says_so or _HARMLESS not in self._redact(f'{clean}: "{_HARMLESS}"', VALUE_CHARS))
 
 
 class _Name(Struct, frozen=True):

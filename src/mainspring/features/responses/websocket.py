@@ -12,7 +12,6 @@ is gone when it closes.
 Who may connect is asked at the handshake, and again before each frame: a key that is revoked or expires ends its connections.
 """
 
-from collections import OrderedDict
 from logging import getLogger
 from math import inf
 from typing import Any, Final
@@ -28,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mainspring.core.errors import InvalidRequest, MainspringError, PreviousNotFound
 from mainspring.core.history import History
 from mainspring.core.items import ApprovalResponse, Item, encode
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run, history_after
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine, Handle
@@ -90,7 +90,7 @@ class _Connection:
         self._socket = socket
         self._engine, self._agents = engine, agents
         self._dialect = dialect
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: LRUCache[str, _Kept] = LRUCache(REMEMBERED)
         self._end: Fault | MainspringError | None = None
 
     async def run(self) -> Fault | MainspringError | None:
@@ -152,7 +152,7 @@ class _Connection:
         finally:
             if not is_well and isinstance(parent, str):
                 # What failed once is not to be built upon: the next attempt must begin anew, or from the store.
-                self._kept.pop(parent, None)
+                self._kept.pop(parent)
         return None
 
     async def _start(self, body: CreateResponse) -> Handle:
@@ -187,8 +187,6 @@ class _Connection:
         if run.status in ("failed", "cancelled"):
             return False
         self._kept[run.spec.id] = _Kept(history_after(run), run.spec.store)
-        while len(self._kept) > REMEMBERED:
-            self._kept.popitem(last=False)
         return True
 
 
