@@ -15,25 +15,25 @@ from mainspring.core.items import user
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
-from mainspring.providers.compose import Options, compose
-from mainspring.providers.deadlines import Timed
-from mainspring.providers.rate_limits import Limited
+from mainspring.providers.compose import BackendOptions, compose
+from mainspring.providers.deadlines import Deadlines
+from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted, raw
 
 REQUEST = ModelRequest("resp_1", "a/m", (user("go"),))
 ROUNDS = 7
-EVERYTHING = Options(attempts=3, concurrency=8, per_minute=100_000, failures=5, first_seconds=60.0, idle_seconds=60.0)
+EVERYTHING = BackendOptions(attempts=3, concurrency=8, per_minute=100_000, failures=5, first_seconds=60.0, idle_seconds=60.0)
 
 WRAPPERS: dict[str, Callable[[Provider], Provider]] = {
     "bare": lambda provider: provider,
     "Router": lambda provider: Router({"a": provider}),
     "Retrying": Retrying,
-    "Limited": lambda provider: Limited(provider, concurrency=8, per_minute=100_000),
+    "Limited": lambda provider: RateLimiter(provider, concurrency=8, per_minute=100_000),
     "Breaker": Breaker,
-    "Timed, first": lambda provider: Timed(provider, first=60.0),
-    "Timed, first and idle": lambda provider: Timed(provider, first=60.0, idle=60.0),
+    "Timed, first": lambda provider: Deadlines(provider, first=60.0),
+    "Timed, first and idle": lambda provider: Deadlines(provider, first=60.0, idle=60.0),
     "compose, all but Router": lambda provider: compose(provider, EVERYTHING),
     "Router and all": lambda provider: Router({"a": compose(provider, EVERYTHING)}),
 }

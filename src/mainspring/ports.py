@@ -1,8 +1,8 @@
 """Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
 
 from asyncio import Future
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -43,6 +43,38 @@ class TokenCounter(Protocol):
     """What a `Provider` may be besides: one that knows how many tokens a request has. Without it, `loop.tokens` estimates."""
 
     async def count_tokens(self, request: ModelRequest) -> int: ...
+
+
+class RecordedRequest(NamedTuple):
+    """An HTTP request as a recording keeps it: no address, no header, no secret."""
+
+    method: str
+    path: str
+    body: bytes | None
+
+
+class HttpAnswer(Protocol):
+    """An HTTP answer whose head is here. `read` returns what has arrived, waiting if need be, and nothing at the end."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    async def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Tape(Protocol):
+    """Stands between a provider and the network: `ask` asks the network, `secrets` must not be kept of its answer.
+
+    It also makes the ids of the conversation, so that they are the same when it is played again.
+    """
+
+    async def answer(
+        self, asked: RecordedRequest, ask: Callable[[], Awaitable[HttpAnswer]], secrets: Sequence[str]
+    ) -> HttpAnswer: ...
+
+    def new_id(self, prefix: str) -> str: ...
 
 
 class ToolCall(Struct, frozen=True):

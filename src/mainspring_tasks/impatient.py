@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from mainspring.core.errors import ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 
-class Impatient(Wrapped):
+class Impatient(ProviderWrapper):
     """The provider behind it, which neither waits for a rate limit to pass nor has the loop ask again for what it said no to.
 
     Only a turn that was not over in its time is asked for again: it raises nothing, and the loop sees to it.

@@ -38,7 +38,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, TokenCounter
 from mainspring.providers.anthropic.provider import Anthropic
-from mainspring.providers.anthropic.request import Thinking, kept
+from mainspring.providers.anthropic.request import Thinking, seal_thought
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 
@@ -202,7 +202,7 @@ def test_a_signature_is_for_its_own_thought_only() -> None:
     [thought] = items(read(started(), unsigned, block(1, begun, *deltas), stopped("end_turn")))
     assert isinstance(thought, Reasoning)
     assert thought.content == (ReasoningText("Hm. The sun is high."),)
-    assert thought.encrypted_content == kept(Thinking("The sun is high.", SIGNATURE))
+    assert thought.encrypted_content == seal_thought(Thinking("The sun is high.", SIGNATURE))
 
 
 async def test_a_line_that_breaks_behind_a_whole_answer_costs_nothing() -> None:

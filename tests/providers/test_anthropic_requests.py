@@ -33,7 +33,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.anthropic.provider import VERSION
-from mainspring.providers.anthropic.request import Redacted, Thinking, build_body, kept
+from mainspring.providers.anthropic.request import Redacted, Thinking, build_body, seal_thought
 from mainspring.providers.transcript import UNANSWERED
 
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -256,7 +256,7 @@ async def test_thoughts_that_are_not_this_vendors_are_left_out(secret: str | Non
 
 
 async def test_a_thought_that_led_to_nothing_does_not_end_a_message() -> None:
-    thought = [Reasoning("rs_1", encrypted_content=kept(Thinking("Hm.", SIGNATURE)))]
+    thought = [Reasoning("rs_1", encrypted_content=seal_thought(Thinking("Hm.", SIGNATURE)))]
     bodies = [
         await body_for(said(user("Look."), *thought, user("And?"))),
         await body_for(said(user("Look."), assistant("I"), *thought, user("And?"))),
@@ -266,7 +266,7 @@ async def test_a_thought_that_led_to_nothing_does_not_end_a_message() -> None:
 
 
 async def test_a_model_that_does_not_think_is_not_shown_thoughts() -> None:
-    thought = Reasoning("rs_1", encrypted_content=kept(Thinking("Hm.", SIGNATURE)))
+    thought = Reasoning("rs_1", encrypted_content=seal_thought(Thinking("Hm.", SIGNATURE)))
     for model, kinds in (("claude-3-5-haiku-latest", ["text"]), ("claude-opus-5", ["thinking", "text"])):
         messages = (await body_for(said(user("Look."), thought, assistant("Noon."), user("And?"), model=model)))["messages"]
         assert [part["type"] for part in messages[1]["content"]] == kinds
@@ -421,7 +421,7 @@ async def test_alternatives_at_the_top_of_a_tools_schema_are_told_in_words() -> 
 
 CALL_IDS = st.sampled_from(["toolu_1", "call:2", "", "x" * 90])
 TEXTS = st.sampled_from(["", " \n", "Noon.", "{}", '{"at": 1}', "[1]", "\u2603"])
-SEALS = st.sampled_from([None, "gAAAA", kept(Thinking("Hm.", "c2VhbA==")), kept(Redacted("b3BhcXVl"))])
+SEALS = st.sampled_from([None, "gAAAA", seal_thought(Thinking("Hm.", "c2VhbA==")), seal_thought(Redacted("b3BhcXVl"))])
 ITEMS = st.one_of(
     st.builds(lambda role, text: Message(role, (InputText(text),)), st.sampled_from(["user", "system", "developer"]), TEXTS),
     TEXTS.map(assistant),

@@ -12,9 +12,9 @@ from mainspring.core.errors import InvalidRequest, RateLimited, Refused, Unautho
 from mainspring.core.ids import counting
 from mainspring.core.items import user
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.cassette import Ids, Player, Recorder
+from mainspring.ports import RecordedRequest
+from mainspring.providers.cassette import Player, Recorder, StableIds
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.http_client import Asked
 
 KEY = "sk-local-0123456789"
 PIECES = (
@@ -150,9 +150,9 @@ async def test_a_key_that_the_backend_says_back_is_not_kept(backend: Backend, tm
 
 
 def test_made_up_ids_are_the_same_for_the_same_question() -> None:
-    first, again, other = Ids(), Ids(), Ids()
+    first, again, other = StableIds(), StableIds(), StableIds()
     for ids, body in ((first, b"{}"), (again, b"{}"), (other, b"[]")):
-        ids.about(Asked("POST", "chat/completions", body))
+        ids.about(RecordedRequest("POST", "chat/completions", body))
     made = [first.new_id("call"), first.new_id("call")]
     assert made == [again.new_id("call"), again.new_id("call")]
     assert len({*made, other.new_id("call")}) == 3

@@ -12,13 +12,13 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, Provider, TokenCounter
 from mainspring.providers.breaker import Breaker
-from mainspring.providers.compose import Limits, Options, compose
-from mainspring.providers.deadlines import Timed
-from mainspring.providers.rate_limits import Limited
+from mainspring.providers.compose import BackendOptions, RateLimits, compose
+from mainspring.providers.deadlines import Deadlines
+from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 
-ALL = Options(attempts=3, failures=5, first_seconds=60.0, idle_seconds=60.0, concurrency=8, per_minute=100)
+ALL = BackendOptions(attempts=3, failures=5, first_seconds=60.0, idle_seconds=60.0, concurrency=8, per_minute=100)
 Wrap = Callable[[Provider], Provider]
 
 
@@ -31,9 +31,9 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
     params=[
         Retrying,
         Breaker,
-        lambda provider: Limited(provider, concurrency=1),
-        lambda provider: Timed(provider, first=60.0),
-        lambda provider: Timed(provider, idle=60.0),
+        lambda provider: RateLimiter(provider, concurrency=1),
+        lambda provider: Deadlines(provider, first=60.0),
+        lambda provider: Deadlines(provider, idle=60.0),
         lambda provider: compose(provider, ALL),
         lambda provider: Router({"p": provider}, default="p", name="puppet"),
         lambda provider: Router({"p": compose(provider, ALL)}, default="p", name="puppet"),
@@ -112,29 +112,29 @@ async def test_wrapped_models_are_those_of_the_provider() -> None:
 
 def test_nothing_stands_before_a_provider_unless_it_is_asked_for() -> None:
     puppet = Puppet()
-    assert compose(puppet, Options()) is puppet
-    assert compose(puppet, Options(models={"m": Limits()})) is puppet
+    assert compose(puppet, BackendOptions()) is puppet
+    assert compose(puppet, BackendOptions(models={"m": RateLimits()})) is puppet
 
 
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        (Options(attempts=2), Retrying),
-        (Options(failures=5), Breaker),
-        (Options(first_seconds=1.0), Timed),
-        (Options(idle_seconds=1.0), Timed),
-        (Options(concurrency=1), Limited),
-        (Options(per_minute=1), Limited),
-        (Options(models={"m": Limits(concurrency=1)}), Limited),
+        (BackendOptions(attempts=2), Retrying),
+        (BackendOptions(failures=5), Breaker),
+        (BackendOptions(first_seconds=1.0), Deadlines),
+        (BackendOptions(idle_seconds=1.0), Deadlines),
+        (BackendOptions(concurrency=1), RateLimiter),
+        (BackendOptions(per_minute=1), RateLimiter),
+        (BackendOptions(models={"m": RateLimits(concurrency=1)}), RateLimiter),
     ],
 )
-def test_each_option_has_its_wrapper(options: Options, kind: type) -> None:
+def test_each_option_has_its_wrapper(options: BackendOptions, kind: type) -> None:
     assert type(compose(Puppet(), options)) is kind
 
 
 async def test_every_try_stands_in_line_and_holds_no_place_in_between() -> None:
     puppet = Puppet()
-    provider = compose(puppet, Options(attempts=2, concurrency=1))
+    provider = compose(puppet, BackendOptions(attempts=2, concurrency=1))
     first, second = Reader(provider, "a"), Reader(provider, "b")
     await settle()
     puppet.calls[0].fail(Unavailable("down", retry_after=10.0))
@@ -150,7 +150,7 @@ async def test_every_try_stands_in_line_and_holds_no_place_in_between() -> None:
 
 async def test_every_try_counts_for_the_minute() -> None:
     puppet = Puppet()
-    Reader(compose(puppet, Options(attempts=3, per_minute=1)))
+    Reader(compose(puppet, BackendOptions(attempts=3, per_minute=1)))
     for number in range(3):
         await settle()
         assert len(puppet.calls) == number + 1
@@ -162,7 +162,7 @@ async def test_every_try_counts_for_the_minute() -> None:
 
 async def test_failures_of_every_try_open_the_breaker_and_its_refusal_is_not_tried_again() -> None:
     puppet = Puppet()
-    reader = Reader(compose(puppet, Options(attempts=5, failures=2)))
+    reader = Reader(compose(puppet, BackendOptions(attempts=5, failures=2)))
     for number in range(2):
         await anyio.sleep(5)
         puppet.calls[number].fail(Unavailable("down"))
@@ -174,7 +174,7 @@ async def test_failures_of_every_try_open_the_breaker_and_its_refusal_is_not_tri
 
 async def test_probe_is_one_request() -> None:
     puppet = Puppet()
-    provider = compose(puppet, Options(attempts=5, failures=1, cool_seconds=10.0))
+    provider = compose(puppet, BackendOptions(attempts=5, failures=1, cool_seconds=10.0))
     Reader(provider)
     await settle()
     puppet.calls[0].fail(Unavailable("down"))
@@ -189,7 +189,7 @@ async def test_probe_is_one_request() -> None:
 
 async def test_call_that_waited_in_line_while_the_breaker_opened_does_not_reach_the_backend() -> None:
     puppet = Puppet()
-    provider = compose(puppet, Options(failures=1, concurrency=1))
+    provider = compose(puppet, BackendOptions(failures=1, concurrency=1))
     Reader(provider)
     await settle()
     waiting = Reader(provider)
@@ -202,7 +202,7 @@ async def test_call_that_waited_in_line_while_the_breaker_opened_does_not_reach_
 
 async def test_time_in_line_is_not_the_backends() -> None:
     puppet = Puppet()
-    provider = compose(puppet, Options(concurrency=1, first_seconds=10.0))
+    provider = compose(puppet, BackendOptions(concurrency=1, first_seconds=10.0))
     Reader(provider)
     await settle()
     puppet.calls[0].say(BEGUN)
@@ -217,7 +217,7 @@ async def test_time_in_line_is_not_the_backends() -> None:
 
 
 async def test_refusal_of_the_line_is_not_tried_again() -> None:
-    provider = compose(Puppet(), Options(attempts=3, concurrency=1, wait_seconds=10.0))
+    provider = compose(Puppet(), BackendOptions(attempts=3, concurrency=1, wait_seconds=10.0))
     Reader(provider)
     await settle()
     waiting = Reader(provider)
@@ -227,7 +227,7 @@ async def test_refusal_of_the_line_is_not_tried_again() -> None:
 
 async def test_model_has_limits_of_its_own_and_those_of_all() -> None:
     puppet = Puppet()
-    provider = compose(puppet, Options(concurrency=3, models={"large": Limits(concurrency=1)}))
+    provider = compose(puppet, BackendOptions(concurrency=3, models={"large": RateLimits(concurrency=1)}))
     for model in ("large", "large", "small", "small", "small"):
         Reader(provider, model=model)
     await settle()
@@ -236,7 +236,9 @@ async def test_model_has_limits_of_its_own_and_those_of_all() -> None:
 
 def test_options_are_read_from_a_file_and_checked() -> None:
     told = {"attempts": 3, "idle_seconds": 60, "models": {"gpt": {"per_minute": 10}}}
-    assert msgspec.convert(told, Options) == Options(attempts=3, idle_seconds=60.0, models={"gpt": Limits(per_minute=10)})
+    assert msgspec.convert(told, BackendOptions) == BackendOptions(
+        attempts=3, idle_seconds=60.0, models={"gpt": RateLimits(per_minute=10)}
+    )
     for wrong in ({"attempts": 0}, {"concurrency": 0}, {"idle_seconds": 0}, {"models": {"gpt": {"per_minute": 0}}}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert(wrong, Options)
+            msgspec.convert(wrong, BackendOptions)

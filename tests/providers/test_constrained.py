@@ -41,11 +41,11 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
-from mainspring.providers.constrained.grammar_schema import flaw_of, tidied
+from mainspring.providers.constrained.grammar_schema import find_flaw, tidy_schema
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.constrained.reply import ConstrainedReply, JsonString
-from mainspring.providers.constrained.request import asked, choices_of, talked
-from mainspring.providers.turn import Turn
+from mainspring.providers.constrained.request import constrain, find_choices, strip_tools
+from mainspring.providers.turn import TurnBuilder
 
 CLOCK = {"type": "object", "properties": {"at": {"type": "string", "title": "At"}}, "required": ["at"]}
 LOOK = ToolDefinition("look", "Looks at a clock.", CLOCK)
@@ -104,14 +104,14 @@ async def model(backend: Backend) -> AsyncIterator[Constrained]:
 
 
 def schema_of(request: ModelRequest) -> Json:
-    text = asked(request, choices_of(request)).text
+    text = constrain(request, find_choices(request)).text
     assert text is not None
     schema: Json = text["format"]["schema"]
     return schema
 
 
 def read(*pieces: str, finish: str = "stop", is_text: bool = True) -> list[ModelEvent]:
-    answer = ConstrainedReply(Turn(counting()), (LOOK, RING), is_text=is_text)
+    answer = ConstrainedReply(TurnBuilder(counting()), (LOOK, RING), is_text=is_text)
     events: list[ModelEvent] = [TextDelta("m", piece) for piece in pieces]
     return [told for event in (*events, TurnEnded("length" if finish == "length" else "stop")) for told in answer.take(event)]
 
@@ -171,7 +171,9 @@ async def test_the_same_call_is_made_when_it_was_asked_for_again_or_is_another(
 ) -> None:
     request = replace(TOOLS, items=(*QUESTION.items, *items), tool_choice=choice)
     backend.replies(
-        saying('{"tool": "look", "arguments": {"at": "tower"}}'), DONE, expect=build_body(asked(request, choices_of(request)), "")
+        saying('{"tool": "look", "arguments": {"at": "tower"}}'),
+        DONE,
+        expect=build_body(constrain(request, find_choices(request)), ""),
     )
     assert FunctionCall("call_2", "look", '{"at":"tower"}', id="fc_1") in [
         event.item for event in await events_of(model, request) if isinstance(event, ItemDone)
@@ -184,7 +186,7 @@ COUNTING = replace(QUESTION, tools=(SEVENS,), tool_choice=ToolChoice("required")
 
 def corrected(written: str, flaw: str, tool: str = "count") -> Json:
     """What the model is asked after a call that does not fit."""
-    body = build_body(asked(COUNTING, choices_of(COUNTING)), "")
+    body = build_body(constrain(COUNTING, find_choices(COUNTING)), "")
     note = f"This call of {tool} cannot be made: {flaw}. Write it again with arguments that fit."
     shown = [{"role": "assistant", "content": written}, {"role": "user", "content": note}]
     return {**body, "messages": [*body["messages"], *shown], "temperature": 0.4}
@@ -196,7 +198,7 @@ async def test_a_call_that_does_not_fit_its_tool_is_made_again_and_never_heard_o
         sse(chunk({"reasoning_content": "Three."})),
         saying(wrong),
         DONE,
-        expect=build_body(asked(COUNTING, choices_of(COUNTING)), ""),
+        expect=build_body(constrain(COUNTING, find_choices(COUNTING)), ""),
     )
     backend.replies(saying('{"tool": "sing"}'), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
     backend.replies(saying(right), DONE, expect=corrected('{"tool": "sing"}', "there is no tool `sing`", "sing"))
@@ -210,7 +212,7 @@ async def test_a_call_that_does_not_fit_its_tool_is_made_again_and_never_heard_o
 
 async def test_a_model_that_finds_no_call_that_fits_has_failed(backend: Backend, model: Constrained) -> None:
     wrong = '{"tool": "count", "arguments": {"n": 3}}'
-    backend.replies(saying(wrong), DONE, expect=build_body(asked(COUNTING, choices_of(COUNTING)), ""))
+    backend.replies(saying(wrong), DONE, expect=build_body(constrain(COUNTING, find_choices(COUNTING)), ""))
     for _ in range(2):
         backend.replies(saying(wrong), DONE, expect=corrected(wrong, "n: 3 is not a multiple of 7"))
     heard: list[ModelEvent] = []
@@ -239,13 +241,13 @@ async def test_a_model_that_finds_no_call_that_fits_has_failed(backend: Backend,
     ],
 )
 def test_arguments_are_held_against_the_tools_own_schema(parameters: Json | None, arguments: str, flaw: str | None) -> None:
-    found = flaw_of(ToolDefinition("t", "", parameters), arguments)
+    found = find_flaw(ToolDefinition("t", "", parameters), arguments)
     assert found == flaw or (flaw is not None and found is not None and found.startswith(flaw))
 
 
 def test_a_tool_whose_schema_is_none_is_refused() -> None:
     with pytest.raises(Refused, match=r"tool `t`: its parameters are not a JSON Schema: .*; correct the tool"):
-        flaw_of(ToolDefinition("t", "", {"type": "file"}), "{}")
+        find_flaw(ToolDefinition("t", "", {"type": "file"}), "{}")
 
 
 @pytest.mark.parametrize("tools", [(), (LOOK, RING)])
@@ -271,7 +273,7 @@ def test_a_required_call_leaves_no_reply() -> None:
 
 
 def test_a_forced_tool_is_the_only_one_described_and_possible() -> None:
-    request = asked(forced := replace(TOOLS, tool_choice=ToolChoice(name="look")), choices_of(forced))
+    request = constrain(forced := replace(TOOLS, tool_choice=ToolChoice(name="look")), find_choices(forced))
     assert schema_of(forced) == {"anyOf": [LOOKING], "$defs": {"tool_1_look": LOOK_DEFINITION}}
     assert request.instructions is not None
     assert "Rings." not in request.instructions
@@ -285,7 +287,7 @@ def test_only_allowed_tools_can_be_called() -> None:
 
 def test_a_forced_tool_that_is_not_there_is_refused() -> None:
     with pytest.raises(Refused, match="`sing` must be called but is not among the tools; known: `look`, `ring`"):
-        choices_of(replace(TOOLS, tool_choice=ToolChoice(name="sing")))
+        find_choices(replace(TOOLS, tool_choice=ToolChoice(name="sing")))
 
 
 def test_with_tools_and_structured_output_a_reply_has_the_wanted_form() -> None:
@@ -298,7 +300,7 @@ def test_with_tools_and_structured_output_a_reply_has_the_wanted_form() -> None:
 
 def test_instructions_come_before_the_tools_and_a_temperature_is_kept() -> None:
     request = replace(TOOLS, instructions="Be brief.", temperature=0.7)
-    told = asked(request, choices_of(request))
+    told = constrain(request, find_choices(request))
     assert told.instructions == f"Be brief.\n\n{WORDS}"
     assert told.temperature == 0.7
     assert told.tools == ()
@@ -308,7 +310,7 @@ def test_outputs_in_a_row_are_one_message_with_what_they_show() -> None:
     image = InputImage("data:image/png;base64,AA==")
     second = FunctionCallOutput("call_2", (InputText("bells"), image), is_error=True)
     request = replace(QUESTION, items=(CALLED, FunctionCall("call_2", "ring"), TOLD, second, assistant("So.")))
-    assert talked(request).items == (
+    assert strip_tools(request).items == (
         assistant("I use the tool look."),
         assistant("I use the tool ring."),
         Message("user", (InputText("Tool result (look): noon"), InputText("Tool error (ring): bells"), image)),
@@ -337,7 +339,7 @@ def test_an_empty_answer_is_an_empty_turn() -> None:
 
 
 def test_of_a_repeated_call_nothing_is_told_not_even_its_thoughts() -> None:
-    answer = ConstrainedReply(Turn(counting()), (LOOK, RING), repeats=CALLED)
+    answer = ConstrainedReply(TurnBuilder(counting()), (LOOK, RING), repeats=CALLED)
     said: list[ModelEvent] = [
         ReasoningDelta("r", "Hm."),
         TextDelta("m", '{"tool":"look","arguments":{"at":"tower"}}'),
@@ -349,7 +351,7 @@ def test_of_a_repeated_call_nothing_is_told_not_even_its_thoughts() -> None:
 
 
 def test_thoughts_and_refusals_pass() -> None:
-    answer = ConstrainedReply(Turn(counting()), (LOOK, RING))
+    answer = ConstrainedReply(TurnBuilder(counting()), (LOOK, RING))
     said: list[ModelEvent] = [ReasoningDelta("r", "Hm."), RefusalDelta("m", "No."), TurnEnded("stop")]
     told = [event for piece in said for event in answer.take(piece)]
     assert [event.delta for event in told if isinstance(event, ReasoningDelta | RefusalDelta)] == ["Hm.", "No."]
@@ -386,19 +388,19 @@ def test_references_are_moved_to_where_the_schema_stands() -> None:
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#"}},
     }
-    moved = tidied(schema, "tool `t`", "#/$defs/t")
+    moved = tidy_schema(schema, "tool `t`", "#/$defs/t")
     assert moved["properties"] == {"a": {"$ref": "#/$defs/t/$defs/n"}, "b": {"$ref": "#/$defs/t"}}
 
 
 @pytest.mark.parametrize("target", ["https://example.com/s.json", "other.json", "#anchor", 7])
 def test_a_reference_out_of_the_schema_is_refused_by_name(target: object) -> None:
     with pytest.raises(Refused, match=f"tool `t`: its schema refers to `{target}`, outside itself"):
-        tidied({"properties": {"a": {"$ref": target}}}, "tool `t`", "#/$defs/t")
+        tidy_schema({"properties": {"a": {"$ref": target}}}, "tool `t`", "#/$defs/t")
 
 
 def test_a_schema_that_is_itself_the_whole_is_refused_where_that_cannot_be_said() -> None:
     with pytest.raises(Refused, match="refers to itself as a whole"):
-        tidied({"properties": {"a": {"$ref": "#"}}}, "`text.format`")
+        tidy_schema({"properties": {"a": {"$ref": "#"}}}, "`text.format`")
 
 
 A: Json = {"type": "integer"}
@@ -454,7 +456,7 @@ B: Json = {"type": "string"}
     ],
 )  # fmt: skip
 def test_schemas_are_put_in_terms_that_converters_take(schema: Json, expected: Json) -> None:
-    assert tidied(schema, "it") == expected
+    assert tidy_schema(schema, "it") == expected
 
 
 words = st.sampled_from(["type", "properties", "required", "allOf", "anyOf", "oneOf", "items", "$defs", "pattern", "object", "a"])
@@ -467,7 +469,7 @@ nonsense = st.recursive(
 
 @given(st.dictionaries(words, nonsense, max_size=4))
 def test_a_schema_that_is_none_is_passed_on_for_its_converter_to_judge(schema: Json) -> None:
-    assert isinstance(tidied(schema, "it"), dict)
+    assert isinstance(tidy_schema(schema, "it"), dict)
 
 
 async def test_models_are_the_backends(backend: Backend, model: Constrained) -> None:

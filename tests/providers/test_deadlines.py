@@ -12,7 +12,7 @@ from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, 
 from mainspring.core.errors import Refused, Unavailable
 from mainspring.core.events import ModelEvent, TextDelta
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.deadlines import Timed
+from mainspring.providers.deadlines import Deadlines
 from mainspring.providers.scripted import Scripted, Turn
 
 WORD = TextDelta("msg_1", "tick")
@@ -26,7 +26,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 async def test_model_that_does_not_begin_in_time_is_given_up() -> None:
     puppet = Puppet()
-    reader = Reader(Timed(puppet, first=10.0, idle=1.0))
+    reader = Reader(Deadlines(puppet, first=10.0, idle=1.0))
     await anyio.sleep(9.9)
     assert not reader.is_done
     await anyio.sleep(0.2)
@@ -39,7 +39,7 @@ async def test_model_that_does_not_begin_in_time_is_given_up() -> None:
 
 async def test_model_that_falls_silent_is_given_up() -> None:
     puppet = Puppet()
-    reader = Reader(Timed(puppet, first=1.0, idle=10.0))
+    reader = Reader(Deadlines(puppet, first=1.0, idle=10.0))
     await settle()
     puppet.calls[0].say(BEGUN, WORD)
     await anyio.sleep(9.9)
@@ -54,7 +54,7 @@ async def test_model_that_falls_silent_is_given_up() -> None:
 @given(gaps=st.lists(st.floats(0.0, 9.9) | st.floats(10.1, 20.0), min_size=1, max_size=8))
 async def test_answer_is_broken_off_at_its_first_gap_that_is_too_long(gaps: list[float]) -> None:
     puppet = Puppet()
-    reader = Reader(Timed(puppet, idle=10.0))
+    reader = Reader(Deadlines(puppet, idle=10.0))
     await settle()
     puppet.calls[0].say(BEGUN)
     await settle()
@@ -72,7 +72,7 @@ async def test_answer_is_broken_off_at_its_first_gap_that_is_too_long(gaps: list
 @pytest.mark.parametrize("limits", [{"first": 5.0}, {"idle": 5.0}, {"first": 5.0, "idle": 5.0}])
 async def test_answer_in_time_passes_as_it_is(limits: dict[str, float]) -> None:
     puppet = Puppet()
-    reader = Reader(Timed(puppet, **limits))
+    reader = Reader(Deadlines(puppet, **limits))
     await settle()
     for event in ANSWER:
         await anyio.sleep(4)
@@ -86,7 +86,7 @@ async def test_answer_in_time_passes_as_it_is(limits: dict[str, float]) -> None:
 
 async def test_each_limit_is_only_its_own() -> None:
     puppet = Puppet()
-    patient, waiting = Reader(Timed(puppet, idle=5.0)), Reader(Timed(puppet, first=5.0))
+    patient, waiting = Reader(Deadlines(puppet, idle=5.0)), Reader(Deadlines(puppet, first=5.0))
     await settle()
     puppet.calls[1].say(BEGUN)
     await anyio.sleep(1000)
@@ -96,7 +96,7 @@ async def test_each_limit_is_only_its_own() -> None:
 
 async def test_reader_who_takes_its_time_is_not_held_against_the_model() -> None:
     puppet = Puppet()
-    stream = Timed(puppet, first=5.0, idle=5.0).stream(asks())
+    stream = Deadlines(puppet, first=5.0, idle=5.0).stream(asks())
     heard = []
     for event in ANSWER:
         pending = asyncio.ensure_future(anext(stream))
@@ -110,7 +110,7 @@ async def test_reader_who_takes_its_time_is_not_held_against_the_model() -> None
 
 async def test_time_counts_from_when_the_reader_asks() -> None:
     puppet = Puppet()
-    stream = Timed(puppet, idle=10.0).stream(asks())
+    stream = Deadlines(puppet, idle=10.0).stream(asks())
     pending = asyncio.ensure_future(anext(stream))
     await settle()
     puppet.calls[0].say(BEGUN, WORD)
@@ -125,7 +125,7 @@ async def test_time_counts_from_when_the_reader_asks() -> None:
 
 async def test_failure_of_the_model_passes_as_it_is() -> None:
     puppet = Puppet()
-    readers = [Reader(Timed(puppet, first=5.0, idle=5.0)) for _ in range(2)]
+    readers = [Reader(Deadlines(puppet, first=5.0, idle=5.0)) for _ in range(2)]
     await settle()
     puppet.calls[1].say(BEGUN)
     for call in puppet.calls:
@@ -135,7 +135,7 @@ async def test_failure_of_the_model_passes_as_it_is() -> None:
 
 
 async def test_one_who_was_given_up_on_can_go_on_with_other_things() -> None:
-    stream = Timed(Scripted(HALF), idle=5.0).stream(asks())
+    stream = Deadlines(Scripted(HALF), idle=5.0).stream(asks())
     assert await anext(stream) == BEGUN
     with pytest.raises(Unavailable):
         await anext(stream)
@@ -150,7 +150,7 @@ async def test_one_who_was_given_up_on_can_go_on_with_other_things() -> None:
 @pytest.mark.parametrize("seconds", [1.0, 5.0])
 async def test_cancel_from_outside_stays_a_cancel(seconds: float) -> None:
     """Even one that comes at the very moment at which the model is given up."""
-    stream = Timed(Scripted(HALF), idle=5.0).stream(asks())
+    stream = Deadlines(Scripted(HALF), idle=5.0).stream(asks())
     assert await anext(stream) == BEGUN
     with anyio.move_on_after(seconds) as scope:
         try:
@@ -164,7 +164,7 @@ async def test_cancel_from_outside_stays_a_cancel(seconds: float) -> None:
 
 async def test_task_that_is_cancelled_at_the_moment_the_model_is_given_up_is_cancelled() -> None:
     puppet = Puppet()
-    reader = Reader(Timed(puppet, idle=5.0))
+    reader = Reader(Deadlines(puppet, idle=5.0))
     await settle()
     puppet.calls[0].say(BEGUN)
     await settle()
@@ -190,7 +190,7 @@ class Lingering(Puppet):
 
 async def test_model_that_puts_its_things_away_after_a_cancel_is_left_in_peace() -> None:
     lingering = Lingering()
-    reader = Reader(Timed(lingering, idle=5.0))
+    reader = Reader(Deadlines(lingering, idle=5.0))
     await settle()
     lingering.calls[0].say(BEGUN)
     await settle()
@@ -202,7 +202,7 @@ async def test_model_that_puts_its_things_away_after_a_cancel_is_left_in_peace()
 async def test_only_the_task_that_waits_is_touched() -> None:
     """Each event is asked for by another task, and those before have long gone on with other things."""
     puppet = Puppet()
-    stream = Timed(puppet, idle=5.0).stream(asks())
+    stream = Deadlines(puppet, idle=5.0).stream(asks())
     tasks = []
 
     async def read_one() -> object:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from mainspring.core.errors import BadOutput
 from mainspring.providers.http_failures import Complaint, parse_complaint
-from mainspring.providers.reply import Sse
+from mainspring.providers.reply import EventSplitter
 
 Events = list[tuple[bytes, bytes]]
 
 
 def split(*pieces: bytes, limit: int = 2**26) -> Events:
-    reader = Sse(limit)
+    reader = EventSplitter(limit)
     events = [event for piece in pieces for event in reader.feed(piece)]
     return events + list(reader.end())
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.providers.stand import ANSWER, BEGUN, JUMPING, Held, Puppet, Reader, settle
 
 from mainspring.core.errors import RateLimited, Unavailable
-from mainspring.providers.rate_limits import Limited
+from mainspring.providers.rate_limits import RateLimiter
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def served(puppet: Puppet) -> str:
 
 async def test_calls_beyond_the_limit_wait_until_a_place_is_free() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=2)
+    limited = RateLimiter(puppet, concurrency=2)
     readers = [Reader(limited) for _ in range(3)]
     await settle()
     assert len(puppet.calls) == 2
@@ -38,7 +38,7 @@ async def test_calls_beyond_the_limit_wait_until_a_place_is_free() -> None:
 
 async def test_place_is_free_again_when_a_call_fails_or_is_cancelled() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1)
+    limited = RateLimiter(puppet, concurrency=1)
     readers = [Reader(limited) for _ in range(3)]
     await settle()
     puppet.calls[0].fail(Unavailable("down"))
@@ -53,7 +53,7 @@ async def test_place_is_free_again_when_a_call_fails_or_is_cancelled() -> None:
 
 async def test_tenants_take_turns_however_many_are_waiting() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1)
+    limited = RateLimiter(puppet, concurrency=1)
     readers = [Reader(limited, tenant) for tenant in "aaaabbc"]
     for number in range(7):
         await settle()
@@ -65,7 +65,7 @@ async def test_tenants_take_turns_however_many_are_waiting() -> None:
 
 async def test_one_who_is_cancelled_leaves_the_line() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1, line=1)
+    limited = RateLimiter(puppet, concurrency=1, line=1)
     Reader(limited, "a")
     await settle()
     waiting = Reader(limited, "b")
@@ -82,7 +82,7 @@ async def test_one_who_is_cancelled_leaves_the_line() -> None:
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_place_of_one_who_is_cancelled_at_that_moment_goes_on_to_the_next(is_given: bool) -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1)
+    limited = RateLimiter(puppet, concurrency=1)
     first = Reader(limited)
     await settle()
     second, third = Reader(limited), Reader(limited)
@@ -101,7 +101,7 @@ async def test_place_of_one_who_is_cancelled_at_that_moment_goes_on_to_the_next(
 
 async def test_tenant_whose_line_is_full_is_refused_and_others_are_not() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1, line=2)
+    limited = RateLimiter(puppet, concurrency=1, line=2)
     for _ in range(3):
         Reader(limited, "a")
     await settle()
@@ -117,7 +117,7 @@ async def test_tenant_whose_line_is_full_is_refused_and_others_are_not() -> None
 
 async def test_patience_ends() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1, patience=10.0)
+    limited = RateLimiter(puppet, concurrency=1, patience=10.0)
     Reader(limited)
     await settle()
     waiting = Reader(limited)
@@ -133,7 +133,7 @@ async def test_patience_ends() -> None:
 
 async def test_no_more_than_so_many_begin_within_a_minute() -> None:
     puppet, begun = Puppet(), []
-    limited = Limited(puppet, per_minute=2)
+    limited = RateLimiter(puppet, per_minute=2)
     for _ in range(5):
         Reader(limited)
     for _ in range(5):
@@ -145,7 +145,7 @@ async def test_no_more_than_so_many_begin_within_a_minute() -> None:
 
 async def test_limits_of_one_model_leave_others_alone() -> None:
     puppet = Puppet()
-    limited = Limited(puppet, concurrency=1, model="large")
+    limited = RateLimiter(puppet, concurrency=1, model="large")
     for model in ("large", "large", "small", "small"):
         Reader(limited, model=model)
     await settle()
@@ -155,7 +155,7 @@ async def test_limits_of_one_model_leave_others_alone() -> None:
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"per_minute": 0}, {"line": 0}])
 def test_limit_that_lets_nothing_through_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is at least 1, not 0"):
-        Limited(Puppet(), **wrong)  # type: ignore[arg-type]
+        RateLimiter(Puppet(), **wrong)  # type: ignore[arg-type]
 
 
 class Observer:
@@ -166,7 +166,7 @@ class Observer:
 
     def __init__(self, concurrency: int) -> None:
         self.puppet = Puppet()
-        self.limited = Limited(self.puppet, concurrency=concurrency)
+        self.limited = RateLimiter(self.puppet, concurrency=concurrency)
         self.concurrency = concurrency
         self.waiting: list[Reader] = []
         self.running: list[Held] = []
@@ -226,7 +226,7 @@ async def test_line_is_fair_and_no_place_is_lost_or_given_twice(concurrency: int
 @given(per_minute=st.integers(1, 4), delays=st.lists(st.floats(0, 90), max_size=12))
 async def test_no_minute_has_more_beginnings_than_it_may(per_minute: int, delays: list[float]) -> None:
     puppet = Puppet()
-    limited = Limited(puppet, per_minute=per_minute, patience=10_000.0)
+    limited = RateLimiter(puppet, per_minute=per_minute, patience=10_000.0)
     for delay in delays:
         await anyio.sleep(delay)
         Reader(limited)

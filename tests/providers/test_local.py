@@ -37,7 +37,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.ports import Provider
 from mainspring.providers.local import provider as module
 from mainspring.providers.local.provider import Local, is_available
-from mainspring.providers.local.weights import cache_folder, fetched, source_of
+from mainspring.providers.local.weights import fetch_weights, find_cache_folder, find_source
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HELLO = replace(QUESTION, items=(user("Say hello."),), max_output_tokens=12, temperature=0.0)
@@ -76,7 +76,7 @@ def weights() -> Path:
         pytest.skip("the local runtime has no wheel for this machine: pip install 'mainspring[local]'")
 
     async def fetch() -> Path:
-        return await fetched(source_of("smollm2"), cache_folder(), print)
+        return await fetch_weights(find_source("smollm2"), find_cache_folder(), print)
 
     try:
         return anyio.run(fetch)

@@ -35,7 +35,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import ModelInfo
 from mainspring.providers.ollama.provider import Ollama
-from mainspring.providers.reply import Lines
+from mainspring.providers.reply import LineSplitter
 
 NOON = Spoken(text=("It is noon.",))
 PLACE: Json = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
@@ -299,13 +299,13 @@ async def test_the_last_line_needs_no_line_break() -> None:
 
 @given(st.lists(st.binary(max_size=6)))
 def test_lines_are_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
-    lines = Lines()
+    lines = LineSplitter()
     cut = [found for piece in pieces for found in lines.feed(piece)] + list(lines.end())
     assert cut == [(b"", whole.strip()) for whole in b"".join(pieces).split(b"\n") if whole.strip()]
 
 
 def test_a_line_without_end_is_bad_output() -> None:
-    lines = Lines(limit=10)
+    lines = LineSplitter(limit=10)
     assert list(lines.feed(b"123456\n" * 5)) == [(b"", b"123456")] * 5
     assert list(lines.feed(b"1234567890")) == []
     with pytest.raises(BadOutput, match="more than 10 bytes"):

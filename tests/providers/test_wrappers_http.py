@@ -17,15 +17,15 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.compose import Options, compose
-from mainspring.providers.deadlines import Timed
-from mainspring.providers.rate_limits import Limited
+from mainspring.providers.compose import BackendOptions, compose
+from mainspring.providers.deadlines import Deadlines
+from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
 
 STOP = chunk(finish="stop")
 NOON = sse(chunk({"content": "noon"}), STOP) + DONE
-ALL = Options(attempts=3, failures=5, first_seconds=60.0, idle_seconds=60.0, concurrency=8, per_minute=100)
+ALL = BackendOptions(attempts=3, failures=5, first_seconds=60.0, idle_seconds=60.0, concurrency=8, per_minute=100)
 
 
 async def answered(provider: Provider, model: str = "clockwork") -> str:
@@ -117,7 +117,7 @@ async def test_place_of_a_cancelled_call_goes_to_the_next_in_line(backend: Backe
     for model in ("x", "y"):
         backend.replies(NOON, expect={**ASKED, "model": model})
     chat = Noting(backend.url)
-    limited = Limited(chat, concurrency=1)
+    limited = RateLimiter(chat, concurrency=1)
     first = Reader(limited, model="m")
     with anyio.fail_after(PATIENCE):
         await first.begun.wait()
@@ -145,7 +145,7 @@ async def test_connection_to_a_model_that_is_given_up_is_closed(
     backend.replies(*chunks, ending="silence")
     chat = Chat(backend.url)
     with pytest.raises(Unavailable, match=message):
-        await answered(Timed(chat, **limits))
+        await answered(Deadlines(chat, **limits))
     with anyio.fail_after(PATIENCE):
         await backend.gone.wait()
     await chat.close()

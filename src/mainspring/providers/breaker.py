@@ -20,12 +20,12 @@ from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 log = getLogger(__name__)
 
 
-class Breaker(Wrapped):
+class Breaker(ProviderWrapper):
     """Refuses calls with `Unavailable` while the provider is failing; `retry_after` says when it will be tried again."""
 
     def __init__(self, provider: Provider, *, failures: int = 5, cool: float = 30.0) -> None:
@@ -44,16 +44,16 @@ class Breaker(Wrapped):
         try:
             async with aclosing(self._provider.stream(request)) as events:
                 if (event := await anext(events, None)) is not None:
-                    period = self._answered(period)
+                    period = self._record_answer(period)
                     yield event
                     async for event in events:
                         yield event
-            self._finished(period)
+            self._record_success(period)
         except ProviderError as error:
             if isinstance(error, Unavailable | BadOutput) and error.was_asked:
-                self._fail(period, error)
+                self._record_failure(period, error)
             elif error.was_asked:
-                self._finished(self._answered(period))
+                self._record_success(self._record_answer(period))
             raise
         finally:
             if period == self._period:
@@ -74,7 +74,7 @@ class Breaker(Wrapped):
             self._is_probing = True
         return self._period
 
-    def _answered(self, period: int) -> int:
+    def _record_answer(self, period: int) -> int:
         """The backend has said something. Returns the period the call belongs to from here on."""
         if period == self._period and self._open_until is not None:
             self._open_until = None
@@ -84,11 +84,11 @@ class Breaker(Wrapped):
             return self._period
         return period
 
-    def _finished(self, period: int) -> None:
+    def _record_success(self, period: int) -> None:
         if period == self._period and self._open_until is None:
             self._failed = 0
 
-    def _fail(self, period: int, error: ProviderError) -> None:
+    def _record_failure(self, period: int, error: ProviderError) -> None:
         if period != self._period:
             return
         self._failed += 1

@@ -23,10 +23,12 @@ from multidict import CIMultiDict
 
 from mainspring.core.errors import InvalidRequest, Refused
 from mainspring.core.items import Json
-from mainspring.providers.http_client import Asked, Received
+from mainspring.ports import HttpAnswer, RecordedRequest
 
 KEPT = ("Content-Type", "Retry-After")
 VERSION = 1
+
+AskNetwork = Callable[[], Awaitable[HttpAnswer]]
 
 
 class Piece(Struct, frozen=True, omit_defaults=True):
@@ -59,18 +61,18 @@ class Exchange(Struct, frozen=True, omit_defaults=True):
     is_cut: bool = False
     version: int = VERSION
 
-    def answers(self, asked: Asked) -> bool:
-        return (self.method, self.path, self.body) == (asked.method, asked.path, _decoded(asked.body))
+    def answers(self, asked: RecordedRequest) -> bool:
+        return (self.method, self.path, self.body) == (asked.method, asked.path, _decode(asked.body))
 
 
-class Ids:
+class StableIds:
     """Made-up ids that are the same whenever the same is asked."""
 
     def __init__(self) -> None:
         self._seed = b""
         self._count = 0
 
-    def about(self, asked: Asked) -> None:
+    def about(self, asked: RecordedRequest) -> None:
         self._seed, self._count = sha256(asked.path.encode() + b"\0" + (asked.body or b"")).digest(), 0
 
     def new_id(self, prefix: str) -> str:
@@ -84,10 +86,10 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
-        self._ids = Ids()
+        self._ids = StableIds()
         self.new_id = self._ids.new_id
 
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received:
+    async def answer(self, asked: RecordedRequest, ask: AskNetwork, secrets: Sequence[str]) -> HttpAnswer:
         """Raises `Refused` if there is no writing to the file: whoever asked for a recording does not want an answer without."""
         self._ids.about(asked)
         if self._file is None:
@@ -95,7 +97,7 @@ class Recorder:
                 self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
             except OSError as error:
                 raise Refused(f"cannot record to {self._path}: {error.strerror}; choose another file") from None
-        return _Taped(asked, await ask(), self._write, secrets)
+        return _RecordedAnswer(asked, await ask(), self._write, secrets)
 
     def close(self) -> None:
         if self._file is not None:
@@ -119,10 +121,12 @@ class Recorder:
             raise Refused(f"cannot record to {self._path}: {error.strerror}; the recording is not complete") from None
 
 
-class _Taped:
+class _RecordedAnswer:
     """An answer that is written down as it is read."""
 
-    def __init__(self, asked: Asked, received: Received, write: Callable[[Exchange], None], secrets: Sequence[str]) -> None:
+    def __init__(
+        self, asked: RecordedRequest, received: HttpAnswer, write: Callable[[Exchange], None], secrets: Sequence[str]
+    ) -> None:
         self._asked, self._received, self._write, self._secrets = asked, received, write, secrets
         self._pieces: list[bytes] = []
         self._is_written = False
@@ -147,11 +151,11 @@ class _Taped:
             return
         self._is_written = True
         kept = {name: self.headers[name] for name in KEPT if name in self.headers}
-        asked, pieces = self._asked, tuple([Piece.of(piece) for piece in _masked(self._pieces, self._secrets)])
-        self._write(Exchange(asked.method, asked.path, self.status, kept, _decoded(asked.body), pieces, is_cut=is_cut))
+        asked, pieces = self._asked, tuple([Piece.of(piece) for piece in _mask(self._pieces, self._secrets)])
+        self._write(Exchange(asked.method, asked.path, self.status, kept, _decode(asked.body), pieces, is_cut=is_cut))
 
 
-def _masked(pieces: Sequence[bytes], secrets: Sequence[str]) -> list[bytes]:
+def _mask(pieces: Sequence[bytes], secrets: Sequence[str]) -> list[bytes]:
     """The pieces without the secrets, even where one is cut in two; every piece keeps its length."""
     whole = b"".join(pieces)
     for secret in secrets:
@@ -174,28 +178,28 @@ class Player:
         if any(exchange.version != VERSION for exchange in self._exchanges):
             raise InvalidRequest(f"{path} was recorded by another version; record it again", param="replay")
         self._path = path
-        self._ids = Ids()
+        self._ids = StableIds()
         self.new_id = self._ids.new_id
 
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received:
+    async def answer(self, asked: RecordedRequest, ask: AskNetwork, secrets: Sequence[str]) -> HttpAnswer:
         self._ids.about(asked)
         for place, exchange in enumerate(self._exchanges):
             if exchange.answers(asked):
-                return _Played(self._exchanges.pop(place))
+                return _PlayedAnswer(self._exchanges.pop(place))
         raise Refused(self._mismatch(asked))
 
     def close(self) -> None:
         pass
 
-    def _mismatch(self, asked: Asked) -> str:
+    def _mismatch(self, asked: RecordedRequest) -> str:
         what = f"the recording {self._path} has no answer to {asked.method} {asked.path}"
         close = [exchange for exchange in self._exchanges if (exchange.method, exchange.path) == (asked.method, asked.path)]
         if not close:
             return f"{what} (left); record it again"
-        return f"{what} with this body: {_difference(close[0].body, _decoded(asked.body))}; record it again"
+        return f"{what} with this body: {_difference(close[0].body, _decode(asked.body))}; record it again"
 
 
-class _Played:
+class _PlayedAnswer:
     """A recorded answer, in the pieces in which it came."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -217,7 +221,7 @@ class _Played:
         self._pieces.clear()
 
 
-def _decoded(body: bytes | None) -> Json | None:
+def _decode(body: bytes | None) -> Json | None:
     return None if body is None else msgspec.json.decode(body, type=dict)
 
 

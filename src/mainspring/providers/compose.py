@@ -6,15 +6,15 @@ from msgspec import Meta, Struct
 
 from mainspring.ports import Provider
 from mainspring.providers.breaker import Breaker
-from mainspring.providers.deadlines import Timed
-from mainspring.providers.rate_limits import Limited
+from mainspring.providers.deadlines import Deadlines
+from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RateLimits(Struct, frozen=True, kw_only=True):
     """How much may be asked; None is as much as comes."""
 
     concurrency: Count | None = None
@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How many may be begun within any 60 seconds."""
 
 
-class Options(Limits, frozen=True, kw_only=True):
+class BackendOptions(RateLimits, frozen=True, kw_only=True):
     """What stands before a backend. As it is made, nothing does. The limits are those of all its models together."""
 
     attempts: Count = 1
@@ -38,11 +38,11 @@ class Options(Limits, frozen=True, kw_only=True):
     """How long each further event may take."""
     wait_seconds: Seconds = 300.0
     """How long a request waits in line when a limit is reached."""
-    models: dict[str, Limits] = {}
+    models: dict[str, RateLimits] = {}
     """Limits for single models, besides those for all of them."""
 
 
-def compose(provider: Provider, options: Options) -> Provider:
+def compose(provider: Provider, options: BackendOptions) -> Provider:
     """The provider behind what the options ask for; the bare one if they ask for nothing.
 
     From the inside: time limits count only while the backend itself is waited for. The breaker stands next, so that a probe
@@ -52,18 +52,18 @@ def compose(provider: Provider, options: Options) -> Provider:
     own limits stand before those of all, so that nobody holds a place of the backend while waiting for one of the model.
     """
     if options.first_seconds is not None or options.idle_seconds is not None:
-        provider = Timed(provider, first=options.first_seconds, idle=options.idle_seconds)
+        provider = Deadlines(provider, first=options.first_seconds, idle=options.idle_seconds)
     if options.failures is not None:
         provider = Breaker(provider, failures=options.failures, cool=options.cool_seconds)
-    provider = _limited(provider, options, options.wait_seconds)
+    provider = _limit(provider, options, options.wait_seconds)
     for model, limits in options.models.items():
-        provider = _limited(provider, limits, options.wait_seconds, model)
+        provider = _limit(provider, limits, options.wait_seconds, model)
     if options.attempts > 1:
         provider = Retrying(provider, attempts=options.attempts)
     return provider
 
 
-def _limited(provider: Provider, limits: Limits, patience: float, model: str | None = None) -> Provider:
+def _limit(provider: Provider, limits: RateLimits, patience: float, model: str | None = None) -> Provider:
     if limits.concurrency is None and limits.per_minute is None:
         return provider
-    return Limited(provider, concurrency=limits.concurrency, per_minute=limits.per_minute, model=model, patience=patience)
+    return RateLimiter(provider, concurrency=limits.concurrency, per_minute=limits.per_minute, model=model, patience=patience)

@@ -15,10 +15,10 @@ from mainspring.core.errors import Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 
-class Timed(Wrapped):
+class Deadlines(ProviderWrapper):
     """Raises `Unavailable`, the stream behind it closed, when an event takes too long; None means as long as it likes.
 
     Only the time spent waiting for the backend counts, never that of a reader who is slow to ask for the next event.
@@ -30,7 +30,7 @@ class Timed(Wrapped):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         async with aclosing(self._provider.stream(request)) as events:
-            if (event := await self._begun(events)) is None:
+            if (event := await self._first_event(events)) is None:
                 return
             yield event
             if self._idle is None:
@@ -38,7 +38,7 @@ class Timed(Wrapped):
                     yield event
                 return
             loop = get_running_loop()
-            watch, time = _Watch(loop, self._idle), loop.time
+            watch, time = _IdleTimer(loop, self._idle), loop.time
             try:
                 async for event in events:
                     watch.waiting = None
@@ -53,14 +53,14 @@ class Timed(Wrapped):
             finally:
                 watch.stop()
 
-    async def _begun(self, events: AsyncGenerator[ModelEvent, None]) -> ModelEvent | None:
+    async def _first_event(self, events: AsyncGenerator[ModelEvent, None]) -> ModelEvent | None:
         with move_on_after(self._first):
             return await anext(events, None)
         advice = "is the model loaded? raise the limit for the first event if it is slow"
         raise Unavailable(f"provider `{self.name}` said nothing for {self._first:g} s; {advice}")
 
 
-class _Watch:
+class _IdleTimer:
     """Cancels whoever has been waiting for too long. One timer serves a whole stream: it looks at what `since` says when it runs
     out, so that an event costs no more than writing the time down."""
 

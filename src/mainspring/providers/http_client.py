@@ -1,16 +1,16 @@
 """HTTP as model backends need it: one session per backend, answers read as they arrive, every failure a `ProviderError`.
 
-`Http` sends a request and returns a `Reply` once the backend has agreed to answer. A reply that is closed before its end closes
-its connection; one that was read to its end leaves the connection to the next request.
+`Http` sends a request and returns an `HttpReply` once the backend has agreed to answer. A reply that is closed before its end
+closes its connection; one that was read to its end leaves the connection to the next request.
 """
 
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from io import BytesIO
 from types import SimpleNamespace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import anyio
@@ -19,7 +19,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from mainspring.core.errors import BadOutput, InvalidRequest, ProviderError, Refused, Unavailable
-from mainspring.providers.http_failures import failure, parse_complaint, parse_retry_after, shorten
+from mainspring.ports import HttpAnswer, RecordedRequest, Tape
+from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after, shorten
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Http:
         api_key: str | None,
         headers: Mapping[str, str] | None,
         timeout: float,
-        tape: "Tape | None" = None,
+        tape: Tape | None = None,
     ) -> None:
         address = _address(base_url)
         self._tape = tape
@@ -55,17 +56,21 @@ class Http:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self.host = self._base.host or ""
-        self.url = _shown(self._base)
+        self.url = _show(self._base)
 
-    async def send(self, method: str, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None) -> "Reply":
+    async def send(
+        self, method: str, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None
+    ) -> "HttpReply":
         """The backend's reply, its body still unread. Raises a `ProviderError` unless the status is one of success."""
         url = self._base.joinpath(path).with_query(self._base.query).update_query(query or {})
         if self._tape is None:
-            received: Received = await self._answer(method, url, body)
+            received: HttpAnswer = await self._answer(method, url, body)
         else:
             said = None if body is None else self.redact(body.decode()).encode()
-            received = await self._tape.answer(Asked(method, path, said), lambda: self._answer(method, url, body), self._secrets)
-        reply = Reply(received, _shown(url), self._timeout)
+            received = await self._tape.answer(
+                RecordedRequest(method, path, said), lambda: self._answer(method, url, body), self._secrets
+            )
+        reply = HttpReply(received, _show(url), self._timeout)
         if received.status // 100 == 2:
             return reply
         try:
@@ -120,7 +125,7 @@ class Http:
                 return _Network(response)
             except _BROKEN as error:
                 if not (attempt.is_on_kept_connection and isinstance(error, _CLOSED)):
-                    raise self._unanswered(error, _shown(url)) from error
+                    raise self._explain(error, _show(url)) from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -134,7 +139,7 @@ class Http:
             )
         return self._session
 
-    def _unanswered(self, error: BaseException, url: str) -> Unavailable:
+    def _explain(self, error: BaseException, url: str) -> Unavailable:
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return Unavailable(f"no server answers at {self.url} within {CONNECT_SECONDS:g} s; is it running and reachable?")
@@ -149,44 +154,16 @@ class Http:
             case _:
                 return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
 
-    async def _refusal(self, reply: "Reply", response: "Received") -> ProviderError:
+    async def _refusal(self, reply: "HttpReply", response: HttpAnswer) -> ProviderError:
         if 300 <= response.status < 400:
             target = response.headers.get("Location", "nowhere")
             return Refused(f"{reply.url} redirects to {self.redact(shorten(target))}; set the base URL to match")
         said = parse_complaint(await reply.beginning())
         said = said._replace(message=self.redact(said.message))
         wait = parse_retry_after(response.headers)
-        return failure(response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait)
-
-
-class Asked(NamedTuple):
-    """A request as a recording knows it: no address, no header, no secret."""
-
-    method: str
-    path: str
-    body: bytes | None
-
-
-class Received(Protocol):
-    """An answer whose head is here. `read` gives what has arrived, waiting if need be, and nothing at the end."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    async def read(self) -> bytes: ...
-    def close(self) -> None: ...
-
-
-class Tape(Protocol):
-    """Stands between us and the network: `ask` is how the network is asked, `secrets` what must not be kept of its answer.
-
-    Ids that are made up come from it as well, so that a conversation is the same when it is played again.
-    """
-
-    async def answer(self, asked: Asked, ask: Callable[[], Awaitable[Received]], secrets: Sequence[str]) -> Received: ...
-
-    def new_id(self, prefix: str) -> str: ...
+        return build_error(
+            response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait
+        )
 
 
 class _Network:
@@ -197,10 +174,10 @@ class _Network:
         self.read, self.close = response.content.readany, response.close
 
 
-class Reply:
+class HttpReply:
     """An answer on its way. Owned by whoever asked: `close` it, best with `contextlib.closing`."""
 
-    def __init__(self, received: Received, url: str, timeout: float) -> None:
+    def __init__(self, received: HttpAnswer, url: str, timeout: float) -> None:
         self._received = received
         self._timeout = timeout
         self._until: float | None = None
@@ -309,7 +286,7 @@ def _secrets(address: URL, api_key: str | None, headers: Mapping[str, str]) -> l
     return list(dict.fromkeys([*kept, *[msgspec.json.encode(word).decode()[1:-1] for word in kept]]))
 
 
-def _shown(url: URL) -> str:
+def _show(url: URL) -> str:
     """The address without its query, which may hold a key."""
     return str(url.with_query(None))
 

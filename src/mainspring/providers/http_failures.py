@@ -1,6 +1,6 @@
 """What a backend's error means: its HTTP status, or its words within a stream, as one of our errors.
 
-`failure` is the one place that decides which error a status means.
+`build_error` is the one place that decides which error a status means.
 """
 
 import math
@@ -46,7 +46,7 @@ def parse_complaint(data: bytes) -> Complaint:
     return Complaint(shorten(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait)
 
 
-def failure(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
+def build_error(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
     """The error that an HTTP status means. `what` opens the message: who did what."""
     what = f"{what}: {said.message}" if said.message else what
     match status:
@@ -69,10 +69,10 @@ def failure(status: int, said: Complaint, what: str, retry_after: float | None =
             return Refused(what)
 
 
-def failure_within(said: Complaint, url: str) -> ProviderError:
+def build_stream_error(said: Complaint, url: str) -> ProviderError:
     """The error that a backend reports in the middle of an answer, where its codes must stand in for the status."""
     statuses = [_STATUS.get(code.lower()) or _number(code) for code in said.codes]
-    return failure(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
+    return build_error(next((status for status in statuses if status), 500), said, f"{url} broke off its answer", said.wait)
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:

@@ -21,11 +21,11 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelInfo
-from mainspring.providers.http_client import Http, Reply, Tape
+from mainspring.ports import ModelInfo, Tape
+from mainspring.providers.http_client import Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.reply import ReplyReader
-from mainspring.providers.turn import Turn, list_call_ids
+from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 log = getLogger(__name__)
 
@@ -81,7 +81,7 @@ class HttpProvider(ABC):
         self._lacks: dict[str, frozenset[str]] = {}
 
     @abstractmethod
-    async def _ask(self, request: ModelRequest) -> Reply:
+    async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request. Raises a `ProviderError` if the backend does not agree to answer."""
 
     @abstractmethod
@@ -107,10 +107,10 @@ class HttpProvider(ABC):
     async def close(self) -> None:
         await self._http.close()
 
-    def _turn(self, request: ModelRequest, think: tuple[str, str] | None = None) -> Turn:
-        return Turn(self._new_id, list_call_ids(request.items), think)
+    def _turn(self, request: ModelRequest, think: tuple[str, str] | None = None) -> TurnBuilder:
+        return TurnBuilder(self._new_id, list_call_ids(request.items), think)
 
-    async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> Reply:
+    async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send("POST", path, encode_body(body), query)
         if reply.mime == "text/html":
             reply.close()
@@ -119,7 +119,7 @@ class HttpProvider(ABC):
 
     async def _post_supported(
         self, path: str, model: str, build: Callable[[Set[str]], Json], lacks: Sequence[tuple[str, Pattern[str]]]
-    ) -> Reply:
+    ) -> HttpReply:
         """Posts the body that `build` makes without the fields that the model does not take.
 
         `lacks` says how backends refuse a field, which `build` must then leave out: the field is remembered, and the request

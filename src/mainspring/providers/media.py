@@ -10,7 +10,7 @@ from mainspring.core.errors import Refused
 from mainspring.core.items import InputFile
 
 
-class Embedded(Struct, frozen=True):
+class EmbeddedFile(Struct, frozen=True):
     """Content that came along: its type, and its bytes in base64."""
 
     mime: str
@@ -26,24 +26,24 @@ class Embedded(Struct, frozen=True):
             return None
 
 
-def embedded(url: str) -> Embedded | None:
+def parse_data_url(url: str) -> EmbeddedFile | None:
     """What a data URL holds, None if it is an address. Raises `Refused` for one that is not in base64."""
     if not url.startswith("data:"):
         return None
     found = _DATA_URL.match(url)
     if found is None:
         raise Refused(f"the data URL `{url:.60}` cannot be read; write it as data:TYPE;base64,CONTENT")
-    return Embedded(found[1].lower() or "text/plain", url[found.end() :])
+    return EmbeddedFile(found[1].lower() or "text/plain", url[found.end() :])
 
 
-def attached(file: InputFile) -> Embedded | None:
+def read_attachment(file: InputFile) -> EmbeddedFile | None:
     """The content of a file that came along, None if it only has an address or an id. Its name tells the type if need be."""
     if not isinstance(file.file_data, str):
         return None
-    return embedded(file.file_data) or Embedded(mime_of(file.filename or "", "application/pdf"), file.file_data)
+    return parse_data_url(file.file_data) or EmbeddedFile(guess_mime(file.filename or "", "application/pdf"), file.file_data)
 
 
-def mime_of(name: str, default: str) -> str:
+def guess_mime(name: str, default: str) -> str:
     """The type that the ending of a name or an address stands for."""
     return mimetypes.guess_type(name.partition("?")[0])[0] or default
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 
-class Profile(Struct, frozen=True):
+class ModelProfile(Struct, frozen=True):
     """`think` are the tags around reasoning that comes as text. A model that does not `call` is never sent tools. One that
     `recalls` wants its reasoning back with the calls it led to. One that does not `sample` takes no temperature and no top_p."""
 
@@ -20,27 +20,27 @@ class Profile(Struct, frozen=True):
     samples: bool = True
 
 
-PLAIN = Profile()
-THINKING = Profile(think=("<think>", "</think>"))
+PLAIN = ModelProfile()
+THINKING = ModelProfile(think=("<think>", "</think>"))
 
 # The first that fits counts. Names come with an owner before and a size or a quantisation behind them.
-FAMILIES: tuple[tuple[str, Profile], ...] = (
-    (r"deepseek-(reasoner|v3\.[1-9]|v4)", Profile(think=("<think>", "</think>"), recalls=True)),
+FAMILIES: tuple[tuple[str, ModelProfile], ...] = (
+    (r"deepseek-(reasoner|v3\.[1-9]|v4)", ModelProfile(think=("<think>", "</think>"), recalls=True)),
     (r"deepseek-r1", THINKING),
     (r"qwq|qwen-?3|smollm3|glm-4\.[5-9]|nemotron|exaone-deep|cogito|phi-4.*reasoning|minimax-m", THINKING),
-    (r"magistral", Profile(think=("[THINK]", "[/THINK]"))),
-    (r"smollm-?2|tinyllama|llama-?2\b|phi-?[123]\b|vicuna|falcon(?!-?3)", Profile(calls=False)),
-    (r"(^|[/:])gemma(-?2)?(?=$|[:@]|-\d+b)", Profile(calls=False)),
-    (r"(^|/)(o[134](-|$)|gpt-5)", Profile(samples=False)),
+    (r"magistral", ModelProfile(think=("[THINK]", "[/THINK]"))),
+    (r"smollm-?2|tinyllama|llama-?2\b|phi-?[123]\b|vicuna|falcon(?!-?3)", ModelProfile(calls=False)),
+    (r"(^|[/:])gemma(-?2)?(?=$|[:@]|-\d+b)", ModelProfile(calls=False)),
+    (r"(^|/)(o[134](-|$)|gpt-5)", ModelProfile(samples=False)),
 )
 _FAMILIES = tuple([(re.compile(pattern, re.IGNORECASE), profile) for pattern, profile in FAMILIES])
 
 
-def profile_of(model: str) -> Profile:
+def find_profile(model: str) -> ModelProfile:
     return next((profile for pattern, profile in _FAMILIES if pattern.search(model)), PLAIN)
 
 
-class Tagged:
+class TagSplitter:
     """Tells reasoning from text by its tags, however the pieces are cut. Only a text that begins with the tag has reasoning."""
 
     __slots__ = ("_close", "_held", "_is_fresh", "_open", "_place")
@@ -68,11 +68,11 @@ class Tagged:
             thought, tag, said = held.partition(self._close)
             kept = 0 if tag else _overlap(thought, self._close)
             self._held = thought[len(thought) - kept :]
-            yield True, self._trimmed(thought[: len(thought) - kept])
+            yield True, self._trim(thought[: len(thought) - kept])
             if not tag:
                 return
             held = self._enter("after", said)
-        yield False, self._trimmed(held)
+        yield False, self._trim(held)
 
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""
@@ -83,7 +83,7 @@ class Tagged:
         self._place, self._is_fresh = place, True
         return rest
 
-    def _trimmed(self, text: str) -> str:
+    def _trim(self, text: str) -> str:
         """The text without the line breaks directly behind a tag."""
         if self._is_fresh:
             text = text.lstrip("\n")

@@ -15,12 +15,12 @@ from mainspring.core.errors import RateLimited
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 MINUTE = 60.0
 
 
-class Limited(Wrapped):
+class RateLimiter(ProviderWrapper):
     """Lets no more than `concurrency` streams be open, and no more than `per_minute` begin within any 60 seconds.
 
     With `model` the limits are that model's alone, and others pass. A place is free again when its stream has ended, failed

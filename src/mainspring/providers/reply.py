@@ -1,8 +1,8 @@
 """What every reader of a model's reply shares: bytes in, events out, no I/O.
 
-`Lines` and `Sse` split a stream into chunks and give the same chunks however the bytes were cut. `ReplyReader` is the skeleton
-around them: it reports errors inside the stream, decides when an answer is complete, and checks that the stream did not end
-before. A wire format adds what its chunks mean.
+`LineSplitter` and `EventSplitter` split a stream into chunks and give the same chunks however the bytes were cut. `ReplyReader`
+is the skeleton around them: it reports errors inside the stream, decides when an answer is complete, and checks that the stream
+did not end before. A wire format adds what its chunks mean.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Usage
 from mainspring.providers.http_client import EVENT_BYTES, Http
-from mainspring.providers.http_failures import failure_within, parse_complaint
+from mainspring.providers.http_failures import build_stream_error, parse_complaint
 from mainspring.providers.json_text import parse_count, repair
 from mainspring.providers.turn import TurnEvents
 
@@ -27,7 +27,7 @@ TurnT = TypeVar("TurnT", bound=TurnEvents)
 NULL = msgspec.Raw(b"null")
 
 
-class Lines:
+class LineSplitter:
     """Splits a stream of JSON lines into (no name, line), without empty lines. Reads each byte a fixed number of times.
 
     Raises `BadOutput` for a line of more than `limit` bytes.
@@ -69,7 +69,7 @@ class Lines:
             raise BadOutput(f"the backend sent a chunk of more than {self._limit} bytes; no answer is that long")
 
 
-class Sse(Lines):
+class EventSplitter(LineSplitter):
     """Splits an event stream into (event name, data). Lines end in LF or CRLF.
 
     A line that is a bare JSON object counts as an event of its own, and so does the field `error`: backends that fail in the
@@ -128,10 +128,10 @@ class ReplyReader(ABC, Generic[TurnT]):
     may_be_whole: ClassVar[bool] = False
     """Whether a body of type `application/json` is a whole answer, from a backend that does not stream."""
 
-    def __init__(self, turn: TurnT, http: Http, chunks: Lines | None = None) -> None:
+    def __init__(self, turn: TurnT, http: Http, chunks: LineSplitter | None = None) -> None:
         self._turn = turn
         self._http = http
-        self._chunks = chunks or Sse()
+        self._chunks = chunks or EventSplitter()
         self._finish: Finish | None = None
         self._usage: Usage | None = None
         self.is_over = False
@@ -205,7 +205,7 @@ class ReplyReader(ABC, Generic[TurnT]):
     def _failure(self, data: bytes) -> ProviderError:
         """The error that the backend reports within its answer."""
         said = parse_complaint(data)
-        return failure_within(said._replace(message=self._http.redact(said.message)), self._http.url)
+        return build_stream_error(said._replace(message=self._http.redact(said.message)), self._http.url)
 
 
 class TokenDetails(Struct, gc=False):

@@ -11,10 +11,10 @@ from mainspring.core.errors import ProviderError, RateLimited
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 
-class Retrying(Wrapped):
+class Retrying(ProviderWrapper):
     """Makes up to `attempts` tries, the first included. Raises the failure of the last one.
 
     Tried again is what is `retryable` and came from the backend itself, before the first event of the turn: after that a reader

@@ -22,7 +22,7 @@ from mainspring.core.errors import (
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
-from mainspring.providers.wrapper import counted
+from mainspring.providers.wrapper import count_tokens
 
 log = getLogger(__name__)
 
@@ -30,7 +30,7 @@ log = getLogger(__name__)
 _ELSEWHERE = (Unavailable, RateLimited, BadOutput, Unauthorized, ContextOverflow)
 
 
-class Route(Struct, frozen=True):
+class ModelRoute(Struct, frozen=True):
     """A model as its provider knows it."""
 
     provider: str
@@ -64,7 +64,7 @@ class Router:
         self._default = default
         self._check()
         given = {alias: (chain,) if isinstance(chain, str) else tuple(chain) for alias, chain in (aliases or {}).items()}
-        self._aliases = {alias: tuple(dict.fromkeys(self._resolved(alias, given, ()))) for alias in given}
+        self._aliases = {alias: tuple(dict.fromkeys(self._resolve(alias, given, ()))) for alias in given}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Raises `Refused` for a model that no provider is known for."""
@@ -112,7 +112,7 @@ class Router:
     async def count_tokens(self, request: ModelRequest) -> int:
         """As the first of the model's chain counts, or estimated if that cannot count."""
         route = self._chain(request.model)[0]
-        return await counted(self._providers[route.provider], replace(request, model=route.model))
+        return await count_tokens(self._providers[route.provider], replace(request, model=route.model))
 
     async def close(self) -> None:
         """Closes all of them, even if one fails to."""
@@ -128,21 +128,21 @@ class Router:
             hint = _hint(self._default, self._providers)
             raise InvalidRequest(f"the default provider `{self._default}` is not configured{hint}", param="default")
 
-    def _chain(self, name: str) -> tuple[Route, ...]:
+    def _chain(self, name: str) -> tuple[ModelRoute, ...]:
         if name in self._aliases:
             return self._aliases[name]
         if (route := self._route(name)) is not None:
             return (route,)
-        hint = _hint(name, [*self._aliases, *self._spelled(name)])
+        hint = _hint(name, [*self._aliases, *self._spell(name)])
         raise Refused(f"model `{name}` is not configured{hint}", param="model")
 
-    def _route(self, name: str) -> Route | None:
+    def _route(self, name: str) -> ModelRoute | None:
         provider, _, model = name.partition("/")
         if provider in self._providers and model:
-            return Route(provider, model)
-        return Route(self._default, name) if self._default is not None else None
+            return ModelRoute(provider, model)
+        return ModelRoute(self._default, name) if self._default is not None else None
 
-    def _resolved(self, name: str, aliases: Mapping[str, tuple[str, ...]], path: tuple[str, ...]) -> Iterator[Route]:
+    def _resolve(self, name: str, aliases: Mapping[str, tuple[str, ...]], path: tuple[str, ...]) -> Iterator[ModelRoute]:
         """The routes that a name stands for; `path` are the aliases that led to it."""
         if name in path:
             way = " -> ".join([f"`{step}`" for step in (*path, name)])
@@ -151,14 +151,14 @@ class Router:
             if not aliases[name]:
                 raise InvalidRequest(f"alias `{name}` stands for no model; name one", param="aliases")
             for step in aliases[name]:
-                yield from self._resolved(step, aliases, (*path, name))
+                yield from self._resolve(step, aliases, (*path, name))
         elif (route := self._route(name)) is not None:
             yield route
         else:
-            hint = _hint(name, [*aliases, *self._spelled(name)])
+            hint = _hint(name, [*aliases, *self._spell(name)])
             raise InvalidRequest(f"alias `{path[-1]}` names `{name}`, which is not configured{hint}", param="aliases")
 
-    def _spelled(self, name: str) -> list[str]:
+    def _spell(self, name: str) -> list[str]:
         """How the model would be asked of each provider."""
         _, _, model = name.partition("/")
         return [f"{provider}/{model or 'MODEL'}" for provider in self._providers]

@@ -56,7 +56,7 @@ class Turn(Struct, frozen=True, kw_only=True):
             raise ValueError("`cut` and `pause` cannot be negative")
 
 
-class Options(TypedDict, total=False):
+class TurnOptions(TypedDict, total=False):
     """What every kind of turn takes besides its words; see `Turn`."""
 
     finish: Finish
@@ -74,21 +74,21 @@ def turn(
     calls: Iterable[Call] = (),
     fail: ProviderError | None = None,
     stall: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[TurnOptions],
 ) -> Turn:
     """A turn of several items, which may yet fail or stall once they are said."""
     return Turn(think=think, say=say, refuse=refuse, calls=tuple(calls), fail=fail, stall=stall, **options)
 
 
-def say(text: str, **options: Unpack[Options]) -> Turn:
+def say(text: str, **options: Unpack[TurnOptions]) -> Turn:
     return Turn(say=text, **options)
 
 
-def think(text: str, **options: Unpack[Options]) -> Turn:
+def think(text: str, **options: Unpack[TurnOptions]) -> Turn:
     return Turn(think=text, **options)
 
 
-def refuse(text: str, **options: Unpack[Options]) -> Turn:
+def refuse(text: str, **options: Unpack[TurnOptions]) -> Turn:
     return Turn(refuse=text, **options)
 
 
@@ -97,21 +97,21 @@ def call(name: str, text: str | None = None, /, **arguments: object) -> Call:
     return Call(name, arguments if text is None else text)
 
 
-def calls(*made: Call, **options: Unpack[Options]) -> Turn:
+def calls(*made: Call, **options: Unpack[TurnOptions]) -> Turn:
     return Turn(calls=made, **options)
 
 
-def empty(**options: Unpack[Options]) -> Turn:
+def empty(**options: Unpack[TurnOptions]) -> Turn:
     """A turn without any item."""
     return Turn(**options)
 
 
-def fail(error: ProviderError | str, **options: Unpack[Options]) -> Turn:
+def fail(error: ProviderError | str, **options: Unpack[TurnOptions]) -> Turn:
     """A turn that raises this error, or the one with this code."""
-    return Turn(fail=error if isinstance(error, ProviderError) else Failure(error).made(), **options)
+    return Turn(fail=error if isinstance(error, ProviderError) else ScriptedFailure(error).build(), **options)
 
 
-def stall(**options: Unpack[Options]) -> Turn:
+def stall(**options: Unpack[TurnOptions]) -> Turn:
     """A turn that never comes; it ends by being cancelled."""
     return Turn(stall=True, **options)
 
@@ -121,12 +121,12 @@ def cut(whole: Turn | Call, *, after: int) -> Turn:
     return replace(as_turn(whole), cut=after)
 
 
-def raw(events: Iterable[object], **options: Unpack[Options]) -> Turn:
+def raw(events: Iterable[object], **options: Unpack[TurnOptions]) -> Turn:
     """Exactly these events, which need not be sound; nothing is added, not even the end of the turn."""
     return Turn(events=tuple(events), **options)
 
 
-def malformed(fault: Fault, **options: Unpack[Options]) -> Turn:
+def malformed(fault: Fault, **options: Unpack[TurnOptions]) -> Turn:
     """A turn that breaks the protocol of `ports.Provider` in this way."""
     return raw(FAULTS[fault], **options)
 
@@ -155,12 +155,12 @@ Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 
 
-class Failure(Struct, frozen=True):
+class ScriptedFailure(Struct, frozen=True):
     code: str
     message: str | None = None
     retry_after: Seconds | None = None
 
-    def made(self) -> ProviderError:
+    def build(self) -> ProviderError:
         """The error. Raises `ValueError` for a code that no provider uses."""
         if self.code not in _CODES:
             raise ValueError(f"no provider error has the code `{self.code}`{instead(self.code, _CODES)}")

@@ -13,7 +13,7 @@ from msgspec.structs import fields
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Finish
 from mainspring.core.items import Usage
-from mainspring.providers.script import FAULTS, Call, Count, Failure, Fault, Seconds, Turn, instead
+from mainspring.providers.script import FAULTS, Call, Count, Fault, ScriptedFailure, Seconds, Turn, instead
 
 
 class _Regex(Struct, frozen=True):
@@ -30,14 +30,14 @@ class _FileTurn(Struct, frozen=True):
     finish: Finish = "stop"
     usage: Usage | None = None
     cut: Count | None = None
-    fail: Failure | None = None
+    fail: ScriptedFailure | None = None
     stall: bool = False
     malformed: Fault | None = None
     pause: Seconds | None = None
     expect: str | _Regex | None = None
     when: str | None = None
 
-    def made(self) -> Turn:
+    def build(self) -> Turn:
         """The turn. Raises `ValueError` for what cannot be."""
         return Turn(
             think=self.think,
@@ -48,7 +48,7 @@ class _FileTurn(Struct, frozen=True):
             finish=self.finish,
             usage=self.usage,
             cut=self.cut,
-            fail=self.fail.made() if self.fail else None,
+            fail=self.fail.build() if self.fail else None,
             stall=self.stall,
             pause=self.pause,
             expect=_pattern(self.expect.regex) if isinstance(self.expect, _Regex) else self.expect,
@@ -63,10 +63,16 @@ class FileKeys(Struct, frozen=True):
     pause: Seconds | None = None
 
 
-_NESTED: dict[str, type[Struct]] = {"turns": _FileTurn, "calls": Call, "usage": Usage, "fail": Failure, "expect": _Regex}
+_NESTED: dict[str, type[Struct]] = {
+    "turns": _FileTurn,
+    "calls": Call,
+    "usage": Usage,
+    "fail": ScriptedFailure,
+    "expect": _Regex,
+}
 
 
-def read(path: Path) -> FileKeys:
+def read_script(path: Path) -> FileKeys:
     """What the file says. Raises `InvalidRequest` with every problem, unless all of its turns can be made."""
     try:
         data = json.loads(path.read_text("utf-8-sig"))
@@ -112,7 +118,7 @@ def _misfits(value: object, kind: type[Struct], where: str) -> Iterator[str]:
 def _contradictions(script: FileKeys) -> Iterator[str]:
     for number, turn in enumerate(script.turns, start=1):
         try:
-            turn.made()
+            turn.build()
         except ValueError as error:
             yield f"turn {number}: {error}"
 

@@ -75,7 +75,7 @@ from mainspring.providers.script import (
     think,
     turn,
 )  # fmt: skip
-from mainspring.providers.script_file import read
+from mainspring.providers.script_file import read_script
 
 
 class ScriptError(AssertionError):
@@ -129,9 +129,9 @@ class Scripted:
         - `pause`: seconds before each delta;
         - `expect`: text that must be in the prompt, or `{"regex": ...}`; `when`: text that picks requests for this turn.
         """
-        script = read(Path(path))
+        script = read_script(Path(path))
         return cls(
-            *[turn.made() for turn in script.turns], repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause
+            *[turn.build() for turn in script.turns], repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -139,7 +139,7 @@ class Scripted:
         turn = self._next(request)
         pause = self._pause if turn.pause is None else turn.pause
         deltas = 0
-        for event in self._said(turn) if turn.events is None else turn.events:
+        for event in self._play(turn) if turn.events is None else turn.events:
             if deltas == turn.cut:
                 break
             if isinstance(event, Delta):
@@ -230,12 +230,12 @@ class Scripted:
     def _title(self, index: int) -> str:
         return f"turn {index + 1} ({_summary(self.turns[index])})"
 
-    def _said(self, turn: Turn) -> Iterator[ModelEvent]:
+    def _play(self, turn: Turn) -> Iterator[ModelEvent]:
         items = self._items(turn)
         if items and turn.finish in ("length", "content_filter"):
             items[-1] = replace(items[-1], status="incomplete")
         for item in items:
-            yield from _streamed(item, self._chunk)
+            yield from _stream_item(item, self._chunk)
 
     def _items(self, turn: Turn) -> list[Message | Reasoning | FunctionCall]:
         items: list[Message | Reasoning | FunctionCall] = []
@@ -262,7 +262,7 @@ def prompt(request: ModelRequest) -> str:
     return "\n".join(lines if request.instructions is None else [f"[instructions] {request.instructions}", *lines])
 
 
-def _streamed(item: Message | Reasoning | FunctionCall, chunk: int) -> Iterator[ModelEvent]:
+def _stream_item(item: Message | Reasoning | FunctionCall, chunk: int) -> Iterator[ModelEvent]:
     """The item as a backend streams it: its beginning, deltas of `chunk` characters, and all of it."""
     match item:
         case Reasoning():

@@ -1,7 +1,7 @@
 """A transcript as backends want to read it: what is heard and what the model said, turn by turn, each call with its output.
 
 Reasoning that only its own vendor can read (signatures, encrypted thoughts) is kept in `encrypted_content` under that vendor's
-name: `sealed` writes it, `opened` gives it back to the same vendor and to nobody else.
+name: `seal` writes it, `unseal` gives it back to the same vendor and to nobody else.
 """
 
 from collections.abc import Sequence
@@ -36,21 +36,21 @@ FILLER = "Continue."
 """What a user says where a backend wants a user to speak and nobody has."""
 
 
-class Heard(Struct, frozen=True):
+class InputTurn(Struct, frozen=True):
     """What a user, or whoever runs the system, says to the model."""
 
     role: Literal["user", "system"]
     parts: tuple[Part, ...]
 
 
-class Called(Struct, frozen=True):
+class AnsweredCall(Struct, frozen=True):
     call: FunctionCall
     output: FunctionCallOutput | None
 
     @property
     def output_text(self) -> str:
         """The words of the output, for a backend that cannot mark errors."""
-        return UNANSWERED if self.output is None else error_text(self.output)
+        return UNANSWERED if self.output is None else render_error(self.output)
 
     @property
     def attachments(self) -> list[InputImage | InputFile]:
@@ -59,11 +59,11 @@ class Called(Struct, frozen=True):
         return [part for part in parts if isinstance(part, InputImage | InputFile)]
 
 
-class Said(Struct, frozen=True):
+class ModelTurn(Struct, frozen=True):
     """What the model said in one turn, in its order, and what its calls brought. `items` and `calls` share the calls."""
 
     items: tuple[Message | Reasoning | FunctionCall, ...]
-    calls: tuple[Called, ...]
+    calls: tuple[AnsweredCall, ...]
 
     @property
     def is_mute(self) -> bool:
@@ -73,19 +73,19 @@ class Said(Struct, frozen=True):
     @property
     def texts(self) -> list[str]:
         """What the model said in words, without empty texts."""
-        return [text for item in self.items if isinstance(item, Message) for text in map(spoken_text, item.content) if text]
+        return [text for item in self.items if isinstance(item, Message) for text in map(get_text, item.content) if text]
 
 
-def dialogue(items: Sequence[Item]) -> list[Heard | Said]:
+def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
     """Items that this version does not know are left out: no backend could read them."""
     outputs = _outputs(items)
-    turns: list[Heard | Said] = []
+    turns: list[InputTurn | ModelTurn] = []
     said: list[Message | Reasoning | FunctionCall] = []
-    calls: list[Called] = []
+    calls: list[AnsweredCall] = []
 
     def close() -> None:
         if said:
-            turns.append(Said(tuple(said), tuple(calls)))
+            turns.append(ModelTurn(tuple(said), tuple(calls)))
             said.clear()
             calls.clear()
 
@@ -93,14 +93,14 @@ def dialogue(items: Sequence[Item]) -> list[Heard | Said]:
         match item:
             case FunctionCall():
                 said.append(item)
-                calls.append(Called(item, outputs.get(position)))
+                calls.append(AnsweredCall(item, outputs.get(position)))
             case Reasoning():
                 said.append(item)
             case Message(role="assistant"):
                 said.append(item)
             case Message():
                 close()
-                turns.append(Heard("user" if item.role == "user" else "system", item.content))
+                turns.append(InputTurn("user" if item.role == "user" else "system", item.content))
             case FunctionCallOutput():
                 close()
             case _:
@@ -121,7 +121,7 @@ def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
     return outputs
 
 
-def spoken_text(part: Part) -> str:
+def get_text(part: Part) -> str:
     """The words of a part, a refusal among them."""
     match part:
         case InputText(text) | OutputText(text) | Refusal(text):
@@ -160,10 +160,10 @@ def drop_none(fields: Json) -> Json:
 
 def parse_call_arguments(call: FunctionCall) -> Json:
     """The arguments as an object, also those that the model botched."""
-    return parsed_arguments(readable(call.arguments))
+    return parsed_arguments(repair_arguments(call.arguments))
 
 
-def readable(arguments: str) -> str:
+def repair_arguments(arguments: str) -> str:
     """Arguments that a backend can parse, as many do: what the model botched is shown to it as such, and not as broken JSON."""
     if not arguments.strip():
         return "{}"
@@ -174,7 +174,7 @@ def readable(arguments: str) -> str:
     return arguments
 
 
-def output_text(output: FunctionCallOutput) -> str:
+def render_output(output: FunctionCallOutput) -> str:
     """The words of an output, for a backend that takes only words. Where it cannot mark errors, they must say so themselves."""
     text = text_of(output.output)
     if not text and not isinstance(output.output, str) and output.output:
@@ -182,21 +182,21 @@ def output_text(output: FunctionCallOutput) -> str:
     return text
 
 
-def error_text(output: FunctionCallOutput) -> str:
-    text = output_text(output)
+def render_error(output: FunctionCallOutput) -> str:
+    text = render_output(output)
     return f"Error: {text}" if output.is_error is True and not text.startswith("Error:") else text
 
 
-def brief(id: str, limit: int) -> str:
+def shorten_id(id: str, limit: int) -> str:
     """A call id that fits a backend which takes only so many characters: the same for the same id, and no other's."""
     return id if len(id) <= limit else f"call_{blake2b(id.encode(), digest_size=12).hexdigest()}"
 
 
-def sealed(vendor: str, secret: str) -> str:
+def seal(vendor: str, secret: str) -> str:
     return f"{MARK}.{vendor}.{secret}"
 
 
-def opened(vendor: str, item: Reasoning) -> str | None:
+def unseal(vendor: str, item: Reasoning) -> str | None:
     """What this vendor had sealed, None if it was another or nothing."""
     content = item.encrypted_content
     mark = f"{MARK}.{vendor}."

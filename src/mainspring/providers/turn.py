@@ -41,7 +41,7 @@ from mainspring.core.items import (
     Refusal,
     Usage,
 )
-from mainspring.providers.profiles import Tagged
+from mainspring.providers.profiles import TagSplitter
 
 Index = int | str
 
@@ -71,19 +71,19 @@ class TurnEvents(ABC):
         return call_id
 
 
-class Turn(TurnEvents):
+class TurnBuilder(TurnEvents):
     """Collects one turn. `think` are the tags around reasoning that comes as text."""
 
     def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
         super().__init__(new_id, taken)
-        self._reasoning: _Thought | None = None
-        self._message: _Speech | None = None
-        self._calls: list[_Call] = []
+        self._reasoning: _ReasoningDraft | None = None
+        self._message: _MessageDraft | None = None
+        self._calls: list[_CallDraft] = []
         # By (index, vendor id). An empty id leads to the latest call with that index, no index to the latest with that id.
-        self._known: dict[tuple[Index | None, str], _Call] = {}
-        self._last: _Thought | _Speech | _Call | None = None
+        self._known: dict[tuple[Index | None, str], _CallDraft] = {}
+        self._last: _ReasoningDraft | _MessageDraft | _CallDraft | None = None
         self._blank: list[str] = []
-        self._tagged = Tagged(think) if think is not None else None
+        self._tagged = TagSplitter(think) if think is not None else None
 
     @property
     def is_silent(self) -> bool:
@@ -125,7 +125,7 @@ class Turn(TurnEvents):
             return
         thought = self._reasoning
         if thought is None:
-            thought = self._reasoning = _Thought(self._new_id("rs"))
+            thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
             self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
         self._last = thought
         thought.pieces.append(delta)
@@ -136,7 +136,7 @@ class Turn(TurnEvents):
         closed by it."""
         thought = self._reasoning
         if thought is None:
-            thought = self._reasoning = _Thought(self._new_id("rs"))
+            thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
             self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
         thought.sealed = content
         self._close_reasoning()
@@ -187,15 +187,15 @@ class Turn(TurnEvents):
             if call.name:
                 self._events.append(ItemDone(call.done(is_cut and (call is self._last or call.is_half))))
             elif not is_cut and (call.pieces or call.vendor_id):
-                raise unnamed_call(call.arguments)
+                raise build_unnamed_error(call.arguments)
         self._events.append(TurnEnded(finish, usage))
 
-    def _speaking(self) -> "_Speech":
+    def _speaking(self) -> "_MessageDraft":
         if self._reasoning is not None:
             self._close_reasoning()
         message = self._message
         if message is None:
-            message = self._message = _Speech(self._new_id("msg"))
+            message = self._message = _MessageDraft(self._new_id("msg"))
             self._events.append(ItemStarted(Message(role="assistant", id=message.id, status="in_progress")))
         self._last = message
         return message
@@ -212,7 +212,7 @@ class Turn(TurnEvents):
             self._events.append(ItemDone(self._message.done(is_cut)))
             self._message = None
 
-    def _find(self, index: Index | None, id: str, name: str) -> "_Call | None":
+    def _find(self, index: Index | None, id: str, name: str) -> "_CallDraft | None":
         """The call that a piece means whose index and id do not lead to one together."""
         if index is None:
             # A new id is a new call.
@@ -227,13 +227,13 @@ class Turn(TurnEvents):
             return started if started is not None and started.index is None else None
         return None
 
-    def _begin(self, id: str, index: Index | None) -> "_Call":
+    def _begin(self, id: str, index: Index | None) -> "_CallDraft":
         self._close_message()
-        call = _Call(id, index)
+        call = _CallDraft(id, index)
         self._calls.append(call)
         return call
 
-    def _name(self, call: "_Call", name: str) -> None:
+    def _name(self, call: "_CallDraft", name: str) -> None:
         if call.name:
             if not call.pieces:
                 call.name += name
@@ -246,7 +246,7 @@ class Turn(TurnEvents):
             self._events.append(ArgumentsDelta(call.id, call.arguments))
 
 
-class _Thought:
+class _ReasoningDraft:
     __slots__ = ("id", "pieces", "sealed")
 
     def __init__(self, id: str) -> None:
@@ -259,25 +259,25 @@ class _Thought:
         return Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
 
 
-class _Speech:
+class _MessageDraft:
     """A message: parts of text and refusal, each a list of pieces."""
 
     __slots__ = ("id", "parts")
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.parts: list[_Passage] = []
+        self.parts: list[_PartDraft] = []
 
     def piece(self, kind: Literal["text", "refusal"], delta: str) -> int:
         """Adds a piece and returns the number of its part."""
         if not self.parts or self.parts[-1].kind != kind:
-            self.parts.append(_Passage(kind))
+            self.parts.append(_PartDraft(kind))
         self.parts[-1].pieces.append(delta)
         return len(self.parts) - 1
 
     def note(self, annotation: Json) -> int:
         if not self.parts or self.parts[-1].kind != "text":
-            self.parts.append(_Passage("text"))
+            self.parts.append(_PartDraft("text"))
         self.parts[-1].notes.append(annotation)
         return len(self.parts) - 1
 
@@ -285,7 +285,7 @@ class _Speech:
         return Message("assistant", tuple([part.done() for part in self.parts]), id=self.id, status=_status(is_cut))
 
 
-class _Passage:
+class _PartDraft:
     __slots__ = ("kind", "notes", "pieces")
 
     def __init__(self, kind: Literal["text", "refusal"]) -> None:
@@ -298,7 +298,7 @@ class _Passage:
         return OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else Refusal(said)
 
 
-class _Call:
+class _CallDraft:
     """A call. It has ids of ours once it has a name; until then its pieces wait."""
 
     __slots__ = ("call_id", "id", "index", "name", "pieces", "vendor_id")
@@ -344,7 +344,7 @@ class _Call:
         return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
 
 
-def unnamed_call(arguments: str) -> BadOutput:
+def build_unnamed_error(arguments: str) -> BadOutput:
     return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
 
 

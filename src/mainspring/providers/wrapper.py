@@ -7,7 +7,7 @@ from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, Provider, TokenCounter
 
 
-class Wrapped:
+class ProviderWrapper:
     """The provider behind it in everything but its `stream`, which a child adds."""
 
     def __init__(self, provider: Provider) -> None:
@@ -18,13 +18,13 @@ class Wrapped:
         return await self._provider.models()
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        return await counted(self._provider, request)
+        return await count_tokens(self._provider, request)
 
     async def close(self) -> None:
         await self._provider.close()
 
 
-async def counted(provider: Provider, request: ModelRequest) -> int:
+async def count_tokens(provider: Provider, request: ModelRequest) -> int:
     """The provider's own count, or the estimate that everybody makes for a provider that cannot count."""
     if isinstance(provider, TokenCounter):
         return await provider.count_tokens(request)

@@ -20,7 +20,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.providers.anthropic.provider import Anthropic
 from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.http_client import Http
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 KEY = "sk-ant-clockwork-key"
 SIGNATURE = "EqQBCkYIBxgCKkDclockworkc2VhbA=="
@@ -59,7 +59,7 @@ class AnthropicDialect:
         return Anthropic(url, api_key=KEY, new_id=counting())
 
     def reader(self) -> AnthropicReply:
-        return AnthropicReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+        return AnthropicReply(TurnBuilder(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         frames = [frame(event) for event in _events(spoken)]

@@ -17,7 +17,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.reply import ChatReply
 from mainspring.providers.http_client import Http
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 KEY = "sk-clockwork-key"
 STOPS: dict[Stop, str] = {"stop": "stop", "length": "length", "safety": "content_filter"}
@@ -56,7 +56,7 @@ class ChatDialect:
         return Chat(f"{url}/v1", api_key=KEY, new_id=counting())
 
     def reader(self) -> ChatReply:
-        return ChatReply(Turn(counting()), Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0))
+        return ChatReply(TurnBuilder(counting()), Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         stop = "tool_calls" if spoken.calls and spoken.stop == "stop" else STOPS[spoken.stop]

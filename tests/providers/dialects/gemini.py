@@ -19,7 +19,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.providers.gemini.provider import Gemini
 from mainspring.providers.gemini.reply import GeminiReply
 from mainspring.providers.http_client import Http
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 KEY = "sk-clockwork-key"
 STOPS: dict[Stop, str] = {"stop": "STOP", "length": "MAX_TOKENS", "safety": "SAFETY"}
@@ -75,7 +75,7 @@ class GeminiDialect:
         return Gemini(url, api_key=KEY, new_id=counting())
 
     def reader(self) -> GeminiReply:
-        return GeminiReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+        return GeminiReply(TurnBuilder(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         """Each chunk holds one part and the tokens so far; the last one also says why it is the last."""

@@ -17,7 +17,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.providers.http_client import Http
 from mainspring.providers.ollama.provider import Ollama
 from mainspring.providers.ollama.reply import OllamaReply
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 KEY = "sk-clockwork-key"
 FAILURES: dict[Trouble, tuple[int, str]] = {
@@ -40,7 +40,7 @@ class OllamaDialect:
         return Ollama(url, api_key=KEY, new_id=counting())
 
     def reader(self) -> OllamaReply:
-        return OllamaReply(Turn(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+        return OllamaReply(TurnBuilder(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         said: list[Json] = [{"content": "", "thinking": piece} for piece in spoken.think]

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from anyio import create_task_group, fail_after
 from msgspec import Struct
@@ -18,13 +17,10 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, ProviderError
 from mainspring.core.items import Json
 from mainspring.features.models.settings import Kind, ModelSettings, ProviderSettings
-from mainspring.ports import ModelInfo, Provider
-from mainspring.providers.compose import Options, compose
+from mainspring.ports import ModelInfo, Provider, Tape
+from mainspring.providers.compose import BackendOptions, compose
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted
-
-if TYPE_CHECKING:
-    from mainspring.providers.http_client import Tape
 
 Progress = Callable[[str], None]
 
@@ -163,7 +159,7 @@ def made(
     backend: ProviderSettings,
     environment: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
-    tape: "Tape | None" = None,
+    tape: Tape | None = None,
 ) -> Provider:
     """The provider of one backend, with what stands before it. Raises `InvalidRequest` for what cannot work."""
     if tape is not None and backend.kind in ("scripted", "local"):
@@ -191,7 +187,7 @@ def _usual_key(backend: ProviderSettings, environment: Mapping[str, str]) -> str
     return None
 
 
-def _adapter(name: str, backend: ProviderSettings, key: str | None, tape: "Tape | None") -> Provider:
+def _adapter(name: str, backend: ProviderSettings, key: str | None, tape: Tape | None) -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
     if tape is not None:
         options["new_id"] = tape.new_id
@@ -221,8 +217,8 @@ def _adapter(name: str, backend: ProviderSettings, key: str | None, tape: "Tape 
             return Chat(**address, **options)
 
 
-def _options(backend: ProviderSettings) -> Options:
-    return Options(**{field: getattr(backend, field) for field in Options.__struct_fields__})
+def _options(backend: ProviderSettings) -> BackendOptions:
+    return BackendOptions(**{field: getattr(backend, field) for field in BackendOptions.__struct_fields__})
 
 
 def provider_of(
@@ -232,7 +228,7 @@ def provider_of(
     default: str | None = None,
     environment: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
-    tape: "Tape | None" = None,
+    tape: Tape | None = None,
 ) -> Router:
     """One provider for all of them. A name alone stands for the provider's own model; names of no provider go to `default`."""
     providers = {name: made(name, entry.backend, environment, progress, tape) for name, entry in backends.items()}
@@ -298,7 +294,7 @@ def provider_for(
     *,
     environment: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
-    tape: "Tape | None" = None,
+    tape: Tape | None = None,
 ) -> Provider:
     """The provider that a model name stands for: `scripted:FILE`, `local`, `local:FILE`, any name for the backend at `base_url`,
     `VENDOR/MODEL` or `SERVER/MODEL`, or a name alone for whom the environment has a key or an address.

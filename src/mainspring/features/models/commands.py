@@ -14,7 +14,7 @@ from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.features.models import backends
 from mainspring.features.models.backends import Found
-from mainspring.features.models.probes import Finding, Verdict, examine
+from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import Provider
 from mainspring.tools.builtin.builtins import BuiltinTools
@@ -33,7 +33,7 @@ class Examined(Struct, frozen=True):
     """What `doctor --json` says of one question to one model."""
 
     model: str
-    finding: Finding
+    finding: ProbeResult
 
 
 async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False) -> int:
@@ -144,24 +144,24 @@ async def _examine(providers: Mapping[str, Provider], models: Mapping[str, str],
                 _write_finding(ink, title, finding, as_json=as_json)
         except MainspringError as error:
             is_well = False
-            _write_finding(ink, title, Finding("answers", "failed", error.message), as_json=as_json)
+            _write_finding(ink, title, ProbeResult("answers", "failed", error.message), as_json=as_json)
         finally:
             await provider.close()
     return 0 if is_well else 1
 
 
-async def _examine_sandbox() -> Finding:
+async def _examine_sandbox() -> ProbeResult:
     """Which sandbox holds here, found out by trying to get out of it."""
     async with BuiltinTools(wraps=True) as builtins:
         health = await builtins.health()
     if health is None or not health.is_ok:
         why = "; ".join(health.refused) if health is not None else ""
-        return Finding("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
+        return ProbeResult("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
     totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
-    return Finding("holds code", "ok", f"{health.backend}, {totals}")
+    return ProbeResult("holds code", "ok", f"{health.backend}, {totals}")
 
 
-def _write_finding(ink: Ink, title: str, finding: Finding, *, as_json: bool, with_title: bool = False) -> None:
+def _write_finding(ink: Ink, title: str, finding: ProbeResult, *, as_json: bool, with_title: bool = False) -> None:
     if as_json:
         write_lines([Examined(title, finding)])
         return

@@ -36,7 +36,7 @@ CITY: Json = {
 }
 
 
-class Finding(Struct, frozen=True):
+class ProbeResult(Struct, frozen=True):
     """What one question showed. `weak` is something to know, not to mend; `advice` says what to do."""
 
     question: str
@@ -45,7 +45,7 @@ class Finding(Struct, frozen=True):
     advice: str = ""
 
 
-class Answer(Struct, frozen=True):
+class ProbeAnswer(Struct, frozen=True):
     """One turn, as far as the questions need it."""
 
     text: str
@@ -54,29 +54,29 @@ class Answer(Struct, frozen=True):
     usage: Usage | None
 
 
-async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> AsyncIterator[Finding]:
+async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> AsyncIterator[ProbeResult]:
     """The findings, as they come. Each question may take that many seconds; nothing is raised."""
     try:
-        answer = await _asked(provider, _request(model, "Reply with one short sentence: what colour is the sky?"), seconds)
+        answer = await _ask(provider, _request(model, "Reply with one short sentence: what colour is the sky?"), seconds)
     except (MainspringError, TimeoutError) as error:
-        yield Finding("answers", "failed", _told(error), _advice(error))
+        yield ProbeResult("answers", "failed", _describe(error), _advice(error))
         return
-    yield _plain(answer)
-    yield _streamed(answer)
-    yield _counted(answer)
+    yield _judge_answer(answer)
+    yield _judge_streaming(answer)
+    yield _judge_usage(answer)
     for question, request, judge in (
-        ("calls a tool", _tool_request(model), _called),
-        ("calls in parallel", _parallel_request(model), _called_twice),
-        ("keeps to a schema", _schema_request(model), _formed),
+        ("calls a tool", _tool_request(model), _judge_call),
+        ("calls in parallel", _parallel_request(model), _judge_parallel_calls),
+        ("keeps to a schema", _schema_request(model), _judge_schema),
     ):
         try:
-            yield judge(await _asked(provider, request, seconds))
+            yield judge(await _ask(provider, request, seconds))
         except (MainspringError, TimeoutError) as error:
-            yield Finding(question, "failed", _told(error), _advice(error))
-    yield await _stopped(provider, model, seconds)
+            yield ProbeResult(question, "failed", _describe(error), _advice(error))
+    yield await _judge_cancel(provider, model, seconds)
 
 
-async def _asked(provider: Provider, request: ModelRequest, seconds: float) -> Answer:
+async def _ask(provider: Provider, request: ModelRequest, seconds: float) -> ProbeAnswer:
     texts: list[str] = []
     calls: list[FunctionCall] = []
     deltas = 0
@@ -89,7 +89,7 @@ async def _asked(provider: Provider, request: ModelRequest, seconds: float) -> A
                     case ItemDone(FunctionCall() as call):
                         calls.append(call)
                     case TurnEnded(usage=usage):
-                        return Answer("".join(texts), tuple(calls), deltas, usage)
+                        return ProbeAnswer("".join(texts), tuple(calls), deltas, usage)
                     case _ if isinstance(event, Delta):
                         deltas += 1
     raise BadOutput(f"provider `{provider.name}` ended its stream without ending the turn")
@@ -114,69 +114,70 @@ def _schema_request(model: str) -> ModelRequest:
     return replace(_request(model, "Name one city and its country."), text={"format": form})
 
 
-def _plain(answer: Answer) -> Finding:
+def _judge_answer(answer: ProbeAnswer) -> ProbeResult:
     if answer.text.strip():
-        return Finding("answers", "ok", " ".join(answer.text.split())[:60])
-    return Finding("answers", "failed", "nothing but silence", "Is it a chat model? Try another one, or raise its output limit.")
+        return ProbeResult("answers", "ok", " ".join(answer.text.split())[:60])
+    advice = "Is it a chat model? Try another one, or raise its output limit."
+    return ProbeResult("answers", "failed", "nothing but silence", advice)
 
 
-def _streamed(answer: Answer) -> Finding:
+def _judge_streaming(answer: ProbeAnswer) -> ProbeResult:
     if answer.deltas > 1:
-        return Finding("streams", "ok", f"{answer.deltas} pieces")
-    return Finding("streams", "weak", "in one piece", "Answers appear all at once; check whether a proxy holds them back.")
+        return ProbeResult("streams", "ok", f"{answer.deltas} pieces")
+    return ProbeResult("streams", "weak", "in one piece", "Answers appear all at once; check whether a proxy holds them back.")
 
 
-def _counted(answer: Answer) -> Finding:
+def _judge_usage(answer: ProbeAnswer) -> ProbeResult:
     if answer.usage is not None and answer.usage.input_tokens:
-        return Finding("counts tokens", "ok", f"{answer.usage.input_tokens} in, {answer.usage.output_tokens} out")
-    return Finding("counts tokens", "weak", "no usage", "Tokens are estimated, so budgets are approximate.")
+        return ProbeResult("counts tokens", "ok", f"{answer.usage.input_tokens} in, {answer.usage.output_tokens} out")
+    return ProbeResult("counts tokens", "weak", "no usage", "Tokens are estimated, so budgets are approximate.")
 
 
-def _called(answer: Answer) -> Finding:
+def _judge_call(answer: ProbeAnswer) -> ProbeResult:
     question = "calls a tool"
     if not answer.calls:
-        return Finding(question, "failed", "answered in words", "Use a model that can call tools, or a server option for it.")
+        return ProbeResult(question, "failed", "answered in words", "Use a model that can call tools, or a server option for it.")
     call = answer.calls[0]
     try:
         given = msgspec.json.decode(call.arguments, type=dict[str, object])
     except ValueError:
-        return Finding(question, "failed", f"broken arguments {call.arguments[:40]}", "Use a larger or newer model.")
+        return ProbeResult(question, "failed", f"broken arguments {call.arguments[:40]}", "Use a larger or newer model.")
     if call.name != WEATHER.name or not isinstance(given.get("city"), str):
-        return Finding(question, "failed", f"{call.name}({call.arguments[:40]})", "Use a larger or newer model.")
-    return Finding(question, "ok", f"{call.name}({call.arguments[:40]})")
+        return ProbeResult(question, "failed", f"{call.name}({call.arguments[:40]})", "Use a larger or newer model.")
+    return ProbeResult(question, "ok", f"{call.name}({call.arguments[:40]})")
 
 
-def _called_twice(answer: Answer) -> Finding:
+def _judge_parallel_calls(answer: ProbeAnswer) -> ProbeResult:
     if len(answer.calls) > 1:
-        return Finding("calls in parallel", "ok", f"{len(answer.calls)} calls")
-    return Finding("calls in parallel", "weak", f"{len(answer.calls)} call", "Several calls take several turns.")
+        return ProbeResult("calls in parallel", "ok", f"{len(answer.calls)} calls")
+    return ProbeResult("calls in parallel", "weak", f"{len(answer.calls)} call", "Several calls take several turns.")
 
 
-def _formed(answer: Answer) -> Finding:
+def _judge_schema(answer: ProbeAnswer) -> ProbeResult:
     question, advice = "keeps to a schema", "Structured output will fail now and then; use a backend that constrains it."
     try:
         given = msgspec.json.decode(answer.text)
     except ValueError:
-        return Finding(question, "failed", f"no JSON: {answer.text[:40]}", advice)
+        return ProbeResult(question, "failed", f"no JSON: {answer.text[:40]}", advice)
     if not isinstance(given, dict) or set(given) != {"city", "country"}:
-        return Finding(question, "failed", f"another shape: {answer.text[:40]}", advice)
-    return Finding(question, "ok", " ".join(answer.text.split())[:60])
+        return ProbeResult(question, "failed", f"another shape: {answer.text[:40]}", advice)
+    return ProbeResult(question, "ok", " ".join(answer.text.split())[:60])
 
 
-async def _stopped(provider: Provider, model: str, seconds: float) -> Finding:
+async def _judge_cancel(provider: Provider, model: str, seconds: float) -> ProbeResult:
     """Whether it answers on after an answer that was broken off."""
     question = "can be stopped"
     try:
         with fail_after(seconds):
             async with aclosing(provider.stream(_request(model, "Count from 1 to 100 in words."))) as events:
                 await anext(events)
-        await _asked(provider, _request(model, "Say hello."), seconds)
+        await _ask(provider, _request(model, "Say hello."), seconds)
     except (MainspringError, TimeoutError, StopAsyncIteration) as error:
-        return Finding(question, "failed", _told(error), "After a cancelled answer it does not answer: look at its log.")
-    return Finding(question, "ok", "answers again at once")
+        return ProbeResult(question, "failed", _describe(error), "After a cancelled answer it does not answer: look at its log.")
+    return ProbeResult(question, "ok", "answers again at once")
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return error.message if isinstance(error, MainspringError) else "it took too long"
 
 

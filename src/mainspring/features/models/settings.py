@@ -4,12 +4,12 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from mainspring.providers.compose import Count, Options
+from mainspring.providers.compose import BackendOptions, Count
 
 Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted"]
 
 
-class ProviderSettings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A backend. Only what differs from the defaults of its kind needs to be set. See docs/models.md."""
 
     kind: Kind | None = None

@@ -15,10 +15,10 @@ from mainspring.core.ids import derived
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Usage, assistant, encode
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, StepCall
-from mainspring.providers.wrapper import Wrapped
+from mainspring.providers.wrapper import ProviderWrapper
 
 
-class StepProvider(Wrapped):
+class StepProvider(ProviderWrapper):
     """Makes the calls of steps, and leaves all other questions to the provider behind it."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:

@@ -44,7 +44,7 @@ class Family(Struct, frozen=True):
         return [known for known in self.efforts if EFFORTS.index(known) <= EFFORTS.index(wanted)][-1]
 
 
-def family_of(model: str) -> Family:
+def find_family(model: str) -> Family:
     """The family of a model, whatever a reseller has put around its name. A Claude that is not known is taken for the newest, any
     other model for one that knows the format as it was when others began to copy it."""
     name = model.lower().replace(".", "-")

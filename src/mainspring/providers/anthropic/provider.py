@@ -10,7 +10,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
-from mainspring.providers.http_client import Reply
+from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
 from mainspring.providers.json_text import encode_body
 
@@ -35,7 +35,7 @@ class Anthropic(HttpProvider):
     def _reader(self, request: ModelRequest) -> AnthropicReply:
         return AnthropicReply(self._turn(request), self._http)
 
-    async def _ask(self, request: ModelRequest) -> Reply:
+    async def _ask(self, request: ModelRequest) -> HttpReply:
         return await self._post("v1/messages", build_body(request))
 
     async def count_tokens(self, request: ModelRequest) -> int:

@@ -12,19 +12,19 @@ from msgspec import Struct
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish
 from mainspring.core.items import Usage
-from mainspring.providers.anthropic.request import Redacted, Thinking, kept
+from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thought
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text, parse_count
 from mainspring.providers.reply import NULL, ReplyReader, decode_usage
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 
-class AnthropicReply(ReplyReader[Turn]):
+class AnthropicReply(ReplyReader[TurnBuilder]):
     """Reads the events of a message, or a whole message."""
 
     chunk_name = "event of the Messages API"
 
-    def __init__(self, turn: Turn, http: Http) -> None:
+    def __init__(self, turn: TurnBuilder, http: Http) -> None:
         super().__init__(turn, http)
         self._thought: list[str] = []
         self._signature = ""
@@ -45,7 +45,7 @@ class AnthropicReply(ReplyReader[Turn]):
                 self._add_usage(event.message.usage if event.message else NULL)
             case "message_delta":
                 self._add_usage(event.usage)
-                self._stopped(event.delta or _NO_DELTA)
+                self._stop_turn(event.delta or _NO_DELTA)
             case "message_stop":
                 self.is_over = True
             case "message":
@@ -55,13 +55,13 @@ class AnthropicReply(ReplyReader[Turn]):
             case _:
                 pass
 
-    def _take_message(self, event: "_Event") -> None:
+    def _take_message(self, event: "_AnthropicEvent") -> None:
         """An answer in one piece, from a backend that does not stream."""
         for index, block in enumerate(event.content or ()):
             self._begin(index, block)
             self._stop(index)
         self._add_usage(event.usage)
-        self._stopped(_Delta(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
+        self._stop_turn(_AnthropicDelta(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
         self.is_over = True
 
     def _begin(self, index: int, block: "_Block") -> None:
@@ -72,14 +72,14 @@ class AnthropicReply(ReplyReader[Turn]):
                 self._thought, self._signature = [], block.signature or ""
                 self._think(block.thinking or "")
             case "redacted_thinking":
-                self._turn.seal(kept(Redacted(block.data or "")))
+                self._turn.seal(seal_thought(Redacted(block.data or "")))
             case "tool_use":
                 self._calls[index] = json_text(block.input or None)
                 self._turn.call(index=index, id=block.id or "", name=block.name or "")
             case _:
                 pass
 
-    def _continue(self, index: int, delta: "_Delta") -> None:
+    def _continue(self, index: int, delta: "_AnthropicDelta") -> None:
         match delta.type:
             case "text_delta":
                 self._turn.text(delta.text or "")
@@ -97,7 +97,7 @@ class AnthropicReply(ReplyReader[Turn]):
 
     def _stop(self, index: int) -> None:
         if self._signature:
-            self._turn.seal(kept(Thinking("".join(self._thought), self._signature)))
+            self._turn.seal(seal_thought(Thinking("".join(self._thought), self._signature)))
             self._thought, self._signature = [], ""
         if arguments := self._calls.pop(index, ""):
             self._turn.call(index=index, arguments=arguments)
@@ -106,7 +106,7 @@ class AnthropicReply(ReplyReader[Turn]):
         self._thought.append(delta)
         self._turn.reasoning(delta)
 
-    def _stopped(self, delta: "_Delta") -> None:
+    def _stop_turn(self, delta: "_AnthropicDelta") -> None:
         if not delta.stop_reason:
             return
         self._finish = _FINISH.get(delta.stop_reason, "stop")
@@ -136,7 +136,7 @@ class AnthropicReply(ReplyReader[Turn]):
                 reasoning_tokens=count("thinking_tokens", 0),
             )
 
-    def _decode_event(self, data: bytes) -> "_Event":
+    def _decode_event(self, data: bytes) -> "_AnthropicEvent":
         try:
             return self._decode(_event, data)
         except BadOutput:
@@ -168,7 +168,7 @@ class _Block(Struct, gc=False):
     input: object = None
 
 
-class _Delta(Struct, gc=False):
+class _AnthropicDelta(Struct, gc=False):
     """What is new in a block, or, without a type, in the message."""
 
     type: str = ""
@@ -180,22 +180,22 @@ class _Delta(Struct, gc=False):
     stop_details: object = None
 
 
-class _Message(Struct, gc=False):
+class _AnthropicMessage(Struct, gc=False):
     usage: msgspec.Raw = NULL
 
 
 _NO_BLOCK = _Block()
-_NO_DELTA = _Delta()
+_NO_DELTA = _AnthropicDelta()
 
 
-class _Event(Struct, gc=False):
+class _AnthropicEvent(Struct, gc=False):
     """An event of a stream, or a whole answer."""
 
     type: str = ""
     index: int | None = None
-    delta: _Delta | None = None
+    delta: _AnthropicDelta | None = None
     content_block: _Block | None = None
-    message: _Message | None = None
+    message: _AnthropicMessage | None = None
     usage: msgspec.Raw = NULL
     content: list[_Block] | None = None
     stop_reason: str | None = None
@@ -207,7 +207,7 @@ class _Details(Struct, gc=False):
     thinking_tokens: object = None
 
 
-class _Usage(Struct, gc=False):
+class _AnthropicUsage(Struct, gc=False):
     input_tokens: object = None
     output_tokens: object = None
     cache_creation_input_tokens: object = None
@@ -226,6 +226,6 @@ _KNOWN = frozenset(
         "text_delta", "input_json_delta", "thinking_delta", "signature_delta",
     }
 )  # fmt: skip
-_NOTHING = _Event()
-_event = msgspec.json.Decoder(_Event)
-_usage = msgspec.json.Decoder(_Usage | None)
+_NOTHING = _AnthropicEvent()
+_event = msgspec.json.Decoder(_AnthropicEvent)
+_usage = msgspec.json.Decoder(_AnthropicUsage | None)

@@ -30,23 +30,23 @@ from mainspring.core.items import (
     text_of,
 )
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.anthropic.claude_models import Family, family_of
+from mainspring.providers.anthropic.claude_models import Family, find_family
 from mainspring.providers.json_text import json_text
-from mainspring.providers.media import Embedded, attached, embedded
+from mainspring.providers.media import EmbeddedFile, parse_data_url, read_attachment
 from mainspring.providers.transcript import (
     FILLER,
     UNANSWERED,
-    Heard,
-    Said,
+    InputTurn,
+    ModelTurn,
     append_parts,
-    dialogue,
     drop_none,
     find_schema,
+    get_text,
     list_functions,
-    opened,
+    list_turns,
     parse_call_arguments,
-    sealed,
-    spoken_text,
+    seal,
+    unseal,
 )
 
 VENDOR = "anthropic"
@@ -65,15 +65,15 @@ class Redacted(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
     data: str
 
 
-def kept(thought: Thinking | Redacted) -> str:
+def seal_thought(thought: Thinking | Redacted) -> str:
     """The thought as an item keeps it until it is given back."""
-    return sealed(VENDOR, msgspec.json.encode(thought).decode())
+    return seal(VENDOR, msgspec.json.encode(thought).decode())
 
 
 def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    family = family_of(request.model)
-    turns = dialogue(request.items)
+    family = find_family(request.model)
+    turns = list_turns(request.items)
     leading = list(takewhile(_is_system, turns))
     form = _form(request, family)
     messages = _messages(turns[len(leading) :], family)
@@ -204,21 +204,21 @@ def _sampling(request: ModelRequest, family: Family, thinking: Json | None) -> J
     return {} if request.top_p is None else {"top_p": request.top_p}
 
 
-def _messages(turns: Sequence[Heard | Said], family: Family) -> list[Json]:
+def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Json]:
     """The conversation. Where nobody has asked anything, or the model has spoken last, a user's words are put in: it has to be
     a user who is answered."""
     messages: list[Json] = []
     used: set[str] = set()
     for turn in turns:
         match turn:
-            case Heard("user", parts):
+            case InputTurn("user", parts):
                 append_parts(messages, "user", "content", _blocks(parts))
-            case Heard():
+            case InputTurn():
                 # Of a system that speaks later the vendor hears only on some models, and only in some places.
                 words = _words(turn)
                 append_parts(messages, "user", "content", [_text(f"<system>\n{words}\n</system>")] if words.strip() else [])
-            case Said():
-                _add_said(messages, turn, used, family)
+            case ModelTurn():
+                _add_turn(messages, turn, used, family)
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
     if messages[-1]["role"] == "assistant":
@@ -226,7 +226,7 @@ def _messages(turns: Sequence[Heard | Said], family: Family) -> list[Json]:
     return messages
 
 
-def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) -> None:
+def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Family) -> None:
     """What the model said in one turn, its calls last, and all their results in one message behind it."""
     said: list[Json] = []
     for item in turn.items:
@@ -234,7 +234,7 @@ def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) 
             case Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
                 said.append(thought)
             case Message():
-                said += [_text(text) for text in map(spoken_text, item.content) if text.strip()]
+                said += [_text(text) for text in map(get_text, item.content) if text.strip()]
             case _:
                 pass
     calls, results = [], []
@@ -251,7 +251,7 @@ def _add_said(messages: list[Json], turn: Said, used: set[str], family: Family) 
 
 def _thought(item: Reasoning) -> Json | None:
     """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
-    secret = opened(VENDOR, item)
+    secret = unseal(VENDOR, item)
     if secret is None:
         return None
     try:
@@ -297,7 +297,7 @@ def _block(part: Part) -> Json | None:
         case InputText(text) | OutputText(text) | Refusal(text):
             return _text(text) if text.strip() else None
         case InputImage(image_url=str(url)):
-            found = embedded(url)
+            found = parse_data_url(url)
             return {"type": "image", "source": {"type": "url", "url": url}} if found is None else _image(found)
         case InputImage(file_id=str(file_id)):
             return {"type": "image", "source": {"type": "file", "file_id": file_id}}
@@ -309,7 +309,7 @@ def _block(part: Part) -> Json | None:
             return None
 
 
-def _image(image: Embedded) -> Json:
+def _image(image: EmbeddedFile) -> Json:
     mime = "image/jpeg" if image.mime == "image/jpg" else image.mime
     if mime not in _IMAGES:
         raise Refused(f"an image of type `{mime}` cannot be sent to Claude; convert it to PNG, JPEG, GIF or WebP")
@@ -318,13 +318,13 @@ def _image(image: Embedded) -> Json:
 
 def _file(file: InputFile) -> Json:
     title = {"title": file.filename[:500]} if isinstance(file.filename, str) and file.filename else {}
-    content = attached(file)
+    content = read_attachment(file)
     match content:
-        case Embedded(mime="application/pdf"):
+        case EmbeddedFile(mime="application/pdf"):
             source = {"type": "base64", "media_type": "application/pdf", "data": content.data}
-        case Embedded(mime=mime) if mime.startswith("image/"):
+        case EmbeddedFile(mime=mime) if mime.startswith("image/"):
             return _image(content)
-        case Embedded(mime=mime):
+        case EmbeddedFile(mime=mime):
             text = content.text()
             if not text or not text.strip():
                 raise Refused(f"a file of type `{mime}` cannot be sent to Claude unless it holds text; pass a PDF or text")
@@ -342,12 +342,12 @@ def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def _words(turn: Heard | Said) -> str:
-    return text_of(turn.parts) if isinstance(turn, Heard) else ""
+def _words(turn: InputTurn | ModelTurn) -> str:
+    return text_of(turn.parts) if isinstance(turn, InputTurn) else ""
 
 
-def _is_system(turn: Heard | Said) -> bool:
-    return isinstance(turn, Heard) and turn.role == "system"
+def _is_system(turn: InputTurn | ModelTurn) -> bool:
+    return isinstance(turn, InputTurn) and turn.role == "system"
 
 
 def narrow_schema(schema: Any) -> Json:

@@ -11,9 +11,9 @@ from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.chat.reply import ChatReply
 from mainspring.providers.chat.request import build_body
-from mainspring.providers.http_client import Reply
+from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
-from mainspring.providers.profiles import profile_of
+from mainspring.providers.profiles import find_profile
 
 
 class Chat(HttpProvider):
@@ -30,9 +30,9 @@ class Chat(HttpProvider):
         self._named_outputs = named_outputs
 
     def _reader(self, request: ModelRequest) -> ChatReply:
-        return ChatReply(self._turn(request, profile_of(request.model).think), self._http)
+        return ChatReply(self._turn(request, find_profile(request.model).think), self._http)
 
-    async def _ask(self, request: ModelRequest) -> Reply:
+    async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take, unless `extra` asks for them."""
         whole = build_body(request, self._http.host, named_outputs=self._named_outputs)
         wanted = (request.extra or {}).keys()

@@ -8,10 +8,10 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
 from mainspring.providers.json_text import json_text, parse_count
 from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
-from mainspring.providers.turn import Index, Turn
+from mainspring.providers.turn import Index, TurnBuilder
 
 
-class ChatReply(ReplyReader[Turn]):
+class ChatReply(ReplyReader[TurnBuilder]):
     """Reads the chunks of a Chat Completions stream, or a whole completion."""
 
     chunk_name = "Chat Completions chunk"
@@ -39,7 +39,7 @@ class ChatReply(ReplyReader[Turn]):
             self._finish = _FINISH.get(reason, "stop")
 
 
-def _say(turn: Turn, delta: "_Delta") -> None:
+def _say(turn: TurnBuilder, delta: "_ChatDelta") -> None:
     """One delta, in the order its parts are thought, said and done."""
     if thought := delta.reasoning_content or delta.reasoning:
         turn.reasoning(_plain(thought))
@@ -63,7 +63,7 @@ def _say(turn: Turn, delta: "_Delta") -> None:
         turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
 
 
-def _call(turn: Turn, calls: "list[_ToolCall]") -> None:
+def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]") -> None:
     places: list[tuple[Index | None, str]] = []
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
@@ -72,7 +72,7 @@ def _call(turn: Turn, calls: "list[_ToolCall]") -> None:
         places.append(place)
 
 
-def _say_parts(turn: Turn, content: "list[_ContentPart | str]") -> None:
+def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str]") -> None:
     for part in content:
         if isinstance(part, str):
             turn.text(part)
@@ -102,15 +102,15 @@ def _flat(annotation: Json) -> Json:
     return {name: value for name, value in fields.items() if isinstance(value, str | int)}
 
 
-class _Function(Struct, gc=False):
+class _ChatFunction(Struct, gc=False):
     name: str | None = None
     arguments: object = None
 
 
-class _ToolCall(Struct, gc=False):
+class _ChatToolCall(Struct, gc=False):
     index: Index | None = None
     id: str | int | None = None
-    function: _Function | None = None
+    function: _ChatFunction | None = None
 
 
 class _Thinking(Struct, gc=False):
@@ -124,7 +124,7 @@ class _ContentPart(Struct, gc=False):
     refusal: str | None = None
 
 
-class _Delta(Struct, gc=False):
+class _ChatDelta(Struct, gc=False):
     """What the answer consists of has its type, or the answer is unreadable; the rest is taken if it is as it should be."""
 
     content: str | list[_ContentPart | str] | None = None
@@ -133,18 +133,18 @@ class _Delta(Struct, gc=False):
     reasoning_details: object = None
     refusal: object = None
     annotations: object = None
-    tool_calls: list[_ToolCall] | None = None
-    function_call: _Function | None = None
+    tool_calls: list[_ChatToolCall] | None = None
+    function_call: _ChatFunction | None = None
 
 
 class _Choice(Struct, gc=False):
     index: int | None = None
-    delta: _Delta | None = None
-    message: _Delta | None = None
+    delta: _ChatDelta | None = None
+    message: _ChatDelta | None = None
     finish_reason: str | None = None
 
 
-class _Usage(Struct, gc=False):
+class _ChatUsage(Struct, gc=False):
     prompt_tokens: object = None
     completion_tokens: object = None
     total_tokens: object = None
@@ -153,7 +153,7 @@ class _Usage(Struct, gc=False):
     completion_tokens_details: TokenDetails | None = None
 
 
-class _Chunk(Struct, gc=False):
+class _ChatChunk(Struct, gc=False):
     """A chunk of a stream, or a whole answer: they differ in `delta` and `message` only."""
 
     choices: list[_Choice] | None = None
@@ -185,7 +185,7 @@ _FINISH: dict[str, Finish] = {
     "content_filter": "content_filter", "content-filter": "content_filter",
 }  # fmt: skip
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource"})
-_NO_FUNCTION = _Function()
+_NO_FUNCTION = _ChatFunction()
 _NO_DETAILS = TokenDetails()
-_chunk = msgspec.json.Decoder(_Chunk)
-_usage = msgspec.json.Decoder(_Usage | None)
+_chunk = msgspec.json.Decoder(_ChatChunk)
+_usage = msgspec.json.Decoder(_ChatUsage | None)

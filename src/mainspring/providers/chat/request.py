@@ -19,8 +19,17 @@ from mainspring.core.items import (
 )
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.profiles import Profile, profile_of
-from mainspring.providers.transcript import Called, Heard, Said, brief, dialogue, drop_none, list_functions, readable
+from mainspring.providers.profiles import ModelProfile, find_profile
+from mainspring.providers.transcript import (
+    AnsweredCall,
+    InputTurn,
+    ModelTurn,
+    drop_none,
+    list_functions,
+    list_turns,
+    repair_arguments,
+    shorten_id,
+)
 
 OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
@@ -28,7 +37,7 @@ CALL_ID_CHARS: Final = 40
 
 def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    profile = profile_of(request.model)
+    profile = find_profile(request.model)
     body: Json = {
         "model": request.model,
         "messages": _messages(request, named_outputs, profile),
@@ -45,14 +54,14 @@ def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False)
     options = {
         "temperature": request.temperature if profile.samples else None,
         "top_p": request.top_p if profile.samples else None,
-        token_limit(host): request.max_output_tokens,
+        name_token_limit(host): request.max_output_tokens,
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
     }
     return body | drop_none(options) | (request.extra or {})
 
 
-def token_limit(host: str) -> str:
+def name_token_limit(host: str) -> str:
     """What a backend calls the bound on its output. OpenAI has renamed it, and its newer models know only the new name."""
     return "max_completion_tokens" if host == OPENAI else "max_tokens"
 
@@ -86,23 +95,23 @@ def _response_format(form: object) -> Json | None:
             return None
 
 
-def _messages(request: ModelRequest, named_outputs: bool, profile: Profile) -> list[Json]:
+def _messages(request: ModelRequest, named_outputs: bool, profile: ModelProfile) -> list[Json]:
     messages: list[Json] = []
     if request.instructions:
         messages.append({"role": "system", "content": request.instructions})
-    for turn in dialogue(request.items):
+    for turn in list_turns(request.items):
         match turn:
-            case Heard(role, parts):
+            case InputTurn(role, parts):
                 if (content := _content(parts)) != []:
                     messages.append({"role": role, "content": content})
-            case Said():
-                messages += _said(turn, named_outputs, profile)
+            case ModelTurn():
+                messages += _write_turn(turn, named_outputs, profile)
     if not messages:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     return messages
 
 
-def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
+def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> list[Json]:
     """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
     but for models that want it back with their calls."""
     texts = turn.texts
@@ -118,13 +127,13 @@ def _said(turn: Said, named_outputs: bool, profile: Profile) -> list[Json]:
     return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
 
 
-def _output(called: Called, named_outputs: bool) -> Json:
+def _output(called: AnsweredCall, named_outputs: bool) -> Json:
     """Every call has an answer, or backends refuse it all."""
     name = {"name": called.call.name} if named_outputs else {}
-    return {"role": "tool", "tool_call_id": brief(called.call.call_id, CALL_ID_CHARS), **name, "content": called.output_text}
+    return {"role": "tool", "tool_call_id": shorten_id(called.call.call_id, CALL_ID_CHARS), **name, "content": called.output_text}
 
 
-def _exhibits(turn: Said) -> list[Json]:
+def _exhibits(turn: ModelTurn) -> list[Json]:
     """A tool message holds text only; images and files of outputs follow as a user's message that names their calls."""
     parts: list[Json] = []
     for called in turn.calls:
@@ -135,8 +144,8 @@ def _exhibits(turn: Said) -> list[Json]:
 
 
 def _tool_call(call: FunctionCall) -> Json:
-    function = {"name": call.name, "arguments": readable(call.arguments)}
-    return {"id": brief(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
+    function = {"name": call.name, "arguments": repair_arguments(call.arguments)}
+    return {"id": shorten_id(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
 
 
 def _content(parts: Sequence[Part]) -> str | list[Json]:

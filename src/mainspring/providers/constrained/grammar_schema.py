@@ -2,8 +2,8 @@
 
 Schemas come from everywhere, converters know part of the language: llama.cpp's refuses booleans for schemas and references that
 do not begin with `#/`, looks at alternatives before properties, and lets an object have no property that it does not name.
-`tidied` says the same in words it understands, or leaves out what it would misread. A value made for such a schema may then
-still break a rule that the converter ignores (`not`, `multipleOf`, `minProperties`, most of `format`); `flaw_of` finds out.
+`tidy_schema` says the same in words it understands, or leaves out what it would misread. A value made for such a schema may then
+still break a rule that the converter ignores (`not`, `multipleOf`, `minProperties`, most of `format`); `find_flaw` finds out.
 """
 
 import re
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
 
-def tidied(schema: Json, owner: str, place: str = "#") -> Json:
+def tidy_schema(schema: Json, owner: str, place: str = "#") -> Json:
     """The schema for use at `place`, to which its references are moved. Raises `Refused`, naming the `owner`, for one that leads
     out of the schema."""
     return _Tidier(owner, place).node(schema)
 
 
-def flaw_of(tool: ToolDefinition, arguments: str) -> str | None:
+def find_flaw(tool: ToolDefinition, arguments: str) -> str | None:
     """What is wrong with the arguments by the tool's own schema, None if nothing is. Raises `Refused` if that is no schema."""
     try:
-        validator = _compiled(encode(tool.parameters or {}))
+        validator = _compile(encode(tool.parameters or {}))
     except ValueError as error:
         why = getattr(error, "message", str(error))
         raise Refused(f"tool `{tool.name}`: its parameters are not a JSON Schema: {why:.300}; correct the tool") from error
@@ -40,17 +40,17 @@ def flaw_of(tool: ToolDefinition, arguments: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _compiled(schema: bytes) -> "Validator":
+def _compile(schema: bytes) -> "Validator":
     # The library takes long to import, and most programs make no constrained call.
     from jsonschema_rs import validator_for
 
     given = decode(schema, Json)
     if not str(given.get("$schema")).startswith(("http://json-schema.org/", "https://json-schema.org/")):
         given.pop("$schema", None)
-    return validator_for(given, retriever=_not_fetched)
+    return validator_for(given, retriever=_refuse_fetch)
 
 
-def _not_fetched(uri: str) -> Json:
+def _refuse_fetch(uri: str) -> Json:
     raise ValueError(f"`{uri}` is outside the schema and is not fetched")
 
 
@@ -68,9 +68,9 @@ class _Tidier:
         if node.get("items") is False:
             del node["items"]
         if "pattern" in node:
-            pattern = _spelled(str(node.pop("pattern")))
+            pattern = _spell_out(str(node.pop("pattern")))
             node |= {"pattern": pattern} if _PATTERN.fullmatch(pattern) else {}
-        return _divided(_closed(_united(node)))
+        return _divide(_close(_unite(node)))
 
     def _value(self, key: str, value: object) -> object:
         if key == "$ref":
@@ -99,7 +99,7 @@ class _Tidier:
         return moved
 
 
-def _united(node: Json) -> Json:
+def _unite(node: Json) -> Json:
     """The node with the parts of `allOf` in it, but for those that say of something what it says differently."""
     apart: list[object] = []
     for part in _list(node.pop("allOf", None)):
@@ -110,7 +110,7 @@ def _united(node: Json) -> Json:
             node = both
     if not apart:
         return node
-    own, defined = _parted(node)
+    own, defined = _split(node)
     if all(isinstance(part, dict) and part.keys() & {"properties", "$ref"} for part in (own, *apart)):
         # Next to properties or a reference the rest would be overlooked; objects in a row are taken as one.
         return {**defined, "allOf": [own, *apart]}
@@ -137,7 +137,7 @@ def _both(one: object, other: object) -> Json | None:
     return both
 
 
-def _closed(node: Json) -> Json:
+def _close(node: Json) -> Json:
     """The node with every required property named."""
     properties = node.get("properties")
     if (node.get("type") == "object" and properties is None) or isinstance(properties, dict):
@@ -146,19 +146,19 @@ def _closed(node: Json) -> Json:
     return node
 
 
-def _divided(node: Json) -> Json:
+def _divide(node: Json) -> Json:
     """The node with its properties in each of its alternatives, which would hide them; without those that cannot have them."""
     keys = node.keys() & {"anyOf", "oneOf"}
     if not keys or not isinstance(node.get("properties"), dict):
         return node
-    own, defined = _parted({key: value for key, value in node.items() if key not in keys})
+    own, defined = _split({key: value for key, value in node.items() if key not in keys})
     alternatives = _list(node[min(keys)])
     divided = [both for part in alternatives if (both := _both(own, part)) is not None]
     if not divided or len(divided) < len(alternatives):
         return {**defined, **own}
     if keys == {"oneOf"}:
         divided = [_without(part, [name for each in divided for name in _required(each)]) for part in divided]
-    return {**defined, "anyOf": [_closed(part) for part in divided]}
+    return {**defined, "anyOf": [_close(part) for part in divided]}
 
 
 def _without(node: Json, names: Sequence[str]) -> Json:
@@ -167,7 +167,7 @@ def _without(node: Json, names: Sequence[str]) -> Json:
     return {**node, "properties": {name: inner for name, inner in node["properties"].items() if name not in others}}
 
 
-def _parted(node: Json) -> tuple[Json, Json]:
+def _split(node: Json) -> tuple[Json, Json]:
     """What the node says, and the definitions in it, to which references lead."""
     own = {key: value for key, value in node.items() if key not in _DEFINED}
     return own, {key: value for key, value in node.items() if key in _DEFINED}
@@ -181,7 +181,7 @@ def _required(node: Json) -> list[str]:
     return [name for name in _list(node.get("required")) if isinstance(name, str)]
 
 
-def _spelled(pattern: str) -> str:
+def _spell_out(pattern: str) -> str:
     """The pattern with classes in place of the escapes that stand for them."""
     return _ESCAPED.sub(_class, pattern)
 

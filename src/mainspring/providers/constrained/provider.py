@@ -1,14 +1,14 @@
 """Tool calls for models that cannot make them, but can be held to a JSON Schema.
 
 Theory of operation. `Constrained` wraps a provider whose backend honours `text.format` with a schema. Where tools may be called,
-`asked` rewrites the request: no tools, but their description in the instructions, and a schema that lets the model write one of
-`{"tool": NAME, "arguments": {...}}` and `{"reply": TEXT}`. Calls and outputs of the past become plain messages, because small
-models that are shown a tool protocol go on calling. `ConstrainedReply` reads the JSON back as it arrives: a reply is streamed,
-a call appears once it is whole. Where no tool may be called, the model just chats.
+`constrain` rewrites the request: no tools, but their description in the instructions, and a schema that lets the model write
+either `{"tool": NAME, "arguments": {...}}` or `{"reply": TEXT}`. Past calls and outputs become plain messages, because small
+models that are shown a tool protocol keep calling. `ConstrainedReply` reads the JSON back as it arrives: a reply is streamed, a
+call appears once it is whole. Where no tool may be called, the model just chats.
 
-Two things are judged here. A model that answers an output by the very same call is asked again, for words only. And no schema
-that a backend enforces covers all of JSON Schema, so a call is held against its tool's own; one that does not fit is told to the
-model, which may try again. Of answers that do not count, nothing is heard but what they cost.
+Two things are checked here. A model that answers an output with the very same call is asked again, for words only. And since no
+backend enforces all of JSON Schema, each call is validated against its tool's own schema; a call that does not fit is reported
+to the model, which may try again. Of rejected answers, only the usage is passed on.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -21,8 +21,8 @@ from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
 from mainspring.providers.constrained.reply import ConstrainedReply
-from mainspring.providers.constrained.request import Choices, Misfit, asked, choices_of, just_answered, talked
-from mainspring.providers.turn import Turn, list_call_ids
+from mainspring.providers.constrained.request import Choices, Misfit, constrain, find_answered_call, find_choices, strip_tools
+from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 TRIES = 3
 
@@ -40,28 +40,28 @@ class Constrained:
         self._new_id = new_id
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        choices = choices_of(request)
+        choices = find_choices(request)
         if not choices.tools:
-            async with aclosing(self._inner.stream(talked(request))) as events:
+            async with aclosing(self._inner.stream(strip_tools(request))) as events:
                 async for event in events:
                     yield event
             return
         misfit, spent = None, Usage()
         for _ in range(TRIES):
             answer = self._answer(request, choices)
-            async with aclosing(self._inner.stream(asked(request, choices, misfit))) as events:
+            async with aclosing(self._inner.stream(constrain(request, choices, misfit))) as events:
                 async for event in events:
                     for told in answer.take(event):
-                        yield _with(told, spent)
+                        yield _add_usage(told, spent)
             misfit, spent = answer.misfit, spent + (answer.usage or Usage())
             if misfit is None:
                 break
         else:
-            raise _given_up(misfit)
+            raise _build_error(misfit)
         if answer.is_repeated:
-            async with aclosing(self._inner.stream(talked(request))) as events:
+            async with aclosing(self._inner.stream(strip_tools(request))) as events:
                 async for event in events:
-                    yield _with(event, spent)
+                    yield _add_usage(event, spent)
 
     async def models(self) -> Sequence[ModelInfo]:
         return await self._inner.models()
@@ -70,19 +70,19 @@ class Constrained:
         await self._inner.close()
 
     def _answer(self, request: ModelRequest, choices: Choices) -> ConstrainedReply:
-        turn = Turn(self._new_id, list_call_ids(request.items))
-        repeats = just_answered(request) if choices.may_reply else None
+        turn = TurnBuilder(self._new_id, list_call_ids(request.items))
+        repeats = find_answered_call(request) if choices.may_reply else None
         return ConstrainedReply(turn, choices.tools, is_text=choices.is_text, repeats=repeats)
 
 
-def _with(event: ModelEvent, spent: Usage) -> ModelEvent:
+def _add_usage(event: ModelEvent, spent: Usage) -> ModelEvent:
     """The event, its usage raised by what was spent before."""
     if spent == Usage() or not isinstance(event, TurnEnded):
         return event
     return TurnEnded(event.finish, spent + (event.usage or Usage()), event.error)
 
 
-def _given_up(misfit: Misfit | None) -> BadOutput:
+def _build_error(misfit: Misfit | None) -> BadOutput:
     assert misfit is not None
     return BadOutput(
         f"the model called `{misfit.tool}` {TRIES} times with arguments that do not fit its schema, at last because of "

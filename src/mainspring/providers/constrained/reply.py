@@ -10,9 +10,9 @@ from msgspec import Struct
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ModelEvent, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
 from mainspring.core.items import FunctionCall, ToolDefinition, Usage, parsed_arguments
-from mainspring.providers.constrained.grammar_schema import flaw_of
+from mainspring.providers.constrained.grammar_schema import find_flaw
 from mainspring.providers.constrained.request import Misfit
-from mainspring.providers.turn import Turn
+from mainspring.providers.turn import TurnBuilder
 
 HEAD_CHARACTERS = 100
 
@@ -27,7 +27,7 @@ class ConstrainedReply:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: TurnBuilder,
         tools: Sequence[ToolDefinition],
         *,
         is_text: bool = True,
@@ -86,7 +86,7 @@ class ConstrainedReply:
             if not self._reply.is_over:
                 raise self._unreadable("its reply breaks off")
         elif self._pieces:
-            said = self._decoded()
+            said = self._decode()
             if said.tool is None:
                 self._turn.text(msgspec.json.format(said.reply, indent=-1).decode())
             elif self._repeats is not None and _is_same(self._repeats, said):
@@ -96,13 +96,13 @@ class ConstrainedReply:
 
     def _call(self, name: str, arguments: str) -> None:
         tool = self._tools.get(name)
-        flaw = f"there is no tool `{name}`" if tool is None else flaw_of(tool, arguments)
+        flaw = f"there is no tool `{name}`" if tool is None else find_flaw(tool, arguments)
         if flaw is None:
             self._turn.call(name=name, arguments=arguments)
         else:
             self.misfit = Misfit(name, "".join(self._pieces), flaw)
 
-    def _decoded(self) -> "_Said":
+    def _decode(self) -> "_Said":
         try:
             said = _said.decode("".join(self._pieces))
         except (ValueError, RecursionError) as error:

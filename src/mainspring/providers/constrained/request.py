@@ -26,7 +26,7 @@ from mainspring.core.items import (
 )
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.constrained.grammar_schema import tidied
+from mainspring.providers.constrained.grammar_schema import tidy_schema
 from mainspring.providers.transcript import find_schema, list_functions
 
 CALLS = """To use a tool, write {"tool": NAME, "arguments": {...}}. You are then told its result."""
@@ -58,7 +58,7 @@ class Choices(Struct, frozen=True):
         return self.form is None
 
 
-def choices_of(request: ModelRequest) -> Choices:
+def find_choices(request: ModelRequest) -> Choices:
     """Raises `Refused` if the one tool that must be called is not there."""
     choice = request.tool_choice
     tools = list_functions(request)
@@ -76,35 +76,35 @@ def choices_of(request: ModelRequest) -> Choices:
     return Choices(tuple(tools), may_reply=choice.mode != "required", form={"type": "object"} if form == {} else form)
 
 
-def talked(request: ModelRequest) -> ModelRequest:
+def strip_tools(request: ModelRequest) -> ModelRequest:
     """The request as plain chat: no tools, and no trace of their protocol."""
     return replace(
         request,
-        items=tuple(_plain(request.items, _mentioned)),
+        items=tuple(_plain(request.items, _mention_call)),
         tools=(),
         tool_choice=ToolChoice(),
         parallel_tool_calls=True,
-        text=_tidied_text(request.text),
+        text=_tidy_text(request.text),
     )
 
 
-def asked(request: ModelRequest, choices: Choices, misfit: Misfit | None = None) -> ModelRequest:
+def constrain(request: ModelRequest, choices: Choices, misfit: Misfit | None = None) -> ModelRequest:
     """The request with the choices described in words and enforced by a schema.
 
     What to call is not left to chance, unless a temperature is asked for, or the model is to do better than its last `misfit`.
     """
     form = {"type": "json_schema", "name": "answer", "schema": _schema(choices)}
-    words = _described(choices)
+    words = _describe(choices)
     return replace(
-        talked(request),
-        items=(*_plain(request.items, _called), *(_corrected(misfit) if misfit is not None else ())),
+        strip_tools(request),
+        items=(*_plain(request.items, _write_call), *(_correct(misfit) if misfit is not None else ())),
         instructions=f"{request.instructions}\n\n{words}" if request.instructions else words,
         temperature=max(request.temperature or 0.0, 0.0 if misfit is None else RETRY_TEMPERATURE),
         text={**(request.text or {}), "format": form},
     )
 
 
-def just_answered(request: ModelRequest) -> FunctionCall | None:
+def find_answered_call(request: ModelRequest) -> FunctionCall | None:
     """The call whose output is the last thing the model was told, if it is."""
     items = [item for item in request.items if not isinstance(item, Reasoning)]
     if not items or not isinstance(output := items[-1], FunctionCallOutput):
@@ -113,15 +113,15 @@ def just_answered(request: ModelRequest) -> FunctionCall | None:
     return calls[-1] if calls else None
 
 
-def _corrected(misfit: Misfit) -> Iterator[Item]:
+def _correct(misfit: Misfit) -> Iterator[Item]:
     yield assistant(misfit.written)
     yield user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
 
 
-def _tidied_text(text: Json | None) -> Json | None:
+def _tidy_text(text: Json | None) -> Json | None:
     if text is None or (form := text.get("format")) is None or not isinstance(schema := form.get("schema"), dict):
         return text
-    return {**text, "format": {**form, "schema": tidied(schema, "`text.format`")}}
+    return {**text, "format": {**form, "schema": tidy_schema(schema, "`text.format`")}}
 
 
 def _schema(choices: Choices) -> Json:
@@ -131,11 +131,11 @@ def _schema(choices: Choices) -> Json:
     for number, tool in enumerate(choices.tools, 1):
         # A converter's complaint names the place; few of them know how a pointer escapes unusual characters.
         name = f"tool_{number}_{re.sub('[^A-Za-z0-9]', '_', tool.name)}"
-        definitions[name] = tidied(_arguments(tool), f"tool `{tool.name}`", f"#/$defs/{name}")
+        definitions[name] = tidy_schema(_arguments(tool), f"tool `{tool.name}`", f"#/$defs/{name}")
         alternatives.append(_object(tool={"const": tool.name}, arguments={"$ref": f"#/$defs/{name}"}))
     if choices.may_reply:
         form = choices.form if choices.form is not None else {"type": "string"}
-        definitions["reply"] = tidied(form, "`text.format`", "#/$defs/reply")
+        definitions["reply"] = tidy_schema(form, "`text.format`", "#/$defs/reply")
         alternatives.append(_object(reply={"$ref": "#/$defs/reply"}))
     return {"anyOf": alternatives, "$defs": definitions}
 
@@ -152,7 +152,7 @@ def _object(**properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _described(choices: Choices) -> str:
+def _describe(choices: Choices) -> str:
     tools = "\n".join([_line(tool) for tool in choices.tools])
     rules = f"{CALLS} {REPLIES}" if choices.may_reply else CALLS
     return f"You can use these tools:\n{tools}\n{rules}"
@@ -161,11 +161,11 @@ def _described(choices: Choices) -> str:
 def _line(tool: ToolDefinition) -> str:
     schema = tool.parameters or {}
     properties = schema.get("properties")
-    arguments = {name: _untitled(inner) for name, inner in properties.items()} if isinstance(properties, dict) else schema
+    arguments = {name: _drop_title(inner) for name, inner in properties.items()} if isinstance(properties, dict) else schema
     return f"- {tool.name}: {tool.description or tool.name} Arguments: {encode(arguments).decode()}"
 
 
-def _untitled(schema: object) -> object:
+def _drop_title(schema: object) -> object:
     """A small model takes the title, which repeats the name, for the value."""
     return {key: value for key, value in schema.items() if key != "title"} if isinstance(schema, dict) else schema
 
@@ -176,17 +176,17 @@ def _plain(items: Sequence[Item], spelled: Callable[[FunctionCall], str]) -> Ite
     told: list[Part] = []
     for item in items:
         if isinstance(item, FunctionCallOutput):
-            told += _told(item, names.get(item.call_id, "tool"))
+            told += _write_output(item, names.get(item.call_id, "tool"))
             continue
         if told:
-            yield Message("user", _joined(told))
+            yield Message("user", _join(told))
             told = []
         yield assistant(spelled(item)) if isinstance(item, FunctionCall) else item
     if told:
-        yield Message("user", _joined(told))
+        yield Message("user", _join(told))
 
 
-def _told(output: FunctionCallOutput, name: str) -> list[Part]:
+def _write_output(output: FunctionCallOutput, name: str) -> list[Part]:
     label = "Tool error" if output.is_error is True else "Tool result"
     words = InputText(f"{label} ({name}): {text_of(output.output)}")
     if isinstance(output.output, str):
@@ -194,14 +194,14 @@ def _told(output: FunctionCallOutput, name: str) -> list[Part]:
     return [words, *[part for part in output.output if not isinstance(part, InputText | OutputText)]]
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _join(parts: Sequence[Part]) -> tuple[Part, ...]:
     """One text where there is nothing but text: not every chat template takes several."""
     if all(isinstance(part, InputText) for part in parts):
         return (InputText("\n".join([text_of([part]) for part in parts])),)
     return tuple(parts)
 
 
-def _called(call: FunctionCall) -> str:
+def _write_call(call: FunctionCall) -> str:
     """A call as the model wrote it, or would have: spelled in JSON even where its arguments are none."""
     try:
         arguments: object = parsed_arguments(call.arguments)
@@ -210,7 +210,7 @@ def _called(call: FunctionCall) -> str:
     return encode({"tool": call.name, "arguments": arguments}).decode()
 
 
-def _mentioned(call: FunctionCall) -> str:
+def _mention_call(call: FunctionCall) -> str:
     """A call in words, for a model that is to answer in words: it would copy JSON."""
     return f"I use the tool {call.name}."
 

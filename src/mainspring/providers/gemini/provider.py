@@ -12,8 +12,8 @@ from msgspec import Struct
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.gemini.reply import GeminiReply
-from mainspring.providers.gemini.request import build_body, resource
-from mainspring.providers.http_client import Reply
+from mainspring.providers.gemini.request import build_body, name_resource
+from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
 from mainspring.providers.json_text import encode_body
 
@@ -29,13 +29,13 @@ class Gemini(HttpProvider):
     def _reader(self, request: ModelRequest) -> GeminiReply:
         return GeminiReply(self._turn(request), self._http)
 
-    async def _ask(self, request: ModelRequest) -> Reply:
-        path = f"v1beta/{resource(request.model)}:streamGenerateContent"
+    async def _ask(self, request: ModelRequest) -> HttpReply:
+        path = f"v1beta/{name_resource(request.model)}:streamGenerateContent"
         return await self._post(path, build_body(request), {"alt": "sse"})
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """How many tokens Gemini would read. Raises a `ProviderError` if it does not say."""
-        model = resource(request.model)
+        model = name_resource(request.model)
         body = encode_body({"generateContentRequest": {"model": model, **build_body(request)}})
         return (await self._http.fetch("POST", f"v1beta/{model}:countTokens", _count, "number of tokens", body=body)).totalTokens
 

@@ -12,16 +12,16 @@ from mainspring.providers.gemini.request import VENDOR
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text, parse_count
 from mainspring.providers.reply import NULL, ReplyReader, decode_usage
-from mainspring.providers.transcript import sealed
-from mainspring.providers.turn import Turn
+from mainspring.providers.transcript import seal
+from mainspring.providers.turn import TurnBuilder
 
 
-class GeminiReply(ReplyReader[Turn]):
+class GeminiReply(ReplyReader[TurnBuilder]):
     """Reads the chunks of a streamed `generateContent`. Nothing marks the last of them but the end of the stream."""
 
     chunk_name = "chunk of Gemini's"
 
-    def __init__(self, turn: Turn, http: Http) -> None:
+    def __init__(self, turn: TurnBuilder, http: Http) -> None:
         super().__init__(turn, http)
         self._calls = 0
 
@@ -48,11 +48,11 @@ class GeminiReply(ReplyReader[Turn]):
                 raise kind(f"{self._http.url} gave up on the answer (`{reason}`){self._http.redact(said)}; try again")
             self._finish = _FINISH[reason]
 
-    def _say(self, part: "_Part") -> None:
+    def _say(self, part: "_GeminiPart") -> None:
         turn, text, signature = self._turn, part.text or "", part.signature
         if part.call is not None:
             if signature:
-                turn.seal(sealed(VENDOR, f"call.{signature}"))
+                turn.seal(seal(VENDOR, f"call.{signature}"))
             self._calls += 1
             turn.call(
                 index=self._calls, id=part.call.id or "", name=part.call.name or "", arguments=json_text(part.call.args) or "{}"
@@ -64,24 +64,24 @@ class GeminiReply(ReplyReader[Turn]):
             turn.text(text)
         if signature:
             kind = "thought" if part.thought else "text" if text else "blank"
-            turn.seal(sealed(VENDOR, f"{kind}.{signature}"))
+            turn.seal(seal(VENDOR, f"{kind}.{signature}"))
 
 
-class _Call(Struct, gc=False):
+class _GeminiCall(Struct, gc=False):
     id: str | None = None
     name: str | None = None
     args: object = None
 
 
-class _Part(Struct, gc=False, rename={"signature": "thoughtSignature", "call": "functionCall"}):
+class _GeminiPart(Struct, gc=False, rename={"signature": "thoughtSignature", "call": "functionCall"}):
     text: str | None = None
     thought: bool | None = None
     signature: str | None = None
-    call: _Call | None = None
+    call: _GeminiCall | None = None
 
 
 class _Content(Struct, gc=False):
-    parts: list[_Part] | None = None
+    parts: list[_GeminiPart] | None = None
 
 
 class _Candidate(Struct, gc=False, rename={"reason": "finishReason", "message": "finishMessage"}):
@@ -95,7 +95,7 @@ class _Feedback(Struct, gc=False, rename={"reason": "blockReason"}):
     reason: str | None = None
 
 
-class _Usage(
+class _GeminiUsage(
     Struct,
     gc=False,
     rename={
@@ -113,7 +113,7 @@ class _Usage(
     thoughts: object = None
 
 
-class _Chunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usage": "usageMetadata"}):
+class _GeminiChunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usage": "usageMetadata"}):
     candidates: list[_Candidate] | None = None
     feedback: _Feedback | None = None
     usage: msgspec.Raw = NULL
@@ -144,5 +144,5 @@ _FINISH: Final[dict[str, Finish]] = {
     ),
 }  # fmt: skip
 _BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
-_chunk: Final = msgspec.json.Decoder(_Chunk)
-_usage: Final = msgspec.json.Decoder(_Usage | None)
+_chunk: Final = msgspec.json.Decoder(_GeminiChunk)
+_usage: Final = msgspec.json.Decoder(_GeminiUsage | None)

@@ -27,22 +27,22 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import json_text, merge_extra
-from mainspring.providers.media import attached, embedded, mime_of
+from mainspring.providers.media import guess_mime, parse_data_url, read_attachment
 from mainspring.providers.transcript import (
     FILLER,
     UNANSWERED,
-    Called,
-    Heard,
-    Said,
+    AnsweredCall,
+    InputTurn,
+    ModelTurn,
     append_parts,
-    dialogue,
     drop_none,
     find_schema,
+    get_text,
     list_functions,
-    opened,
-    output_text,
+    list_turns,
     parse_call_arguments,
-    spoken_text,
+    render_output,
+    unseal,
 )
 
 VENDOR: Final = "gemini"
@@ -80,14 +80,14 @@ def build_body(request: ModelRequest) -> Json:
     return merge_extra(body, request.extra)
 
 
-def resource(model: str) -> str:
+def name_resource(model: str) -> str:
     """The model as the API addresses it. Raises `Refused` for a name that would lead elsewhere."""
     if not _NAME.fullmatch(model):
         raise Refused(f"`{model:.100}` is no name of a Gemini model; write it like `gemini-flash-latest`")
     return model if "/" in model else f"models/{model}"
 
 
-def thinks(model: str) -> Thinking:
+def find_thinking(model: str) -> Thinking:
     """How the effort of a model's thinking is said to it, if at all: by a number of tokens, or by a level."""
     if _UNTHINKING.search(model):
         return "never"
@@ -95,11 +95,11 @@ def thinks(model: str) -> Thinking:
 
 
 def _is_modern(model: str) -> bool:
-    return thinks(model) == "level"
+    return find_thinking(model) == "level"
 
 
 def _thinking(model: str, reasoning: Json | None) -> Json | None:
-    if reasoning is None or thinks(model) == "never":
+    if reasoning is None or find_thinking(model) == "never":
         return None
     match reasoning.get("effort"):
         case None:
@@ -133,7 +133,7 @@ def _calling(choice: ToolChoice, tools: Sequence[ToolDefinition], model: str) ->
     limited = {} if names is None else {"allowedFunctionNames": names}
     if choice.name is not None or choice.mode == "required":
         return {"mode": "ANY", **limited}
-    if (limited or any(tool.strict for tool in tools)) and thinks(model) != "never":
+    if (limited or any(tool.strict for tool in tools)) and find_thinking(model) != "never":
         return {"mode": "VALIDATED", **limited}
     return {}
 
@@ -143,14 +143,14 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
     the user's. Later words of the system stay in their place, as the user's: there is no other role."""
     system = [request.instructions] if request.instructions else []
     contents: list[Json] = []
-    for turn in dialogue(request.items):
+    for turn in list_turns(request.items):
         match turn:
-            case Heard("system", parts) if not contents and all(isinstance(part, InputText) for part in parts):
+            case InputTurn("system", parts) if not contents and all(isinstance(part, InputText) for part in parts):
                 system += [part.text for part in parts if isinstance(part, InputText) and part.text]
-            case Heard(parts=parts):
+            case InputTurn(parts=parts):
                 append_parts(contents, "user", "parts", [_part(part) for part in parts if _says(part)])
-            case Said() if not turn.is_mute:
-                append_parts(contents, "model", "parts", _said(turn, request.model))
+            case ModelTurn() if not turn.is_mute:
+                append_parts(contents, "model", "parts", _write_turn(turn, request.model))
                 append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
             case _:
                 pass
@@ -161,16 +161,16 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
     return system, contents
 
 
-def _said(turn: Said, model: str) -> list[Json]:
+def _write_turn(turn: ModelTurn, model: str) -> list[Json]:
     parts: list[Json] = []
-    awaited = None if thinks(model) != "level" else UNSIGNED
+    awaited = None if find_thinking(model) != "level" else UNSIGNED
     for item in turn.items:
         match item:
             case Reasoning():
-                kind, signature = _signed(parts, item)
+                kind, signature = _sign(parts, item)
                 awaited = signature if kind == "call" else awaited
             case Message():
-                parts += [{"text": text} for text in map(spoken_text, item.content) if text]
+                parts += [{"text": text} for text in map(get_text, item.content) if text]
             case FunctionCall():
                 call = {"id": item.call_id, "name": item.name, "args": parse_call_arguments(item)}
                 parts.append({"functionCall": call} | ({"thoughtSignature": awaited} if awaited else {}))
@@ -178,9 +178,9 @@ def _said(turn: Said, model: str) -> list[Json]:
     return parts
 
 
-def _signed(parts: list[Json], item: Reasoning) -> tuple[str, str]:
+def _sign(parts: list[Json], item: Reasoning) -> tuple[str, str]:
     """Adds a thought, and what its signature belongs to if that is no call. What another vendor's model thought is left out."""
-    secret = opened(VENDOR, item)
+    secret = unseal(VENDOR, item)
     if secret is None:
         return "", ""
     kind, _, signature = secret.partition(".")
@@ -195,7 +195,7 @@ def _signed(parts: list[Json], item: Reasoning) -> tuple[str, str]:
     return kind, signature
 
 
-def _responses(calls: Sequence[Called], model: str) -> list[Json]:
+def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
     """The outputs, as many as there are calls, then what does not fit into them. Gemini 3 takes files within an output."""
     responses: list[Json] = []
     exhibits: list[Json] = []
@@ -214,27 +214,27 @@ def _responses(calls: Sequence[Called], model: str) -> list[Json]:
 def _outcome(output: FunctionCallOutput | None) -> Json:
     if output is None:
         return {"error": UNANSWERED}
-    return {"error" if output.is_error is True else "output": output_text(output)}
+    return {"error" if output.is_error is True else "output": render_output(output)}
 
 
 def _says(part: Part) -> bool:
-    return isinstance(part, InputImage | InputFile) or bool(spoken_text(part))
+    return isinstance(part, InputImage | InputFile) or bool(get_text(part))
 
 
 def _part(part: Part) -> Json:
     match part:
         case InputImage(image_url=str(url)):
-            found = embedded(url)
-            return _inline(found.mime, found.data) if found else _at(url, mime_of(url, "image/jpeg"))
+            found = parse_data_url(url)
+            return _inline(found.mime, found.data) if found else _at(url, guess_mime(url, "image/jpeg"))
         case InputFile(file_url=str(url)):
-            return _at(url, mime_of(url, "application/pdf"))
-        case InputFile() if file := attached(part):
+            return _at(url, guess_mime(url, "application/pdf"))
+        case InputFile() if file := read_attachment(part):
             text = file.text()
             return _inline(file.mime, file.data) if text is None else {"text": f"{part.filename or 'file'}:\n{text}"}
         case InputImage() | InputFile():
             raise Refused("a file by its id cannot be sent to Gemini; pass its content as a data URL, or its address")
         case _:
-            return {"text": spoken_text(part)}
+            return {"text": get_text(part)}
 
 
 def _inline(mime: str, data: str) -> Json:
@@ -265,7 +265,7 @@ def clean_schema(schema: object) -> Json:
     kept |= {key: value for key, value in schema.items() if key in _PLAIN}
     if schema.get("format") in _FORMATS:
         kept["format"] = schema["format"]
-    return kept | _enumerated(schema)
+    return kept | _enumerate(schema)
 
 
 def _inner(key: str, value: object) -> object:
@@ -280,7 +280,7 @@ def _inner(key: str, value: object) -> object:
             return clean_schema(value)
 
 
-def _enumerated(schema: Json) -> Json:
+def _enumerate(schema: Json) -> Json:
     """The values to choose from, which can only be words and numbers."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or not all(

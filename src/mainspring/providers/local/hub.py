@@ -19,7 +19,7 @@ from msgspec import Struct
 from yarl import URL
 
 from mainspring.core.errors import ProviderError, Unavailable
-from mainspring.providers.http_failures import Complaint, failure
+from mainspring.providers.http_failures import Complaint, build_error
 from mainspring.providers.retry import backoff
 
 HUB = "https://huggingface.co"
@@ -49,26 +49,26 @@ async def download(source: HubFile, target: Path, progress: Callable[[str], None
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True) as session:
         try:
-            known = await _known(session, source)
+            known = await _fetch_info(session, source)
         except _BROKEN as error:
             raise Unavailable(f"{source.url} cannot be reached ({error}); check the network or HF_ENDPOINT") from error
-        part = await to_thread.run_sync(_Part, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
+        part = await to_thread.run_sync(_PartialFile, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
         with part:
-            await _completed(session, source, part, progress)
+            await _complete(session, source, part, progress)
         await to_thread.run_sync(part.become, target, str(source.url))
 
 
-class _Known(Struct, frozen=True):
+class _HubInfo(Struct, frozen=True):
     """What the hub says of a file beforehand."""
 
     sha256: str
     size: int
 
 
-class _Part:
+class _PartialFile:
     """The beginning of a file, and the sum over it."""
 
-    def __init__(self, path: Path, known: _Known) -> None:
+    def __init__(self, path: Path, known: _HubInfo) -> None:
         self.path = path
         self.known = known
         self.size = 0
@@ -112,7 +112,7 @@ class _Part:
         self.size += len(piece)
 
 
-async def _known(session: aiohttp.ClientSession, source: HubFile) -> _Known:
+async def _fetch_info(session: aiohttp.ClientSession, source: HubFile) -> _HubInfo:
     """Asks for the head of the file, not of where it is sent from: only the hub itself knows the sum."""
     async with session.head(source.url, allow_redirects=False) as reply:
         if reply.status >= 400:
@@ -121,14 +121,14 @@ async def _known(session: aiohttp.ClientSession, source: HubFile) -> _Known:
         size = reply.headers.get("X-Linked-Size", "")
     if not re.fullmatch("[0-9a-f]{64}", sha256) or not size.isdecimal():
         raise Unavailable(f"{source.url} has no SHA-256 sum and size on the hub, so it cannot be checked; download it by hand")
-    return _Known(sha256, int(size))
+    return _HubInfo(sha256, int(size))
 
 
-async def _completed(session: aiohttp.ClientSession, source: HubFile, part: _Part, progress: Callable[[str], None]) -> None:
+async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
     tries, reached = 0, part.size
     while not part.is_whole:
         try:
-            await _continued(session, source, part, _Reporter(source.file, part, progress))
+            await _continue(session, source, part, _Reporter(source.file, part, progress))
             problem = "the connection was closed"
         except _BROKEN as error:
             problem = str(error) or type(error).__name__
@@ -142,7 +142,7 @@ async def _completed(session: aiohttp.ClientSession, source: HubFile, part: _Par
             await anyio.sleep(backoff(tries, base=0.2))
 
 
-async def _continued(session: aiohttp.ClientSession, source: HubFile, part: _Part, report: "_Reporter") -> None:
+async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, report: "_Reporter") -> None:
     async with session.get(source.url, headers={"Range": f"bytes={part.size}-"} if part.size else {}) as reply:
         if reply.status >= 500 or reply.status == 429:
             raise aiohttp.ClientPayloadError(f"HTTP {reply.status}")
@@ -160,7 +160,7 @@ async def _continued(session: aiohttp.ClientSession, source: HubFile, part: _Par
 class _Reporter:
     """Says how far the download is, but not at every piece."""
 
-    def __init__(self, name: str, part: _Part, progress: Callable[[str], None]) -> None:
+    def __init__(self, name: str, part: _PartialFile, progress: Callable[[str], None]) -> None:
         self._name = name
         self._part = part
         self._progress = progress
@@ -175,7 +175,7 @@ class _Reporter:
 
 
 def _refusal(status: int, source: HubFile) -> ProviderError:
-    return failure(status, Complaint(_ADVICE.get(status, "")), f"{source.url} answered HTTP {status}")
+    return build_error(status, Complaint(_ADVICE.get(status, "")), f"{source.url} answered HTTP {status}")
 
 
 _NOT_READABLE = "it does not exist, or needs an HF_TOKEN that may read it"

@@ -1,8 +1,7 @@
 """The process a local model lives in: `python -m mainspring.providers.local.model_process`.
 
-It reads one line of JSON from its standard input, an `Order`, loads the model, and writes the address at which llama.cpp's own
-server then listens. It lives until its standard input ends, which is when whoever started it closes the pipe, or dies in
-whatever way.
+It reads one line of JSON from its standard input, a `ModelOrder`, loads the model, and writes the address at which llama.cpp's
+own server then listens. It runs until its standard input ends: when the parent closes the pipe, or dies in any way.
 """
 
 import os
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Order(Struct, frozen=True):
+class ModelOrder(Struct, frozen=True):
     path: str
     context_tokens: int
     threads: int
@@ -21,7 +20,7 @@ class Order(Struct, frozen=True):
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=ModelOrder)
     # Threads that spin while they wait cost ten times the time on a machine that does anything else. Read as the library loads.
     os.environ.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="0")
     from xllamacpp import CommonParams, Server  # type: ignore[import-untyped]

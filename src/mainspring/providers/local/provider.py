@@ -34,8 +34,8 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.constrained.provider import Constrained
-from mainspring.providers.local.model_process import Order
-from mainspring.providers.local.weights import SMOLLM2, Progress, cache_folder, end_process, fetched, source_of
+from mainspring.providers.local.model_process import ModelOrder
+from mainspring.providers.local.weights import SMOLLM2, Progress, end_process, fetch_weights, find_cache_folder, find_source
 from mainspring.providers.retry import backoff
 
 log = getLogger(__name__)
@@ -80,9 +80,9 @@ class Local:
                 param="model",
             )
         self._model = model
-        self._source = source_of(model)
+        self._source = find_source(model)
         self._progress: Progress = progress or _silent
-        self._cache = cache or cache_folder()
+        self._cache = cache or find_cache_folder()
         self._context_tokens = context_tokens
         self._threads = threads or min(_cores(), 8)
         self._new_id = new_id
@@ -102,7 +102,7 @@ class Local:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         _check_readable(request)
-        child = await self._started()
+        child = await self._start()
         if request.max_output_tokens is None:
             request = replace(request, max_output_tokens=ANSWER_TOKENS)
         try:
@@ -132,17 +132,17 @@ class Local:
         if child is not None:
             await child.close()
 
-    async def _started(self) -> "_Child":
+    async def _start(self) -> "_Child":
         async with self._starting:
             if self._child is not None and self._child.is_alive:
                 return self._child
             await self._stop()
-            weights = await fetched(self._source, self._cache, self._progress)
+            weights = await fetch_weights(self._source, self._cache, self._progress)
             if self._failures > 1:
                 await anyio.sleep(backoff(self._failures, base=0.5, cap=LONGEST_PAUSE))
             size = (await anyio.Path(weights).stat()).st_size
             self._progress(f"loading {weights.name} ({size / 1e6:.0f} MB) ...")
-            order = Order(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model)
+            order = ModelOrder(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model)
             try:
                 self._child = await _Child.start(order, self._new_id)
             except Unavailable:
@@ -163,7 +163,7 @@ class _Child:
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, order: Order, new_id: NewId) -> "_Child":
+    async def start(cls, order: ModelOrder, new_id: NewId) -> "_Child":
         """A child that is ready to answer. Raises `Unavailable` if it does not come to that; on cancel it is gone."""
         with ExitStack() as stack:
             # What it complains of goes to a file without a name: nobody has to read along, and it goes with us.
@@ -204,7 +204,7 @@ class _Child:
             self._complaints.close()
 
 
-async def _address(process: Process, order: Order) -> str | None:
+async def _address(process: Process, order: ModelOrder) -> str | None:
     """Where the child listens, once it does; None if it ended before, or took too long."""
     assert process.stdin is not None
     assert process.stdout is not None

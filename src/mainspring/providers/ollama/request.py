@@ -14,24 +14,24 @@ from mainspring.core.items import FunctionCall, InputFile, InputImage, InputText
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import json_text, merge_extra
-from mainspring.providers.media import attached, embedded
-from mainspring.providers.profiles import profile_of
+from mainspring.providers.media import parse_data_url, read_attachment
+from mainspring.providers.profiles import find_profile
 from mainspring.providers.transcript import (
     FILLER,
-    Heard,
-    Said,
-    dialogue,
+    InputTurn,
+    ModelTurn,
     drop_none,
     find_schema,
+    get_text,
     list_functions,
+    list_turns,
     parse_call_arguments,
-    spoken_text,
 )
 
 
 def build_body(request: ModelRequest, *, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
     """The request as JSON, but for the fields in `without`. Raises `Refused` for content that this wire format cannot carry."""
-    can_call = profile_of(request.model).calls and "tools" not in without
+    can_call = find_profile(request.model).calls and "tools" not in without
     tools = list(map(_tool, list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
     form = find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
@@ -83,13 +83,13 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
     messages: list[Json] = []
     if any(rules):
         messages.append({"role": "system", "content": "\n\n".join(filter(None, rules))})
-    for turn in dialogue(items):
+    for turn in list_turns(items):
         match turn:
-            case Heard(role, parts):
-                if (message := _heard(role, parts)) is not None:
+            case InputTurn(role, parts):
+                if (message := _write_input(role, parts)) is not None:
                     messages.append(message)
-            case Said() if not turn.is_mute:
-                messages += _said(turn)
+            case ModelTurn() if not turn.is_mute:
+                messages += _write_turn(turn)
             case _:
                 pass
     if all(message["role"] == "system" for message in messages):
@@ -98,7 +98,7 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
     return messages
 
 
-def _heard(role: str, parts: Sequence[Part]) -> Json | None:
+def _write_input(role: str, parts: Sequence[Part]) -> Json | None:
     texts = [text for text in map(_read_out, parts) if text]
     images = [_image(part) for part in parts if isinstance(part, InputImage)]
     if not texts and not images:
@@ -106,7 +106,7 @@ def _heard(role: str, parts: Sequence[Part]) -> Json | None:
     return {"role": role, "content": "\n".join(texts)} | ({"images": images} if images else {})
 
 
-def _said(turn: Said) -> list[Json]:
+def _write_turn(turn: ModelTurn) -> list[Json]:
     """What the model said in one turn, then the outputs in the order of their calls, then what only a user may show."""
     texts = turn.texts
     # What another vendor has sealed is no thought of a model here.
@@ -121,10 +121,10 @@ def _said(turn: Said) -> list[Json]:
     return messages + _exhibits(turn)
 
 
-def _exhibits(turn: Said) -> list[Json]:
+def _exhibits(turn: ModelTurn) -> list[Json]:
     """Models look at images of a user's only; those of an output follow as such, under the name of its tool."""
     shown = [(called.call.name, called.attachments) for called in turn.calls if called.attachments]
-    exhibits = [_heard("user", [InputText(f"Attached by the output of `{name}`:"), *parts]) for name, parts in shown]
+    exhibits = [_write_input("user", [InputText(f"Attached by the output of `{name}`:"), *parts]) for name, parts in shown]
     return [message for message in exhibits if message is not None]
 
 
@@ -135,8 +135,8 @@ def _call(call: FunctionCall) -> Json:
 def _read_out(part: Part) -> str:
     """What a part says; a file that is text is read out."""
     if not isinstance(part, InputFile):
-        return spoken_text(part)
-    file = attached(part)
+        return get_text(part)
+    file = read_attachment(part)
     content = None if file is None else file.text()
     if content is None:
         raise Refused(f"the file `{part.filename or 'file'}` cannot be sent to Ollama; pass text as `file_data`, or images")
@@ -144,7 +144,7 @@ def _read_out(part: Part) -> str:
 
 
 def _image(image: InputImage) -> str:
-    found = embedded(image.image_url or "")
+    found = parse_data_url(image.image_url or "")
     if found is None:
         where = image.image_url or image.file_id or "none"
         raise Refused(f"the image `{where:.200}` cannot be sent to Ollama, which fetches nothing; pass it as a data URL")

@@ -7,7 +7,7 @@ from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
-from mainspring.providers.http_client import Reply
+from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.responses.reply import ResponsesReply, ResponsesTurn
@@ -31,7 +31,7 @@ class Responses(HttpProvider):
         used = map(item_id, request.items)
         return ResponsesReply(ResponsesTurn(self._new_id, list_call_ids(request.items), used), self._http)
 
-    async def _ask(self, request: ModelRequest) -> Reply:
+    async def _ask(self, request: ModelRequest) -> HttpReply:
         return await self._post("responses", build_body(request, self._http.host))
 
     async def count_tokens(self, request: ModelRequest) -> int:

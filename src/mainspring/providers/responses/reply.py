@@ -44,7 +44,7 @@ from mainspring.core.items import (
 )
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
-from mainspring.providers.turn import TurnEvents, unnamed_call
+from mainspring.providers.turn import TurnEvents, build_unnamed_error
 
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
 
@@ -111,7 +111,7 @@ class ResponsesTurn(TurnEvents):
         if found is None or not found.is_done:
             self.done(given, index)
 
-    def delta(self, channel: Channel, event: "_Event") -> None:
+    def delta(self, channel: Channel, event: "_ResponsesEvent") -> None:
         delta = event.delta
         if not delta or not isinstance(delta, str):
             return
@@ -128,7 +128,7 @@ class ResponsesTurn(TurnEvents):
         pieces.append(delta)
         self._events.append(_delta(channel, item.id, delta, index))
 
-    def annotate(self, event: "_Event") -> None:
+    def annotate(self, event: "_ResponsesEvent") -> None:
         item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
         if item is not None and not item.is_done and isinstance(event.annotation, dict):
             index = event.content_index or 0
@@ -171,7 +171,7 @@ class ResponsesTurn(TurnEvents):
                 return  # Said twice.
             found = self.start(given, index)
         if found is None:
-            raise unnamed_call(str(given.arguments))
+            raise build_unnamed_error(str(given.arguments))
         self._close(found, given)
 
     def _find(self, given: "_Item", index: int | None) -> "_OpenItem | None":
@@ -195,7 +195,7 @@ class ResponsesTurn(TurnEvents):
                 item = self._foreign(given, found.id)
         self._events.append(ItemDone(item))
 
-    def _content(self, found: "_OpenItem", given: Sequence["_Part"]) -> tuple[Part, ...]:
+    def _content(self, found: "_OpenItem", given: Sequence["_ResponsesPart"]) -> tuple[Part, ...]:
         parts: list[Part] = []
         for index, part in enumerate(given):
             if ("refusal", index) in found.said or (part.type == "refusal" and ("text", index) not in found.said):
@@ -278,7 +278,7 @@ def _delta(channel: Channel, id: str, delta: str, index: int) -> Delta:
             return ReasoningDelta(id, delta, index, summary=channel == "summary")
 
 
-class _Event(Struct, gc=False):
+class _ResponsesEvent(Struct, gc=False):
     type: str = ""
     delta: object = None
     item_id: str | None = None
@@ -291,7 +291,7 @@ class _Event(Struct, gc=False):
     error: object = None
 
 
-class _Part(Struct, gc=False):
+class _ResponsesPart(Struct, gc=False):
     type: str = ""
     text: str | None = None
     refusal: str | None = None
@@ -307,8 +307,8 @@ class _Item(Struct):
     call_id: str | None = None
     name: str | None = None
     arguments: object = None
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
+    content: list[_ResponsesPart] | None = None
+    summary: list[_ResponsesPart] | None = None
     encrypted_content: str | None = None
     status: str | None = None
     phase: str | None = None
@@ -319,7 +319,7 @@ class _Reason(Struct, gc=False):
     reason: str | None = None
 
 
-class _Usage(Struct, gc=False):
+class _ResponsesUsage(Struct, gc=False):
     input_tokens: object = None
     output_tokens: object = None
     input_tokens_details: TokenDetails | None = None
@@ -369,8 +369,8 @@ _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fa
 _STATUSES: dict[str, ItemStatus] = {"incomplete": "incomplete"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _NO_DETAILS = TokenDetails()
-_event = msgspec.json.Decoder(_Event)
+_event = msgspec.json.Decoder(_ResponsesEvent)
 _item = msgspec.json.Decoder(_Item)
 _response = msgspec.json.Decoder(_Response)
-_usage = msgspec.json.Decoder(_Usage | None)
+_usage = msgspec.json.Decoder(_ResponsesUsage | None)
 _object = msgspec.json.Decoder(Json)

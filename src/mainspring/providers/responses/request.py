@@ -24,7 +24,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import merge_extra
-from mainspring.providers.transcript import UNANSWERED, brief, error_text, is_sealed, readable
+from mainspring.providers.transcript import UNANSWERED, is_sealed, render_error, repair_arguments, shorten_id
 
 SEALED_ONLY: Final = ("openai.com", "azure.com")
 ID_CHARS: Final = 64
@@ -46,7 +46,7 @@ def build_body(request: ModelRequest, host: str) -> Json:
 
 def build_question(request: ModelRequest, host: str) -> Json:
     """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
-    told = list(_Told(host).items(request.items))
+    told = list(_ItemWriter(host).items(request.items))
     if not told and not request.instructions:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     body: Json = {"model": request.model, "input": told}
@@ -89,7 +89,7 @@ def _choice(choice: ToolChoice) -> str | Json:
     return choice.mode
 
 
-class _Told:
+class _ItemWriter:
     """Items on their way to a backend. Ids are given at most once, and only those it can have made itself."""
 
     def __init__(self, host: str) -> None:
@@ -103,9 +103,9 @@ class _Told:
         for place, item in enumerate(items):
             match item:
                 case Message(role="assistant"):
-                    yield from self._spoken(item)
+                    yield from self._message(item)
                 case Message():
-                    if content := [_heard(part) for part in item.content]:
+                    if content := [_write_part(part) for part in item.content]:
                         yield {"type": "message", "role": item.role, "content": content}
                 case FunctionCall():
                     call = self._call(item)
@@ -123,20 +123,20 @@ class _Told:
                 case _:
                     pass
 
-    def _spoken(self, message: Message) -> Iterator[Json]:
-        if content := [said for part in message.content if (said := _said(part)) is not None]:
+    def _message(self, message: Message) -> Iterator[Json]:
+        if content := [said for part in message.content if (said := _write_output_part(part)) is not None]:
             id = self._id(message.id, "msg_") or self._new("msg_")
             spoken = {"type": "message", "role": "assistant", "id": id, "status": message.status, "content": content}
             yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
 
     def _call(self, call: FunctionCall) -> Json:
-        call_id = brief(call.call_id, ID_CHARS)
+        call_id = shorten_id(call.call_id, ID_CHARS)
         while not call_id or call_id in self._calls:
             # Other backends use an id again in a later turn.
-            call_id = brief(f"{call.call_id}.{len(self._calls)}", 0)
+            call_id = shorten_id(f"{call.call_id}.{len(self._calls)}", 0)
         self._calls.add(call_id)
         id = self._id(call.id, "fc_")
-        made = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": readable(call.arguments)}
+        made = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": repair_arguments(call.arguments)}
         return made | {"id": id} if id else made
 
     def _thought(self, thought: Reasoning) -> Iterator[Json]:
@@ -196,7 +196,7 @@ def _leads_on(items: Sequence[Item], place: int) -> bool:
     return isinstance(behind, FunctionCall | Unknown) or (isinstance(behind, Message) and behind.role == "assistant")
 
 
-def _heard(part: Part) -> Json:
+def _write_part(part: Part) -> Json:
     match part:
         case InputText(text) | OutputText(text) | Refusal(text):
             return {"type": "input_text", "text": text}
@@ -214,7 +214,7 @@ def _heard(part: Part) -> Json:
             )
 
 
-def _said(part: Part) -> Json | None:
+def _write_output_part(part: Part) -> Json | None:
     match part:
         case OutputText(text) if text:
             return {"type": "output_text", "text": text, "annotations": [note for note in part.annotations if _is_note(note)]}
@@ -235,6 +235,6 @@ def _is_note(note: Json) -> bool:
 def _output(item: FunctionCallOutput) -> str | list[Json]:
     """The format cannot mark an error: it must say so itself."""
     if isinstance(item.output, str):
-        return error_text(item)
+        return render_error(item)
     mark = [InputText("Error:")] if item.is_error is True else []
-    return [_heard(part) for part in (*mark, *item.output)] or ""
+    return [_write_part(part) for part in (*mark, *item.output)] or ""
