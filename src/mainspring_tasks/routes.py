@@ -36,14 +36,14 @@ LOCAL = "local"
 DECISION_ID = "x-decision-id"
 
 
-class Say(Struct):
+class SendMessage(Struct):
     """The body of `POST /v1/chat`. Without a `conversation_id`, it begins a conversation."""
 
     content: Annotated[str, Meta(min_length=1, max_length=32_000)]
     conversation_id: Annotated[str, Meta(max_length=256)] | None = None
 
 
-class Said(Struct, frozen=True):
+class ChatMessage(Struct, frozen=True):
     """A message of the conversation. `created_at` is null for one that was added by hand."""
 
     id: str
@@ -52,12 +52,12 @@ class Said(Struct, frozen=True):
     created_at: str | None
 
 
-class Reply(Struct, frozen=True):
+class ChatReply(Struct, frozen=True):
     """The reply, the last messages of the conversation with it, and the decision behind it."""
 
     conversation_id: str
-    message: Said
-    messages: tuple[Said, ...]
+    message: ChatMessage
+    messages: tuple[ChatMessage, ...]
     decision: Json
 
 
@@ -71,7 +71,7 @@ class Decide(Struct):
     pending_confirmation: Json | None = None
 
 
-class Decision(Struct, frozen=True):
+class DecisionReply(Struct, frozen=True):
     """An AgentDecision."""
 
     decision_type: str
@@ -93,9 +93,25 @@ class ChatRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("POST", "/v1/chat", self.chat, "decisions", Reply, Say, headers=IDEMPOTENCY_HEADER, errors=(404, 409, 503)),
             Endpoint(
-                "POST", "/v1/decisions", self.decide, "decisions", Decision, Decide, headers=IDEMPOTENCY_HEADER, errors=(409, 503)
+                "POST",
+                "/v1/chat",
+                self.chat,
+                "decisions",
+                ChatReply,
+                SendMessage,
+                headers=IDEMPOTENCY_HEADER,
+                errors=(404, 409, 503),
+            ),
+            Endpoint(
+                "POST",
+                "/v1/decisions",
+                self.decide,
+                "decisions",
+                DecisionReply,
+                Decide,
+                headers=IDEMPOTENCY_HEADER,
+                errors=(409, 503),
             ),
         )
 
@@ -120,9 +136,9 @@ class ChatRoutes:
             await sleep_forever()
 
     async def chat(self, request: Request) -> HttpResponse:
-        """Says something about one's tasks, in a conversation that is kept here."""
+        """Sends a message about one's tasks; the server keeps the conversation."""
         raw = await read_json_body(request)
-        body, caller = parse_body(raw, Say), get_caller(request)
+        body, caller = parse_body(raw, SendMessage), get_caller(request)
         person = person_of(caller)
 
         async def sent() -> HttpResponse:
@@ -140,7 +156,7 @@ class ChatRoutes:
         return await self._replies.reply(request, person, raw, sent)
 
     async def decide(self, request: Request) -> HttpResponse:
-        """Decides about a message, of which all that matters is brought along; only what waits for a yes is kept here."""
+        """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""
         raw = await read_json_body(request)
         context = _context(raw, caller := get_caller(request))
 

@@ -15,7 +15,7 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.containers.routes import sent_file
+from mainspring.features.containers.routes import parse_upload
 from mainspring.http.auth import Keys
 from mainspring.http.faults import Fault
 from mainspring.providers.scripted import Scripted, call, say
@@ -314,15 +314,15 @@ def form(*parts: bytes, boundary: str = "B", end: bytes = b"--") -> bytes:
 def test_the_part_called_file_is_found_among_others() -> None:
     other = b'Content-Disposition: form-data; name="purpose"\r\n\r\nx'
     part = b'content-type: text/plain\r\ncontent-disposition: form-data; filename="a b.txt"; name="file"\r\n\r\n\r\n\r\n'
-    sent = sent_file('multipart/form-data; boundary="B"', form(other, part))
+    sent = parse_upload('multipart/form-data; boundary="B"', form(other, part))
     assert (sent.name, sent.data) == ("a b.txt", b"\r\n\r\n")
 
 
 def test_a_name_in_any_script_is_understood() -> None:
     part = b"Content-Disposition: form-data; name=\"file\"; filename*=utf-8''%E6%99%82.txt\r\n\r\nx"
-    assert sent_file("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+    assert parse_upload("multipart/form-data; boundary=B", form(part)).name == "時.txt"
     part = 'Content-Disposition: form-data; name="file"; filename="時.txt"\r\n\r\nx'.encode()
-    assert sent_file("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+    assert parse_upload("multipart/form-data; boundary=B", form(part)).name == "時.txt"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_name_in_any_script_is_understood() -> None:
 )
 def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -> None:
     with pytest.raises(Fault, match=why) as raised:
-        sent_file(kind, body)
+        parse_upload(kind, body)
     assert raised.value.status == 400
 
 

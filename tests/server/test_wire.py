@@ -40,7 +40,7 @@ async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[
     wires = Wires()
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
-        wire = wires.of(handle, dialect)
+        wire = wires.find(handle, dialect)
         with anyio.fail_after(PATIENCE):
             read = [b"".join(batch) async for batch in read_frames(handle, wire)]
         told = json.loads(encode(render_response(response(handle.run), dialect)))
@@ -88,9 +88,9 @@ async def test_a_stream_cut_after_any_event_and_resumed_is_the_uncut_one(world: 
     world = replace(world, options={**world.options, "background": background})
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
-        whole = [frame async for batch in read_frames(handle, wires.of(handle, PLAIN)) for frame in batch]
+        whole = [frame async for batch in read_frames(handle, wires.find(handle, PLAIN)) for frame in batch]
         later = await engine.attach(handle.id)
-        wire = wires.of(later, PLAIN)
+        wire = wires.find(later, PLAIN)
         for cut in range(len(whole)):
             rest = [frame async for batch in read_frames(later, wire, after=cut) for frame in batch]
             assert whole[: cut + 1] + rest == whole
@@ -106,7 +106,7 @@ async def test_two_hundred_viewers_of_one_run_see_the_same_bytes() -> None:
         async def view(delay: int) -> None:
             for _ in range(delay):
                 await anyio.lowlevel.checkpoint()
-            seen.append(b"".join([frame async for batch in read_frames(handle, wires.of(handle, PLAIN)) for frame in batch]))
+            seen.append(b"".join([frame async for batch in read_frames(handle, wires.find(handle, PLAIN)) for frame in batch]))
 
         async with anyio.create_task_group() as group:
             for number in range(200):

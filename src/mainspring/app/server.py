@@ -85,8 +85,7 @@ def server(
 
 
 class Health(Struct, frozen=True):
-    """How the server is: `degraded` if its tools need a sandbox and none is in order. The sandbox is there with such tools, and
-    says which one holds and how firmly."""
+    """`degraded` means that tools need a sandbox and none works. `sandbox` is there with such tools: its kind and strength."""
 
     status: str
     sandbox: SandboxHealth | None = None
@@ -106,11 +105,11 @@ class HealthRoutes:
         )
 
     async def health(self, request: Request) -> HttpResponse:
-        """How the server and its sandbox are."""
+        """Reports whether the server and its sandbox work."""
         sandbox = await self._check_sandbox()
         return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
 
     async def ready(self, request: Request) -> HttpResponse:
-        """Whether the server can reach its store."""
+        """Reports whether the server can reach its store."""
         await self._store.list(limit=1)
         return json_response(Health("ready"))

@@ -37,7 +37,7 @@ def build_app(
     """
 
     async def describe(request: Request) -> HttpResponse:
-        """This document."""
+        """Returns this document."""
         return json_response(build_document(table, version))
 
     table = (*endpoints, Endpoint("GET", "/openapi.json", describe, "admin"))

@@ -12,7 +12,7 @@ from mainspring.core.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, Endpoint
 
 
-class Error(Struct, frozen=True):
+class ErrorDetails(Struct, frozen=True):
     """What is wrong, and what to do. `param` names the field at fault, if it is one."""
 
     message: str
@@ -21,8 +21,8 @@ class Error(Struct, frozen=True):
     code: str
 
 
-class Failure(Struct, frozen=True):
-    error: Error
+class ErrorReply(Struct, frozen=True):
+    error: ErrorDetails
 
 
 _FILE: Json = {"type": "string", "format": "binary"}
@@ -51,7 +51,7 @@ def build_document(endpoints: Sequence[Endpoint], version: str) -> Json:
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Json]:
-    answers: set[type[Struct]] = {Failure, Error}
+    answers: set[type[Struct]] = {ErrorReply, ErrorDetails}
     bodies: set[type[Struct]] = set()
     for endpoint in endpoints:
         answers |= {kind for kind in (endpoint.answer, endpoint.accepted, *endpoint.schemas) if kind is not None}
@@ -75,7 +75,7 @@ def _operation(endpoint: Endpoint) -> Json:
         waits = {"application/json": {"schema": _reference(endpoint.accepted)}}
         responses["202"] = {"description": "Something else has to happen first.", "content": waits}
     for status in sorted(_errors(endpoint)):
-        failure = {"application/json": {"schema": _reference(Failure)}}
+        failure = {"application/json": {"schema": _reference(ErrorReply)}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": failure}
     names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
     operation: Json = {

@@ -24,7 +24,7 @@ class Wires:
     def __init__(self) -> None:
         self._wires: WeakKeyDictionary[Handle, dict[Dialect, Wire]] = WeakKeyDictionary()
 
-    def of(self, handle: Handle, dialect: Dialect) -> Wire:
+    def find(self, handle: Handle, dialect: Dialect) -> Wire:
         wires = self._wires.setdefault(handle, {})
         if (wire := wires.get(dialect)) is None:
             wires[dialect] = wire = Wire(dialect)

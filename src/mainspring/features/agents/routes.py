@@ -82,7 +82,7 @@ class InvokedAgentIteratively(Struct, frozen=True):
     run_id: str
 
 
-class Agents(Struct, frozen=True):
+class AgentList(Struct, frozen=True):
     data: Sequence[AgentDefinition]
     object: str = "list"
 
@@ -95,7 +95,7 @@ class AgentRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/agents", self.list, INVOKE, Agents, errors=(503,)),
+            Endpoint("GET", "/v1/agents", self.list, INVOKE, AgentList, errors=(503,)),
             Endpoint("GET", "/v1/agents/{name}", self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
             Endpoint("POST", "/v1/agents/{name}/invoke", self.invoke, INVOKE, InvokedAgent, InvokeAgent, errors=_ERRORS),
             Endpoint(
@@ -120,15 +120,15 @@ class AgentRoutes:
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """The agents that there are, by name."""
-        return json_response(Agents(list(require_agents(self._agents).registry.definitions.values())))
+        """Lists the agents, by name."""
+        return json_response(AgentList(list(require_agents(self._agents).registry.definitions.values())))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """An agent as it is defined."""
+        """Retrieves the definition of an agent."""
         return json_response(require_agents(self._agents).registry.get(_name(request)))
 
     async def invoke(self, request: Request) -> HttpResponse:
-        """Has an agent answer in one turn, without tools."""
+        """Runs an agent for one turn, without tools."""
         body = parse_body(await read_json_body(request), InvokeAgent)
         handle = await self._start(request, body, None)
         await wait_for_end(handle, request)
@@ -140,7 +140,7 @@ class AgentRoutes:
         return json_response(InvokedAgent(run.spec.agent, result.output, result.tokens_used, result.model, result.run_id))
 
     async def invoke_iterative(self, request: Request) -> HttpResponse:
-        """Has an agent work with tools until it is done."""
+        """Runs an agent with tools until it is done."""
         body = parse_body(await read_json_body(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         await wait_for_end(handle, request)
@@ -149,7 +149,7 @@ class AgentRoutes:
         return json_response(InvokedAgentIteratively(agent=handle.run.spec.agent, **asdict(result)))
 
     async def stream_iterative(self, request: Request) -> HttpResponse:
-        """The same, told as it happens; the last event is always `completed`."""
+        """Runs an agent with tools and streams its events; the last is always `completed`."""
         body = parse_body(await read_json_body(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         return EventStream(_frames(handle), {}, handle.request_cancel, end=b"")

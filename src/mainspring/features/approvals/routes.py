@@ -56,7 +56,7 @@ class ApprovalRoutes:
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """What waits for a person, or has waited, newest first."""
+        """Lists the calls that wait, or have waited, for a person's approval, newest first."""
         cursor = read_cursor(request)
         found = await self._approvals.list(
             tenant=get_tenant(request),
@@ -69,11 +69,11 @@ class ApprovalRoutes:
         return json_response(make_page(found.approvals, ids, has_more=found.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """One call that waits for a person, or has waited."""
+        """Retrieves one call that waits, or has waited, for a person's approval."""
         return json_response(await self._approvals.get(_id(request), tenant=get_tenant(request)))
 
     async def answer(self, request: Request) -> HttpResponse:
-        """Approves or refuses a call; the response that goes on, or the approval (202) while other calls of it wait."""
+        """Approves or refuses a call. Returns the continued response, or the approval (202) while other calls of it wait."""
         body = parse_body(await read_json_body(request), AnswerApproval)
         answered = await self._answered(request, body)
         if (handle := answered.handle) is None:

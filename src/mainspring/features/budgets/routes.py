@@ -24,11 +24,11 @@ class BudgetRoutes:
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """The budgets of the tenant, oldest first."""
+        """Lists the budgets of the tenant, oldest first."""
         told = [statement(account) for account in await self._ledger.accounts(tenant=get_tenant(request))]
         return json_response(make_page(told, [budget.id for budget in told], has_more=False))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """One budget of the tenant."""
+        """Retrieves a budget of the tenant."""
         budget_id = str(request.path_params["budget_id"])
         return json_response(statement(await self._ledger.account(budget_id, tenant=get_tenant(request))))

@@ -102,7 +102,7 @@ class ContainerRoutes:
         )
 
     async def create(self, request: Request) -> HttpResponse:
-        """Makes a container."""
+        """Creates a container."""
         _check_scope(request)
         body = parse_body(await read_json_body(request) or b"{}", CreateContainer)
         for name in ("file_ids", "memory_limit", "network_policy", "skills"):
@@ -115,24 +115,24 @@ class ContainerRoutes:
         return json_response(_shown(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
-        """The containers that there are, newest first."""
+        """Lists the containers, newest first."""
         wanted = request.query_params.get("name")
         found = [about for about in self._containers.all(get_tenant(request)) if wanted in (None, about.name)]
         return json_response(cut_page([_shown(about) for about in found], [about.id for about in found], read_cursor(request)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """A container."""
+        """Retrieves a container."""
         return json_response(_shown(self._containers.about(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
-        """Removes a container, with its files."""
+        """Deletes a container and its files."""
         _check_scope(request)
         tenant, id = _key(request)
         await self._containers.remove(tenant, id)
         return json_response(Deleted(id, "container.deleted"))
 
     async def add_file(self, request: Request) -> HttpResponse:
-        """Puts a file into a container."""
+        """Uploads a file to a container."""
         _check_scope(request)
         tenant, id = _key(request)
         self._containers.about(tenant, id)
@@ -141,31 +141,31 @@ class ContainerRoutes:
             raise InvalidRequest(
                 "there are no files to refer to by `file_id`; send the content as a form with a `file`", param="file"
             )
-        sent = sent_file(request.headers["content-type"], await read_body(request))
+        sent = parse_upload(request.headers["content-type"], await read_body(request))
         entry = await self._containers.put(tenant, id, sent.name, sent.data)
         return json_response(_file(id, entry, (entry.path,)))
 
     async def list_files(self, request: Request) -> HttpResponse:
-        """The files in a container, newest first."""
+        """Lists the files of a container, newest first."""
         tenant, id = _key(request)
         listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
         files = [_file(id, entry, given) for entry in listing.entries]
         return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
     async def retrieve_file(self, request: Request) -> HttpResponse:
-        """A file in a container, without its content."""
+        """Retrieves a file of a container, without its content."""
         tenant, id = _key(request)
         entry = await self._entry(request)
         return json_response(_file(id, entry, self._containers.given(tenant, id)))
 
     async def content(self, request: Request) -> HttpResponse:
-        """The content of a file."""
+        """Downloads a file of a container."""
         data = await self._containers.get(*_key(request), (await self._entry(request)).path)
         headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
         return HttpResponse(data, headers=headers, media_type="application/octet-stream")
 
     async def delete_file(self, request: Request) -> HttpResponse:
-        """Removes a file from a container."""
+        """Deletes a file of a container."""
         _check_scope(request)
         await self._containers.remove_file(*_key(request), (await self._entry(request)).path)
         return json_response(Deleted(str(request.path_params["file_id"]), "container.file.deleted"))
@@ -188,12 +188,12 @@ class ContainerRoutes:
         raise NotFound(f"Container file with id '{wanted}' not found in container '{id}'.", param="file_id")
 
 
-class Sent(Struct, frozen=True):
+class UploadedFile(Struct, frozen=True):
     name: str
     data: bytes
 
 
-def sent_file(content_type: str, body: bytes) -> Sent:
+def parse_upload(content_type: str, body: bytes) -> UploadedFile:
     """The part `file` of a form. Raises `InvalidRequest`."""
     boundary = _parameter("Content-Type", content_type, "boundary")
     if not _BOUNDARY.fullmatch(boundary):
@@ -206,7 +206,7 @@ def sent_file(content_type: str, body: bytes) -> Sent:
         head, found, data = part.partition(b"\r\n\r\n")
         about = _disposition(head.decode("utf-8", "replace"))
         if found and _parameter("Content-Disposition", about, "name") == "file":
-            return Sent(_parameter("Content-Disposition", about, "filename"), data)
+            return UploadedFile(_parameter("Content-Disposition", about, "filename"), data)
     raise _malformed("it has no part called `file`")
 
 

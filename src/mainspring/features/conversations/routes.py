@@ -87,11 +87,11 @@ class ConversationRoutes:
         return json_response(conversation)
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """A conversation, without its items."""
+        """Retrieves a conversation, without its items."""
         return json_response(await self._find(request))
 
     async def update(self, request: Request) -> HttpResponse:
-        """Changes the metadata of a conversation."""
+        """Replaces the metadata of a conversation."""
         body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
@@ -106,7 +106,7 @@ class ConversationRoutes:
         return json_response(Deleted(id, "conversation.deleted"))
 
     async def list_items(self, request: Request) -> HttpResponse:
-        """The items of a conversation, newest first."""
+        """Lists the items of a conversation, newest first."""
         cursor = read_cursor(request)
         conversation, tenant = await self._find(request), get_tenant(request)
         number = None
@@ -133,7 +133,7 @@ class ConversationRoutes:
         return json_response(_page(items, has_more=False))
 
     async def retrieve_item(self, request: Request) -> HttpResponse:
-        """An item of a conversation."""
+        """Retrieves an item of a conversation."""
         conversation, id = await self._find(request), str(request.path_params["item_id"])
         found = await self._engine.store.get(ITEM, id, tenant=get_tenant(request), parent=conversation.id)
         if found is None:

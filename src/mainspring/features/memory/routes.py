@@ -62,7 +62,7 @@ class MemoryRoutes:
         )
 
     async def search(self, request: Request) -> HttpResponse:
-        """Finds observations by words and meaning; without `q`, the newest."""
+        """Searches observations by words and meaning; without `q`, lists the newest."""
         memory, given = self._require_memory(), request.query_params
         found = await memory.search(
             given.get("q", ""),
@@ -75,7 +75,7 @@ class MemoryRoutes:
         return json_response(Recollection(found, sum([each.tokens for each in found])))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """One observation, whole."""
+        """Retrieves an observation."""
         found = await self._require_memory().get(str(request.path_params["observation_id"]), tenant=get_tenant(request))
         return json_response(found)
 

@@ -18,7 +18,7 @@ class Model(Struct, frozen=True):
     object: str = "model"
 
 
-class Models(Struct, frozen=True):
+class ModelList(Struct, frozen=True):
     data: Sequence[Model]
     object: str = "list"
 
@@ -30,10 +30,10 @@ class ModelRoutes:
         self._provider, self._agent_models = provider, agent_models
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("GET", "/v1/models", self.list, "models", Models, schemas=(Model,), errors=MODEL_ERRORS),)
+        return (Endpoint("GET", "/v1/models", self.list, "models", ModelList, schemas=(Model,), errors=MODEL_ERRORS),)
 
     async def list(self, request: Request) -> HttpResponse:
-        """The models that requests can name."""
+        """Lists the models and the agents that requests can name as models."""
         found = [Model(model.id, model.created, model.owned_by) for model in await self._provider.models()]
         agents = [Model(name, 0, "mainspring") for name in self._agent_models()]
-        return json_response(Models([*found, *agents]))
+        return json_response(ModelList([*found, *agents]))

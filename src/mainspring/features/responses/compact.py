@@ -7,7 +7,6 @@ it; see `core.compaction` for its form. Sent back as input, with new items behin
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import Response as HttpResponse
 
 from mainspring.core.compaction import SUMMARIZE, Summary, compaction_item
 from mainspring.core.errors import InvalidRequest
@@ -20,7 +19,7 @@ from mainspring.features.responses.order import resolve_input
 from mainspring.features.responses.request import CreateResponse, make_order, parse_request
 from mainspring.http.auth import get_tenant, sign_order
 from mainspring.http.bodies import read_json_body
-from mainspring.http.faults import Fault, json_response
+from mainspring.http.faults import Fault
 from mainspring.http.run_replies import raise_failure, wait_for_end
 
 
@@ -32,23 +31,17 @@ class Compaction(Struct, frozen=True):
     object: str = "response.compaction"
 
 
-class Compact:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def create(self, request: Request) -> HttpResponse:
-        """Makes a conversation short, to begin a new one with."""
-        engine = self._engine
-        body = parse_request(await read_json_body(request))
-        await resolve_input(body, engine.store, get_tenant(request))
-        spec = _make_summary_order(body, engine)
-        handle = await engine.start(sign_order(request, spec))
-        await wait_for_end(handle, request)
-        run = handle.run
-        content = await engine.seal.close(Summary(_summary(run)))
-        item = compaction_item(engine.new_id("cmp"), content)
-        output = (*_asked(run, engine.new_id), item)
-        return json_response(Compaction(run.spec.id, int(run.started_at), output, handle.response.usage))
+async def compact(engine: Engine, request: Request) -> Compaction:
+    """The conversation of a request, made short. Raises `InvalidRequest`, and `Fault` if the model gives no summary."""
+    body = parse_request(await read_json_body(request))
+    await resolve_input(body, engine.store, get_tenant(request))
+    handle = await engine.start(sign_order(request, _make_summary_order(body, engine)))
+    await wait_for_end(handle, request)
+    run = handle.run
+    content = await engine.seal.close(Summary(_read_summary(run)))
+    item = compaction_item(engine.new_id("cmp"), content)
+    output = (*_copy_user_messages(run, engine.new_id), item)
+    return Compaction(run.spec.id, int(run.started_at), output, handle.response.usage)
 
 
 def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
@@ -71,7 +64,7 @@ def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
     return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=replace(spec.limits, max_turns=2))
 
 
-def _summary(run: Run) -> str:
+def _read_summary(run: Run) -> str:
     """What the model said. Raises `Fault` if it did not get that far."""
     raise_failure(run)
     if run.status != "completed" or not run.text.strip():
@@ -79,7 +72,7 @@ def _summary(run: Run) -> str:
     return run.text
 
 
-def _asked(run: Run, new_id: NewId) -> list[Item]:
+def _copy_user_messages(run: Run, new_id: NewId) -> list[Item]:
     """All that the user said before the request for a summary, under new ids: the result is the start of another chain."""
     told = [entry.item for entry in run.transcript[: run.base - 1] if not entry.hidden and entry.origin != "engine"]
     return [replace(item, id=new_id("msg")) for item in told if isinstance(item, Message) and item.role == "user"]

@@ -13,7 +13,7 @@ from mainspring.core.response import Response
 from mainspring.core.tokens import estimate
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
-from mainspring.features.responses.compact import Compact, Compaction
+from mainspring.features.responses.compact import Compaction, compact
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.request import CreateResponse, parse_request
 from mainspring.features.responses.websocket import ResponseSockets
@@ -40,6 +40,7 @@ _FILTERS = (
     Parameter("created_after", COUNT),
     Parameter("created_before", COUNT),
 )
+_ERRORS = (404, 409, *MODEL_ERRORS)
 _STREAMING = (Parameter("stream", {"type": "boolean", "default": False}), Parameter("starting_after", COUNT))
 
 
@@ -67,7 +68,7 @@ class ResponseRoutes:
                 Response,
                 CreateResponse,
                 headers=IDEMPOTENCY_HEADER,
-                errors=(404, 409, *MODEL_ERRORS),
+                errors=_ERRORS,
                 streams=True,
             ),
             Endpoint("GET", "/v1/responses", self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
@@ -75,11 +76,11 @@ class ResponseRoutes:
             Endpoint(
                 "POST",
                 "/v1/responses/compact",
-                Compact(self._engine).create,
+                self.compact,
                 "responses",
                 Compaction,
                 CreateResponse,
-                errors=(404, 409, *MODEL_ERRORS),
+                errors=_ERRORS,
             ),
             Endpoint(
                 "POST",
@@ -108,18 +109,18 @@ class ResponseRoutes:
         if not spec.background:
             await wait_for_end(handle, request)
             raise_failure(handle.run)
-        return json_response(render_response(handle.response, self._told(request)))
+        return self._answer(request, handle)
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """A response, as far as it has come."""
+        """Retrieves a response, finished or not, or streams its events."""
         handle = await self._find(request)
         if read_choice(request, "stream", FLAGS):
             after = read_number(request, "starting_after")
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
-        return json_response(render_response(handle.response, self._told(request)))
+        return self._answer(request, handle)
 
     async def delete(self, request: Request) -> HttpResponse:
-        """Deletes a response; one under way is cancelled."""
+        """Deletes a response; one in progress is cancelled first."""
         handle = await self._find(request)
         if not handle.run.has_ended:
             await self._engine.cancel(handle.id)
@@ -127,38 +128,41 @@ class ResponseRoutes:
         return json_response(Deleted(handle.id))
 
     async def cancel(self, request: Request) -> HttpResponse:
-        """Cancels a response in the background."""
+        """Cancels a background response."""
         handle = await self._find(request)
-        # An agent's run is told by its id while it works, so whoever sees it going wrong can stop it.
+        # Clients learn the id of an agent's run while it works, so they can cancel it too.
         if not handle.run.spec.background and not handle.run.spec.agent:
             raise InvalidRequest("Only responses created with background=true can be cancelled.", param="response_id")
         if handle.run.has_ended and handle.run.status != "cancelled":
             raise InvalidRequest(f"Cannot cancel a {handle.run.status} response.", param="response_id")
         await self._engine.cancel(handle.id)
-        return json_response(render_response((await self._find(request)).response, self._told(request)))
+        return self._answer(request, await self._find(request))
 
     async def list(self, request: Request) -> HttpResponse:
-        """The stored responses, newest first."""
+        """Lists stored responses, newest first."""
         cursor = read_cursor(request)
-        only = _filter(request, self._told(request))
+        only = _filter(request, self._dialect_of(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
         told: list[Response] = []
         for run in page.runs:
             answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
-            told.append(render_response(answer, self._told(request)))
+            told.append(render_response(answer, self._dialect_of(request)))
         return json_response(make_page(told, [answer.id for answer in told], has_more=page.has_more))
 
     async def input_items(self, request: Request) -> HttpResponse:
-        """The input items of a response."""
+        """Lists the input items of a response."""
         cursor, handle = read_cursor(request), await self._find(request)
         items = [render_client_item(item) for item in handle.run.spec.input]
         return json_response(cut_page(items, [item_id(item) for item in items], cursor))
 
+    async def compact(self, request: Request) -> HttpResponse:
+        """Summarizes a conversation, to start a new one with."""
+        return json_response(await compact(self._engine, request))
+
     async def count_tokens(self, request: Request) -> HttpResponse:
-        """Counts the input tokens of a request; if the provider cannot count, estimates them. Nothing is run or stored."""
-        asked = await self._engine.preview(
-            await read_order(self._engine, self._agents, request, parse_request(await read_json_body(request)))
-        )
+        """Counts the input tokens of a request; estimates them if the provider cannot count. Runs and stores nothing."""
+        body = parse_request(await read_json_body(request))
+        asked = await self._engine.preview(await read_order(self._engine, self._agents, request, body))
         provider = self._engine.provider
         if isinstance(provider, TokenCounter):
             return json_response(InputTokens(await provider.count_tokens(asked)))
@@ -176,20 +180,23 @@ class ResponseRoutes:
         return handle
 
     def _stream(self, handle: Handle, request: Request, after: int, *, is_owner: bool) -> HttpResponse:
-        wire = self._wires.of(handle, self._told(request))
+        wire = self._wires.find(handle, self._dialect_of(request))
 
-        def left() -> None:
+        def on_disconnect() -> None:
             if is_owner and not outlives(request):
                 handle.request_cancel()
 
-        return EventStream(read_frames(handle, wire, after), {}, left)
+        return EventStream(read_frames(handle, wire, after), {}, on_disconnect)
 
-    def _told(self, request: Request) -> Dialect:
+    def _answer(self, request: Request, handle: Handle) -> HttpResponse:
+        return json_response(render_response(handle.response, self._dialect_of(request)))
+
+    def _dialect_of(self, request: Request) -> Dialect:
         return choose_dialect(request, self._dialect)
 
 
 def _filter(request: Request, dialect: Dialect) -> Filter:
-    """Which responses a list shows. Status and time are meant as the responses tell them."""
+    """Which responses a list shows. Status and times are those that the responses show."""
     after, before = read_number(request, "created_after"), read_number(request, "created_before")
     statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}
     return Filter(
@@ -199,7 +206,7 @@ def _filter(request: Request, dialect: Dialect) -> Filter:
         background=read_choice(request, "background", FLAGS),
         parent=request.query_params.get("previous_response_id"),
         conversation=request.query_params.get("conversation"),
-        # Responses tell whole seconds, runs are kept by fractions of them.
+        # Responses show whole seconds, runs are stored with fractions.
         since=None if after is None else after + 1,
         before=before,
     )

@@ -33,7 +33,7 @@ class TraceRoutes:
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """Traces by the time their runs began, newest first; `after` is the id of a run."""
+        """Lists traces by the start of their runs, newest first; `after` is the id of a run."""
         cursor = read_cursor(request)
         only = Filter(tenant=get_tenant(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
@@ -45,7 +45,7 @@ class TraceRoutes:
         return json_response(make_page(traces, ids, has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """The trace of a run."""
+        """Retrieves the trace of a run."""
         run_id = str(request.path_params["run_id"])
         missing = NotFound(f"there is no run `{run_id}`; list them with GET /v1/traces", param="run_id")
         try:
@@ -57,7 +57,7 @@ class TraceRoutes:
         return json_response(trace)
 
     async def show_metrics(self, request: Request) -> HttpResponse:
-        """Counters and histograms of the runs that ended here, in the text format of Prometheus."""
+        """Shows counters and histograms of the runs that ended here, in the text format of Prometheus."""
         if get_tenant(request):
             message = "metrics count the runs of all tenants together; a key of the default tenant is needed here"
             raise Fault(403, "insufficient_scope", message)

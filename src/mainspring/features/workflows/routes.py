@@ -36,7 +36,7 @@ class RunWorkflow(Struct, forbid_unknown_fields=True):
     background: bool = False
 
 
-class ListOfWorkflows(Struct, frozen=True):
+class WorkflowList(Struct, frozen=True):
     """`problems` are the files that hold no workflow that could be used, and why."""
 
     data: Sequence[ShownWorkflow]
@@ -60,7 +60,7 @@ class WorkflowRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/workflows", self.list, _SCOPE, ListOfWorkflows),
+            Endpoint("GET", "/v1/workflows", self.list, _SCOPE, WorkflowList),
             Endpoint("GET", _PATH, self.retrieve, _SCOPE, ShownWorkflow),
             Endpoint(
                 "POST",
@@ -87,17 +87,17 @@ class WorkflowRoutes:
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """The workflows that there are, by name."""
+        """Lists the workflows, by name."""
         folders = self._workflows.folders
         known = folders.definitions
-        return json_response(ListOfWorkflows([shown_workflow(known[name]) for name in sorted(known)], folders.problems))
+        return json_response(WorkflowList([shown_workflow(known[name]) for name in sorted(known)], folders.problems))
 
     async def retrieve(self, request: Request) -> HttpResponse:
-        """A workflow as it is defined."""
+        """Retrieves the definition of a workflow."""
         return json_response(shown_workflow(self._workflows.folders.get(_name(request))))
 
     async def start(self, request: Request) -> HttpResponse:
-        """Carries a workflow out. A client that leaves does not stop it; one that sends its `Idempotency-Key` again joins it."""
+        """Runs a workflow. A client that disconnects does not stop it; one that sends its `Idempotency-Key` again joins it."""
         body, caller = parse_body(await read_json_body(request), RunWorkflow), get_caller(request)
         handle = await self._workflows.start(
             _name(request),
@@ -113,7 +113,7 @@ class WorkflowRoutes:
         return json_response(shown_run(handle.run))
 
     async def runs(self, request: Request) -> HttpResponse:
-        """The runs of a workflow, newest first; also of one whose file is gone."""
+        """Lists the runs of a workflow, newest first, also after its file was deleted."""
         cursor = read_cursor(request)
         found = await self._workflows.list(
             tenant=get_tenant(request),
@@ -127,16 +127,16 @@ class WorkflowRoutes:
         return json_response(make_page(found.runs, [run.id for run in found.runs], has_more=found.has_more))
 
     async def retrieve_run(self, request: Request) -> HttpResponse:
-        """A run of a workflow, as far as it has come."""
+        """Retrieves a run of a workflow, finished or not."""
         return json_response(shown_run((await self._found(request)).run))
 
     async def cancel(self, request: Request) -> HttpResponse:
-        """Stops a run, with the steps that are under way. One that has ended stays as it is."""
+        """Cancels a run and the steps in progress. A run that has ended stays as it is."""
         handle = await self._found(request)
         return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
 
     async def events(self, request: Request) -> HttpResponse:
-        """The events of a run, past and to come, as a stream."""
+        """Streams the events of a run, from the first."""
         after = read_number(request, "starting_after")
         handle = await self._found(request)
         return EventStream(_frames(handle, -1 if after is None else after), {}, lambda: None)
