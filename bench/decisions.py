@@ -19,7 +19,7 @@ from msgspec import Struct
 from tests.decisions.week import WEEK, Line
 
 from mainspring import Engine
-from mainspring.features.models.backends import provider_for
+from mainspring.features.models.model_choice import resolve_provider
 from mainspring.providers.scripted import Turn
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring_tasks.decision_engine import LLMAgentEngine, Made
@@ -97,7 +97,7 @@ async def measure(model: str, count: int, seconds: float) -> None:
 
 
 async def scored(model: str, chosen: list[Case], seconds: float) -> list[Score]:
-    provider, store, scores = provider_for(model), MemoryStore(), []
+    provider, store, scores = resolve_provider(model), MemoryStore(), []
     await store.open()
     with tempfile.TemporaryDirectory() as folder:
         tasks, logs = LocalTasks(f"{folder}/tasks.db"), DecisionLogs(Path(folder, "decisions.db"))

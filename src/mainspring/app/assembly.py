@@ -20,8 +20,8 @@ from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.governance_settings import doubts
-from mainspring.features.models import backends
-from mainspring.features.models.backends import Answering
+from mainspring.features.models import backends, discovery, model_choice
+from mainspring.features.models.model_choice import ModelChoice
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted
 from mainspring.providers.scripted import say as reply
@@ -122,15 +122,15 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
         return _choose_cassette(options, model), model or ""
     is_named = base_url is not None or api_key is not None
     if settings.providers and not is_named and not (model or "").startswith(("scripted:", "local:")):
-        answering = backends.configured_answering(replace(settings, model=model), progress=say)
+        answering = model_choice.choose_configured(replace(settings, model=model), progress=say)
         return answering.provider, answering.model
     if options.kind == "agent" and not is_named:
         base_url, api_key = settings.base_url, settings.backend_key
     if model:
-        return backends.provider_for(model, base_url, api_key, progress=say), model
+        return model_choice.resolve_provider(model, base_url, api_key, progress=say), model
     if base_url is not None:
         raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
-    if (found := backends.discovered(asyncio.run(backends.found()), progress=say)) is None:
+    if (found := model_choice.choose_discovered(asyncio.run(discovery.find_backends()), progress=say)) is None:
         raise InvalidRequest(
             "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
             "MAINSPRING_MODEL; `mainspring demo` needs none"
@@ -148,23 +148,23 @@ def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
         raise InvalidRequest("name the model that is recorded or replayed: --model NAME")
     if options.record is not None and options.replay is not None:
         raise InvalidRequest("--record and --replay exclude each other; pass one of them")
-    environment = os.environ if options.replay is None else backends.without_keys(os.environ)
+    environment = os.environ if options.replay is None else model_choice.add_missing_keys(os.environ)
     tape = Recorder(options.record) if options.record is not None else Player(options.replay or Path())
-    return backends.provider_for(model, options.base_url, options.api_key, environment=environment, tape=tape)
+    return model_choice.resolve_provider(model, options.base_url, options.api_key, environment=environment, tape=tape)
 
 
-def _choose_server_model(settings: Settings) -> Answering:
+def _choose_server_model(settings: Settings) -> ModelChoice:
     if settings.providers:
-        return backends.configured_answering(settings, progress=_note)
+        return model_choice.choose_configured(settings, progress=_note)
     if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
         model = settings.model or ""
-        provider = backends.provider_for(model, settings.base_url, settings.backend_key, progress=_note)
+        provider = model_choice.resolve_provider(model, settings.base_url, settings.backend_key, progress=_note)
         told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
-        return Answering(provider, model, told)
-    found = asyncio.run(backends.found())
-    if (answering := backends.discovered(found, aliases=settings.aliases, progress=_note)) is not None:
+        return ModelChoice(provider, model, told)
+    found = asyncio.run(discovery.find_backends())
+    if (answering := model_choice.choose_discovered(found, aliases=settings.aliases, progress=_note)) is not None:
         return answering
-    return Answering(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
+    return ModelChoice(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
 
 
 def _note(line: str) -> None:

@@ -54,7 +54,7 @@ from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.memory_observer import MemoryObserver, catch_up_memory
 from mainspring.features.memory.settings import MemorySettings
-from mainspring.features.models.backends import provider_for
+from mainspring.features.models.model_choice import resolve_provider
 from mainspring.features.skills.activation import ActiveSkills
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_policy import SkillScope
@@ -140,7 +140,7 @@ class Engine:
 
     Use it as `async with`, or as plain `with` together with `run_sync` and `stream_sync`.
 
-    `model` is as in `backends.provider_for`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
+    `model` is as in `resolve_provider`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
     `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`. It may also be a `Provider`; then
     `default_model` names the model of runs that name none, and `owns_provider` has the engine close it. `database` is a
     file; without one, runs live in memory. `policies` are asked after the built-in ones and before the budget, or in the slots
@@ -232,7 +232,7 @@ class Engine:
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
         self.core = CoreEngine(
-            StepProvider(provider_for(model, base_url, api_key) if isinstance(model, str) else model),
+            StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model),
             kept,
             executors=performers,
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),

@@ -12,8 +12,8 @@ from mainspring.cli.context import load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, Model
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest, MainspringError
-from mainspring.features.models import backends
-from mainspring.features.models.backends import Found
+from mainspring.features.models import backends, discovery, model_choice
+from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import Provider
@@ -84,10 +84,10 @@ async def doctor(
     """
     settings = _load_settings(model, base_url, api_key, config)
     if model is not None and settings.providers:
-        answering = backends.configured_answering(settings, progress=say)
+        answering = model_choice.choose_configured(settings, progress=say)
         return await _examine({model: answering.provider}, {model: model}, seconds, as_json=json)
     if model is not None and base_url is None:
-        asked = backends.provider_for(model, api_key=api_key, progress=say)
+        asked = model_choice.resolve_provider(model, api_key=api_key, progress=say)
         return await _examine({model: asked}, {model: model}, seconds, as_json=json)
     found = await _find_backends(settings)
     made = {name: _make_provider(name, entry) for name, entry in found.items()}
@@ -104,14 +104,14 @@ def _load_settings(model: str | None, base_url: str | None, api_key: str | None,
     return load_settings(ModelSettings, config, model=model, base_url=base_url, backend_key=api_key)
 
 
-async def _find_backends(settings: ModelSettings) -> dict[str, Found]:
+async def _find_backends(settings: ModelSettings) -> dict[str, FoundBackend]:
     """The backends in question: those configured, or named, or else found. Raises `InvalidRequest`."""
     if settings.providers:
-        return backends.configured(settings.providers)
+        return backends.list_configured(settings.providers)
     if settings.base_url is not None:
         backend = ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key, model=settings.model)
-        return {"default": Found(backend, "named")}
-    return await backends.found()
+        return {"default": FoundBackend(backend, "named")}
+    return await discovery.find_backends()
 
 
 def _report_none() -> int:
@@ -119,10 +119,10 @@ def _report_none() -> int:
     return 1
 
 
-def _make_provider(name: str, entry: Found) -> Provider | None:
+def _make_provider(name: str, entry: FoundBackend) -> Provider | None:
     """The provider, or None, with the reason said: one that cannot be had hides no other."""
     try:
-        return backends.made(name, entry.backend, progress=say)
+        return backends.make_provider(name, entry.backend, progress=say)
     except InvalidRequest as error:
         say(error.message)
         return None

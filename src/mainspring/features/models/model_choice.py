@@ -1,0 +1,129 @@
+"""Which provider and model answer: those of the settings, those that a model's name stands for, or those that were found."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.models.backends import (
+    LOCAL_MODEL,
+    VENDORS,
+    FoundBackend,
+    Progress,
+    complete_backend,
+    list_configured,
+    make_provider,
+    make_router,
+    pick_default_model,
+)
+from mainspring.features.models.discovery import SERVERS, find_address, find_in_environment
+from mainspring.features.models.settings import ModelSettings, ProviderSettings
+from mainspring.ports import Provider, Tape
+
+
+class ModelChoice(Struct, frozen=True):
+    """Who answers: the provider, the model for requests that name none, and both in words."""
+
+    provider: Provider
+    model: str
+    told: str
+
+
+def choose_discovered(
+    known: Mapping[str, FoundBackend],
+    *,
+    aliases: Mapping[str, str | Sequence[str]] | None = None,
+    progress: Progress | None = None,
+) -> ModelChoice | None:
+    """What answers when nothing is configured: the first that was found; None if there is none."""
+    model = pick_default_model(known)
+    if model is None:
+        return None
+    first = model.partition("/")[0]
+    told = f"{model}, since {known[first].origin}"
+    if first == "local":
+        told += "; it is very small, for a first look. A better one is one setting away:\n            set a vendor's key, "
+        told += "start Ollama, or pass --model local:FILE.gguf or --base-url URL"
+    elif others := [name for name in known if name != first]:
+        told += f"; also {', '.join(others)}: choose with --model PROVIDER/MODEL"
+    return ModelChoice(make_router(known, aliases=aliases, default=first, progress=progress), model, told)
+
+
+def choose_configured(settings: ModelSettings, *, progress: Progress | None = None) -> ModelChoice:
+    """What answers when the settings name providers. Raises `InvalidRequest`."""
+    known = list_configured(settings.providers)
+    if settings.base_url is not None:
+        known["default"] = FoundBackend(
+            ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key), "configured"
+        )
+    # A name that no provider has is refused: guessing would send what was meant for one to another.
+    default = "default" if "default" in known else None
+    provider = make_router(known, aliases=settings.aliases, default=default, progress=progress)
+    model = settings.model or pick_default_model(known) or ""
+    return ModelChoice(provider, model, f"{model or 'as the request says'}, of the providers {', '.join(known)}")
+
+
+def resolve_provider(
+    model: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    tape: Tape | None = None,
+) -> Provider:
+    """The provider that a model name stands for: `scripted:FILE`, `local`, `local:FILE`, any name for the backend at `base_url`,
+    `VENDOR/MODEL` or `SERVER/MODEL`, or a name alone for whom the environment has a key or an address.
+
+    A name with a provider in it is asked of that provider and of nobody else, and `api_key` is given to whoever is asked.
+    """
+    kind, _, rest = model.partition(":")
+    vendor = model.partition("/")[0]
+    if kind == "scripted":
+        return make_provider(kind, ProviderSettings(kind="scripted", model=rest), tape=tape)
+    if base_url is not None:
+        key = api_key or environment.get("OPENAI_API_KEY")
+        return make_provider("openai", ProviderSettings(kind="chat", base_url=base_url, key=key), environment, tape=tape)
+    if kind == "local" or vendor == "local":
+        weights = rest if kind == "local" else model.removeprefix("local/")
+        backend = ProviderSettings(kind="local", model=weights or LOCAL_MODEL)
+        return make_router({"local": FoundBackend(backend, "named")}, default="local", progress=progress, tape=tape)
+    known = _find_named(model, api_key, environment)
+    if not known:
+        needed = " or ".join(VENDORS[vendor].keys) if vendor in VENDORS else "OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY"
+        raise InvalidRequest(
+            f"model `{model}` needs a backend: set {needed}, or pass an address as base_url or --base-url (for example "
+            "http://127.0.0.1:11434/v1), or use `local`, or `scripted:FILE`",
+            param="model",
+        )
+    return make_router(known, default=_guess_provider(model, known), environment=environment, progress=progress, tape=tape)
+
+
+def _find_named(model: str, api_key: str | None, environment: Mapping[str, str]) -> dict[str, FoundBackend]:
+    """Whom a model's name leaves to be asked: its provider alone if it names one, else those of the environment."""
+    vendor, slash, _ = model.partition("/")
+    if slash and vendor in SERVERS:
+        address = find_address(vendor, SERVERS[vendor], environment)
+        return {vendor: FoundBackend(ProviderSettings(kind=SERVERS[vendor].kind, base_url=address, key=api_key), "named")}
+    known = find_in_environment(environment)
+    if slash and vendor in VENDORS:
+        known = {vendor: known[vendor]} if vendor in known else {}
+    if api_key is None:
+        return known
+    asked = vendor if slash and vendor in VENDORS else _guess_provider(model, VENDORS)
+    found = known.get(asked) or FoundBackend(complete_backend(asked, ProviderSettings(kind=VENDORS[asked].kind)), "named")
+    return {asked: FoundBackend(replace(found.backend, key=api_key, key_env=None), "named")}
+
+
+def add_missing_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that has every vendor's key, for asking a recording, which looks at none."""
+    # Short enough never to be taken for a secret in what was said.
+    return {**{key: "none" for known in VENDORS.values() for key in known.keys[:1]}, **environment}
+
+
+def _guess_provider(model: str, known: Mapping[str, object]) -> str:
+    """The provider of a model that is named without one: by its family, or else the first."""
+    family = {"claude": "anthropic", "gemini": "gemini", "gpt": "openai"}.get(model.partition("-")[0])
+    return family if family is not None and family in known else next(iter(known))
