@@ -25,11 +25,10 @@ from mainspring.core.spec import Caller, Price, spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.budgets.budget import LEVELS, Limits, Network
-from mainspring.features.budgets.budget_policy import Budgeted, narrowed
-from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.patterns import Rules, ToolRules
-from mainspring.features.governance.rate import Rate
+from mainspring.features.budgets.budget import LEVELS, AutonomyLimits, Network
+from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget
+from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
@@ -73,24 +72,24 @@ def every_policy(root: str) -> PolicySlots:
     rules = {"*": "allow", "file_ops:delete": "deny", "secret_*": "deny", "shell": "allow", "file_*:chmod": "ask"}
     Path(root, "src", "deep").mkdir(parents=True)
     return {
-        "rules": (ToolRules(Rules.of(rules)),),  # type: ignore[arg-type]
+        "rules": (RulePolicy(Rules.of(rules)),),  # type: ignore[arg-type]
         "status": (ToolStatus(lambda name: "active"),),
         "skill scope": (SkillScope(lambda run, name, operation: None),),
-        "rate": (Rate(10**9, 10**9),),
-        "level": (AutonomyLevel("supervised", commands_judged=True),),
+        "rate": (RatePolicy(10**9, 10**9),),
+        "level": (LevelPolicy("supervised", commands_judged=True),),
         "commands": (CommandPolicy(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
-        "budget": (Budgeted(),),
+        "budget": (BudgetPolicy(),),
     }
 
 
 def a_run() -> Run:
     spec = spec_for("responses", id="r", model="m", input=(user("go"),), tools=TOOLS, caller=Caller("ada", ("tools:execute",)))
     network = Network(enabled=True, allowed_domains=("docs.example",))
-    limits = Limits(max_tokens=10**9, max_cost=100.0, max_lines_changed=10**9)
+    limits = AutonomyLimits(max_tokens=10**9, max_cost=100.0, max_lines_changed=10**9)
     budget = replace(LEVELS[2], network=network, limits=limits, prices={"*": Price(1, 5)}, overlays=(LEVELS[3],))
-    return open_run(Recorded(0, 0.0, RunStarted(narrowed(spec, budget))), History())
+    return open_run(Recorded(0, 0.0, RunStarted(apply_budget(spec, budget))), History())
 
 
 async def cost(gate: Gate, call: Call, run: Run, calls: int) -> float:

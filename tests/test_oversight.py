@@ -12,7 +12,7 @@ from mainspring.core.items import ToolDefinition
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.plan import build_plan
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.governance_settings import build_policies, digest_settings, doubts
+from mainspring.features.governance.governance_settings import build_policies, digest_settings, find_doubts
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
@@ -68,7 +68,7 @@ def test_what_may_be_a_slip_is_told(tmp_path: Path) -> None:
     budget = {"escalation_triggers": [{"id": "EF-4"}], "stop_conditions": [{"id": "SC-99"}], "tenants": {"acme": {"level": 0}}}
     tools = [ToolDefinition("file_ops", kind="builtin", effects=("write",))]
     governance, plan = convert(table, GovernanceSettings), build_plan(convert(budget, BudgetSettings))
-    assert doubts(governance, plan, tools, "m") == [
+    assert find_doubts(governance, plan, tools, "m") == [
         "governance.rules: `file-ops:write` fits none of the tools",
         f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`",
         *[
@@ -84,8 +84,8 @@ def test_what_may_be_a_slip_is_told(tmp_path: Path) -> None:
             )
         ],
     ]
-    assert doubts(governance, None, [], "m") == [f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`"]
-    assert doubts(GovernanceSettings(), build_plan(BudgetSettings(level=2)), tools, "m") == []
+    assert find_doubts(governance, None, [], "m") == [f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`"]
+    assert find_doubts(GovernanceSettings(), build_plan(BudgetSettings(level=2)), tools, "m") == []
 
 
 def test_the_digest_of_settings_is_the_one_that_stored_runs_have() -> None:

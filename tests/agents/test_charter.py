@@ -13,7 +13,7 @@ from mainspring.core.events import CallJudged
 from mainspring.core.items import Effect, Purpose
 from mainspring.core.spec import Caller
 from mainspring.features.agents.agent_result import ToolLoopConfig
-from mainspring.features.agents.charter import Chartered
+from mainspring.features.agents.charter import CharterPolicy
 from mainspring.features.approvals.pending import Approvals
 from mainspring.ports import Allow
 from mainspring.providers.script import Call
@@ -225,5 +225,5 @@ async def test_a_run_without_an_agent_is_no_concern_of_charters(tmp_path: Path) 
     tools = world()
     async with Engine(Scripted(call("silent"), say("Done.")), tools=list(tools.values())) as engine:
         run = await engine.run("Go.")
-        assert await Chartered().judge(None, run) == Allow()  # type: ignore[arg-type]
+        assert await CharterPolicy().judge(None, run) == Allow()  # type: ignore[arg-type]
     assert len(tools["silent"].done) == 1

@@ -11,7 +11,7 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.level import AutonomyLevel
+from mainspring.features.governance.limit_policies import LevelPolicy
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
@@ -55,7 +55,7 @@ async def test_built_in_tools_and_functions_are_judged_by_what_they_declare(
         fill_standard_slots([tools]),
         {
             "status": (ToolStatus(tools.status),),
-            "level": (AutonomyLevel(level, commands_judged=True),),
+            "level": (LevelPolicy(level, commands_judged=True),),
             "commands": (CommandPolicy(CommandRules(("ls",), ("rm",))),),
             "paths": (PathPolicy([root]),),
             "domains": (DomainPolicy(AddressGuard(lookup=lookup).check),),

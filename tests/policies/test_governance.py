@@ -15,8 +15,8 @@ from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
 from mainspring.core.spec import Caller, Charter
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.agents.charter import Chartered
-from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.agents.charter import CharterPolicy
+from mainspring.features.budgets.budget_policy import BudgetPolicy
 from mainspring.features.budgets.plan import build_plan
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.governance_settings import build_policies
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("C18")
 def test_questions_are_asked_in_this_order(root: Path) -> None:
-    budget: PolicySlots = {"budget": (Budgeted(),), "charter": (Chartered(),)}
+    budget: PolicySlots = {"budget": (BudgetPolicy(),), "charter": (CharterPolicy(),)}
     assert [policy.name for policy in order_policies(budget, every_slot(root), fill_standard_slots([]))] == [
         "limits", "known_tool", "allowed_tools", "valid_arguments", "caller_scopes", "tool_status", "skill_scope", "agent",
         "tool_rules", "rate", "autonomy_level", "commands", "paths", "domains", "budget", "approval", "hand_off",

@@ -9,7 +9,7 @@ from mainspring.core.items import Effect, ToolDefinition
 from mainspring.features.budgets.plan import build_plan
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.governance_settings import build_policies
-from mainspring.features.governance.level import AutonomyLevel
+from mainspring.features.governance.limit_policies import LevelPolicy
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.tools.addresses import AddressGuard
 
@@ -41,13 +41,13 @@ def tool(*effects: Effect, name: str = "it", **operations: tuple[Effect, ...]) -
 async def test_levels_allow_by_effects(effects: tuple[Effect, ...], read_only: str, supervised: str) -> None:
     expected: dict[Level, str] = {"read-only": read_only, 1: supervised, "standard": "allow", "full": "allow"}
     for level, verdict in expected.items():
-        outcome = await tried([AutonomyLevel(level)], ("it", "{}"), tools=(tool(*effects),))
+        outcome = await tried([LevelPolicy(level)], ("it", "{}"), tools=(tool(*effects),))
         assert (outcome.only.verdict, len(outcome.done)) == (verdict, verdict == "allow"), level
         assert verdict == "allow" or f"`{Autonomy.parse(level).label}`" in outcome.only.reason
 
 
 async def test_read_only_may_be_configured_to_read_from_the_network() -> None:
-    policy = AutonomyLevel("read-only", network_reads=True)
+    policy = LevelPolicy("read-only", network_reads=True)
     for effects, verdict in (((R, N), "allow"), ((N,), "deny"), ((R, N, W), "deny")):
         assert (await tried([policy], ("it", "{}"), tools=(tool(*effects),))).only.verdict == verdict
 
@@ -55,7 +55,7 @@ async def test_read_only_may_be_configured_to_read_from_the_network() -> None:
 @pytest.mark.requirement("D66")
 async def test_reading_operation_of_a_writing_tool_is_reading() -> None:
     files = tool(R, W, name="files", get=(R,), put=(W,), odd=())
-    policy = AutonomyLevel("read-only")
+    policy = LevelPolicy("read-only")
     for operation, verdict in (("get", "allow"), ("put", "deny"), ("GET", "deny"), ("odd", "deny"), ("", "deny")):
         outcome = await tried([policy], ("files", f'{{"operation": "{operation}"}}'), tools=(files,))
         assert outcome.only.verdict == verdict, operation
@@ -63,7 +63,7 @@ async def test_reading_operation_of_a_writing_tool_is_reading() -> None:
 
 
 async def test_refusal_says_what_the_tool_may_do() -> None:
-    outcome = await tried([AutonomyLevel("read-only")], ("it", "{}"), tools=(tool(D, R, N),))
+    outcome = await tried([LevelPolicy("read-only")], ("it", "{}"), tools=(tool(D, R, N),))
     assert "`it`, which may read, use the network, destroy" in outcome.only.reason
 
 
@@ -71,17 +71,17 @@ async def test_refusal_says_what_the_tool_may_do() -> None:
 async def test_supervised_asks_before_a_command_that_nobody_else_judges() -> None:
     made = ("shell", '{"command": "ls"}')
     for judged, verdict in ((False, "ask"), (True, "allow")):
-        policy = AutonomyLevel("supervised", commands_judged=judged)
+        policy = LevelPolicy("supervised", commands_judged=judged)
         assert (await tried([policy], made, tools=(SHELL,))).only.verdict == verdict
-    policy = AutonomyLevel("supervised", commands_judged=True)
+    policy = LevelPolicy("supervised", commands_judged=True)
     assert (await tried([policy], ("shell", "{}"), tools=(SHELL,))).only.verdict == "ask"
-    policy = AutonomyLevel("read-only", commands_judged=True)
+    policy = LevelPolicy("read-only", commands_judged=True)
     assert (await tried([policy], made, tools=(SHELL,))).only.verdict == "deny"
 
 
 def test_there_is_no_policy_for_an_unknown_level() -> None:
     with pytest.raises(ValueError, match="read-only, supervised, standard, full"):
-        AutonomyLevel("sovereign")  # type: ignore[arg-type]
+        LevelPolicy("sovereign")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("each", list(Autonomy))
@@ -94,15 +94,15 @@ def test_a_level_has_a_name_and_a_number(each: Autonomy) -> None:
 
 
 async def test_client_does_its_own_as_it_likes() -> None:
-    outcome = await tried([AutonomyLevel("read-only")], ("ask_user", "{}"), tools=(ToolDefinition("ask_user"),))
+    outcome = await tried([LevelPolicy("read-only")], ("ask_user", "{}"), tools=(ToolDefinition("ask_user"),))
     assert outcome.only.verdict == "client"
 
 
 @pytest.mark.requirement("S16")
 async def test_supervised_may_take_note_instead_of_asking() -> None:
-    policy = AutonomyLevel("supervised", logs_only=True)
+    policy = LevelPolicy("supervised", logs_only=True)
     outcome = await tried([policy], ("it", "{}"), tools=(tool(W),))
     assert (outcome.only.verdict, len(outcome.done)) == ("allow", 1)
     assert outcome.only.reason == "autonomy_level: The autonomy level `supervised` asks before `it`, which may write."
-    policy = AutonomyLevel("read-only", logs_only=True)
+    policy = LevelPolicy("read-only", logs_only=True)
     assert (await tried([policy], ("it", "{}"), tools=(tool(W),))).only.verdict == "deny"

@@ -14,8 +14,8 @@ from mainspring.app.engine import Engine
 from mainspring.core.items import FunctionCallOutput, ServerTool, Tool, ToolDefinition, Unknown
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, Charter
-from mainspring.features.agents.charter import Chartered
-from mainspring.features.governance.patterns import Choice, Rules, ToolRules
+from mainspring.features.agents.charter import CharterPolicy
+from mainspring.features.governance.rule_policy import Choice, RulePolicy, Rules
 from mainspring.features.governance.tool_policies import CallerScopes
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
@@ -59,17 +59,17 @@ MINE = ToolDefinition("read", "The client's own.")
 
 
 async def test_a_rule_holds_though_the_client_has_a_function_of_that_name(engine_with: Make) -> None:
-    rules = [ToolRules(Rules.of({"read": "deny"}))]
+    rules = [RulePolicy(Rules.of({"read": "deny"}))]
     assert "The rule `read` denies" in await denied(engine_with("good__read", "good", policies=rules), MINE)
 
 
 async def test_a_rule_holds_though_a_second_server_has_a_tool_of_that_name(engine_with: Make) -> None:
-    rules = [ToolRules(Rules.of({"read": "deny"}))]
+    rules = [RulePolicy(Rules.of({"read": "deny"}))]
     assert "The rule `read` denies" in await denied(engine_with("other__read", "good", "other", policies=rules))
 
 
 async def test_a_rule_for_one_servers_tool_holds_under_its_short_name(engine_with: Make) -> None:
-    rules = [ToolRules(Rules.of({"good__*": "deny"}))]
+    rules = [RulePolicy(Rules.of({"good__*": "deny"}))]
     assert "The rule `good__*` denies" in await denied(engine_with("read", "good", policies=rules))
 
 
@@ -85,7 +85,7 @@ async def test_a_blocked_tool_stays_blocked_under_another_name_and_the_reason_is
 
 async def test_a_charter_holds_under_another_name(engine_with: Make) -> None:
     charter = Charter("clerk", rules=(("read", "deny"),))
-    told = await denied(engine_with("good__read", "good", policies=[Chartered()]), MINE, charters=(charter,))
+    told = await denied(engine_with("good__read", "good", policies=[CharterPolicy()]), MINE, charters=(charter,))
     assert "The rule `read` denies" in told
 
 

@@ -9,7 +9,7 @@ from tests.policies.world import FILES, tried
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition
-from mainspring.features.governance.patterns import STRICTNESS, Choice, Rules, ToolRules, narrowed
+from mainspring.features.governance.rule_policy import STRICTNESS, Choice, RulePolicy, Rules, combine_rules
 
 NAMES = st.sampled_from(["file_ops", "file_find", "shell", "*"])
 PATTERNS = st.one_of(
@@ -85,7 +85,7 @@ def test_call_that_no_rule_fits_is_left_to_others() -> None:
 
 @given(base=RULES, overlay=RULES, call=CALLS)
 def test_overlay_only_narrows(base: Rules, overlay: Rules, call: tuple[str, str | None]) -> None:
-    together = strictness(narrowed(base, overlay), call)
+    together = strictness(combine_rules(base, overlay), call)
     assert together == max(strictness(base, call), strictness(overlay, call))
 
 
@@ -93,9 +93,9 @@ def test_overlay_only_narrows(base: Rules, overlay: Rules, call: tuple[str, str 
 def test_order_of_overlays_does_not_matter(layers: list[Rules], call: tuple[str, str | None]) -> None:
     forth, back = layers[0], layers[-1]
     for layer in layers[1:]:
-        forth = narrowed(forth, layer)
+        forth = combine_rules(forth, layer)
     for layer in reversed(layers[:-1]):
-        back = narrowed(back, layer)
+        back = combine_rules(back, layer)
     assert strictness(forth, call) == strictness(back, call)
 
 
@@ -106,7 +106,7 @@ def test_rule_that_says_nothing_is_refused(pattern: str, choice: Choice) -> None
 
 
 async def test_denied_and_asked_calls_name_the_pattern() -> None:
-    policy = ToolRules(Rules.of({"file_*:write": "ask", "file_ops:delete": "deny"}))
+    policy = RulePolicy(Rules.of({"file_*:write": "ask", "file_ops:delete": "deny"}))
     outcome = await tried(
         [policy],
         ("file_ops", '{"operation": "read"}'),
@@ -123,11 +123,11 @@ async def test_default_of_the_operation_is_the_operation_that_is_meant() -> None
     properties = {"operation": {"type": "string", "default": "write"}}
     tool = ToolDefinition("file_ops", parameters={"type": "object", "properties": properties}, kind="builtin")
     rules = Rules.of({"file_ops:write": "deny", "file_ops": "allow"})
-    outcome = await tried([ToolRules(rules)], ("file_ops", "{}"), tools=(tool,))
+    outcome = await tried([RulePolicy(rules)], ("file_ops", "{}"), tools=(tool,))
     assert outcome.only.verdict == "deny"
 
 
 async def test_rules_hold_for_the_clients_tools_too() -> None:
     tools = (ToolDefinition("ask_user"), FILES)
-    outcome = await tried([ToolRules(Rules.of({"ask_user": "deny"}))], ("ask_user", "not json"), tools=tools)
+    outcome = await tried([RulePolicy(Rules.of({"ask_user": "deny"}))], ("ask_user", "not json"), tools=tools)
     assert (outcome.only.verdict, outcome.only.policy) == ("deny", "tool_rules")

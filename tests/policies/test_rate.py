@@ -9,7 +9,7 @@ from tests.policies.world import Outcome, tried
 
 from mainspring.core.events import CallJudged
 from mainspring.core.spec import Caller
-from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.limit_policies import RatePolicy
 
 NOTES = ("notes", "{}")
 
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-async def calls(rate: Rate, count: int, *, tenant: str = "", subject: str = "ada") -> Outcome:
+async def calls(rate: RatePolicy, count: int, *, tenant: str = "", subject: str = "ada") -> Outcome:
     return await tried([rate], *[NOTES] * count, tenant=tenant, caller=Caller(subject), max_errors_in_row=None)
 
 
@@ -32,7 +32,7 @@ def verdicts(judged: list[CallJudged]) -> list[str]:
 
 async def test_burst_is_ten_in_a_second_unless_said_otherwise() -> None:
     clock = Clock()
-    rate = Rate(clock=clock)
+    rate = RatePolicy(clock=clock)
     outcome = await calls(rate, 12)
     assert verdicts(outcome.judged) == ["allow"] * 10 + ["deny"] * 2
     assert "10 calls in 1 s" in outcome.judged[-1].reason
@@ -43,7 +43,7 @@ async def test_burst_is_ten_in_a_second_unless_said_otherwise() -> None:
 
 async def test_minute_is_sixty_unless_said_otherwise_and_the_window_slides() -> None:
     clock = Clock()
-    rate = Rate(clock=clock)
+    rate = RatePolicy(clock=clock)
     for _ in range(6):
         assert verdicts((await calls(rate, 10)).judged) == ["allow"] * 10
         clock.now += 5.0
@@ -56,14 +56,14 @@ async def test_minute_is_sixty_unless_said_otherwise_and_the_window_slides() -> 
 
 @pytest.mark.requirement("D71")
 async def test_each_subject_of_each_tenant_has_its_own_rate() -> None:
-    rate = Rate(burst=1, clock=Clock())
+    rate = RatePolicy(burst=1, clock=Clock())
     for tenant, subject in (("a", "x"), ("a", "y"), ("b", "x"), ("", "a")):
         assert verdicts((await calls(rate, 2, tenant=tenant, subject=subject)).judged) == ["allow", "deny"]
 
 
 async def test_refused_call_is_not_counted() -> None:
     clock = Clock()
-    rate = Rate(per_minute=2, clock=clock)
+    rate = RatePolicy(per_minute=2, clock=clock)
     for _ in range(3):
         await calls(rate, 2)
         clock.now += 20.0
@@ -72,7 +72,7 @@ async def test_refused_call_is_not_counted() -> None:
 
 async def test_callers_that_are_silent_for_a_minute_are_forgotten() -> None:
     clock = Clock()
-    rate = Rate(clock=clock)
+    rate = RatePolicy(clock=clock)
     for number in range(5):
         await calls(rate, 1, subject=str(number))
     clock.now += 60.0
@@ -83,7 +83,7 @@ async def test_callers_that_are_silent_for_a_minute_are_forgotten() -> None:
 @pytest.mark.parametrize(("per_minute", "burst"), [(0, 1), (1, 0), (-1, 1)])
 def test_rate_of_nothing_is_refused(per_minute: int, burst: int) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        Rate(per_minute, burst)
+        RatePolicy(per_minute, burst)
 
 
 @given(
@@ -95,7 +95,7 @@ def test_no_window_ever_holds_more_than_its_limit_and_no_call_is_refused_in_vain
     steps: list[tuple[str, float]], per_minute: int, burst: int
 ) -> None:
     clock, kept = Clock(), defaultdict[str, list[float]](list)
-    rate = Rate(per_minute, burst, clock=clock)
+    rate = RatePolicy(per_minute, burst, clock=clock)
     for subject, pause in steps:
         clock.now += pause
         past = kept[subject]

@@ -11,9 +11,8 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.patterns import Rules, ToolRules
-from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_policy import SkillScope
@@ -115,11 +114,11 @@ def folder(place: Path) -> Path:
 def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
     return {
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
-        "rules": (ToolRules(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
+        "rules": (RulePolicy(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
         "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
         "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
-        "rate": (Rate(),),
-        "level": (AutonomyLevel(level, commands_judged=True),),
+        "rate": (RatePolicy(),),
+        "level": (LevelPolicy(level, commands_judged=True),),
         "commands": (CommandPolicy(PROGRAMS),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
     }

@@ -18,7 +18,7 @@ from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCallOutput, Json, Message, decode, encode
 from mainspring.core.model_request import ModelRequest
 from mainspring.engine.approvals import ASKED, Asked
-from mainspring.features.governance.patterns import Rules, ToolRules
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.http.auth import Keys
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Scripted, call, calls, say
@@ -102,7 +102,7 @@ def tools_of(done: list[Json]) -> list[Any]:
 @asynccontextmanager
 async def counter(folder: Path, tools: list[Any] | None = None) -> AsyncIterator[Counter]:
     done: list[Json] = []
-    rules = ToolRules(Rules.of({"refund": "ask", "look": "ask"}))
+    rules = RulePolicy(Rules.of({"refund": "ask", "look": "ask"}))
     engine = Engine(Clerk(), tools=tools_of(done) if tools is None else tools, policies=[rules], database=folder / "runs.db")
     async with hosted(server(engine)) as url, aiohttp.ClientSession() as session:
         yield Counter(engine, done, url, session)

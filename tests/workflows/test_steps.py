@@ -16,7 +16,7 @@ from mainspring.core.errors import InvalidInputs, NotFound
 from mainspring.core.items import Usage
 from mainspring.core.spec import Caller
 from mainspring.features.approvals.pending import Approvals
-from mainspring.features.budgets.budget import AutonomyBudget, Limits, Network
+from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, Network
 from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import AccessList, GovernanceSettings
 from mainspring.features.traces.spans import spans_of
@@ -509,7 +509,7 @@ steps:
 
 async def test_no_model_is_accounted_for_what_a_step_does(tmp_path: Path) -> None:
     """Neither in the response, nor in trace, spans and metrics, nor against a budget of tokens."""
-    limits, network = Limits(max_tokens=1, max_iterations=1), Network(enabled=True)
+    limits, network = AutonomyLimits(max_tokens=1, max_iterations=1), Network(enabled=True)
     budget = AutonomyBudget("small", state="active", in_scope=("x",), limits=limits, network=network)
     with tallying() as tally:
         step = "{id: s, action: http-request, url: '{{ inputs.base }}/x'}"

@@ -19,7 +19,7 @@ from mainspring.core.items import ServerTool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.governance_settings import doubts
+from mainspring.features.governance.governance_settings import find_doubts
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.model_choice import ModelChoice
 from mainspring.ports import Provider
@@ -77,7 +77,7 @@ def build_server_engine(settings: Settings) -> ServerEngine:
     _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
     # What MCP servers and agents bring is not known yet.
     tools = () if settings.mcp or settings.agents else engine.definitions
-    slips = doubts(settings.governance, engine.admission.plan, tools, answering.model)
+    slips = find_doubts(settings.governance, engine.admission.plan, tools, answering.model)
     for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
         _note(f"mainspring: {problem}")
     return ServerEngine(engine, answering.told)

@@ -42,14 +42,13 @@ from mainspring.engine.redact import presentable
 from mainspring.features.agents.agent_order import Orders
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
-from mainspring.features.agents.charter import Chartered
+from mainspring.features.agents.charter import CharterPolicy
 from mainspring.features.agents.delegation import AgentTools
 from mainspring.features.approvals.approval_deadline import ApprovalDeadlineStep
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.plan import Admission, Plan
-from mainspring.features.governance.answer_check import FormedAnswer
 from mainspring.features.governance.injection import InjectionFlagsStep
-from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
+from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
 from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory, NoMemory
 from mainspring.features.memory.memory_observer import MemoryObserver, catch_up_memory
@@ -236,7 +235,7 @@ class Engine:
             kept,
             executors=performers,
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
-            checks=(FormedAnswer(Validators().errors),),
+            checks=(AnswerFormatCheck(Validators().errors),),
             sinks=(*self._event_sinks, self.admission.ledger) if self.admission.is_shared else self._event_sinks,
             steps=self._steps(definitions, new_id, approval_seconds, scans=scans),
             observers=self._observers(),
@@ -288,7 +287,7 @@ class Engine:
         active = ActiveSkills(lambda: self.skills.definitions, _skills_of)
         return [
             {"skill scope": (SkillScope(active.refusal),)} if self.skills.folders else {},
-            {"charter": (Chartered(),)},
+            {"charter": (CharterPolicy(),)},
             *[part.policies for part in self._parts],
         ]
 

@@ -211,11 +211,39 @@ class _Reading:
                 self._redirect(redirect)
                 if redirect["Op"].startswith("&>") and _offset(node) > redirect["OpPos"]["Offset"]:
                     self.doubts.append(_OTHERWISE_READ)
-            visit = getattr(self, f"_at_{node.get('Type', '').lower()}", None)
-            if visit is not None:
-                visit(node)
+            self._visit(node)
 
-    def _at_callexpr(self, node: Json) -> None:
+    def _visit(self, node: Json) -> None:
+        match node.get("Type"):
+            case "CallExpr":
+                self._at_call(node)
+            case "DeclClause":
+                self._at_declaration(node)
+            case "ForClause" if node["Loop"]["Type"] == "WordIter":
+                self.sets.append(node["Loop"]["Name"]["Value"])
+            case "CoprocClause":
+                # The parser takes some of its programs for the coprocess's name: `coproc a <<< x`.
+                self.doubts.append("it starts a coprocess")
+            case "ParamExp":
+                self._at_parameter(node)
+            case "BinaryArithm" if node["Op"].endswith("=") and node["Op"] not in _COMPARES:
+                self.sets.append(_literal(node["X"]))
+            case "UnaryArithm" if node["Op"] in ("++", "--"):
+                self.sets.append(_literal(node["X"]))
+            case "ArithmExp":
+                self._evaluates = True
+            case "ArithmCmd":
+                self._evaluates = self.is_read_otherwise = True
+            case "TestClause":
+                self.is_read_otherwise = True
+            case "BinaryTest" | "UnaryTest":
+                self._evaluates = self._evaluates or node["Op"] in _ARITHMETIC
+            case "LetClause":
+                self.doubts.append("`let` evaluates text")
+            case "FuncDecl":
+                self.doubts.append("it defines a function")
+
+    def _at_call(self, node: Json) -> None:
         for assign in node.get("Assigns") or ():
             self.sets.append(assign["Name"]["Value"])
         args = node.get("Args")
@@ -227,7 +255,7 @@ class _Reading:
         self.doubts += _builtin_doubts(words)
         self._evaluates = self._evaluates or (words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words))
 
-    def _at_declclause(self, node: Json) -> None:
+    def _at_declaration(self, node: Json) -> None:
         if node["Variant"]["Value"] == "nameref":
             self.doubts.append("it gives a variable a second name")
         for assign in node.get("Args") or ():
@@ -236,48 +264,12 @@ class _Reading:
             elif (option := _name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
                 self.doubts.append("it declares variables in a way that is not understood")
 
-    def _at_forclause(self, node: Json) -> None:
-        if node["Loop"]["Type"] == "WordIter":
-            self.sets.append(node["Loop"]["Name"]["Value"])
-
-    def _at_coprocclause(self, node: Json) -> None:
-        # The parser takes some of its programs for the coprocess's name: `coproc a <<< x`.
-        self.doubts.append("it starts a coprocess")
-
-    def _at_paramexp(self, node: Json) -> None:
+    def _at_parameter(self, node: Json) -> None:
         operator = node.get("Exp", {}).get("Op", "")
         if operator in ("=", ":="):
             self.sets.append(node["Param"]["Value"])
         elif operator.startswith("@"):
             self.doubts.append("it expands what a variable holds once more")
-
-    def _at_binaryarithm(self, node: Json) -> None:
-        if node["Op"].endswith("=") and node["Op"] not in _COMPARES:
-            self.sets.append(_literal(node["X"]))
-
-    def _at_unaryarithm(self, node: Json) -> None:
-        if node["Op"] in ("++", "--"):
-            self.sets.append(_literal(node["X"]))
-
-    def _at_arithmexp(self, node: Json) -> None:
-        self._evaluates = True
-
-    def _at_arithmcmd(self, node: Json) -> None:
-        self._evaluates = self.is_read_otherwise = True
-
-    def _at_testclause(self, node: Json) -> None:
-        self.is_read_otherwise = True
-
-    def _at_binarytest(self, node: Json) -> None:
-        self._evaluates = self._evaluates or node["Op"] in _ARITHMETIC
-
-    _at_unarytest = _at_binarytest
-
-    def _at_letclause(self, node: Json) -> None:
-        self.doubts.append("`let` evaluates text")
-
-    def _at_funcdecl(self, node: Json) -> None:
-        self.doubts.append("it defines a function")
 
     def _redirect(self, redirect: Json) -> None:
         target = _name(redirect["Word"])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.features.budgets.amounts import Amounts, Spent
-from mainspring.features.budgets.ledger import Entry, Reserved, Settled
+from mainspring.features.budgets.ledger import LedgerEntry, Reserved, Settled
 
 COUNTS = st.none() | st.integers(0, 1000)
 NUMBERS = st.none() | st.floats(0, 1000)
@@ -46,7 +46,7 @@ def test_entries_of_the_ledger_are_stored_as_ever() -> None:
         b'"requests":0,"tokens":10,"cost":0.0,"commands":{}}}'
     )
     share = Amounts(20, 720.0, 40, 10, 1000, commands={"git": 2})
-    found = [msgspec.json.decode(text, type=Entry) for text in (reserved, settled)]
+    found = [msgspec.json.decode(text, type=LedgerEntry) for text in (reserved, settled)]
     assert found == [Reserved("resp_1", share), Settled("resp_1", Spent(2, 1.5, 1, ("a",), 3, tokens=10))]
     assert [msgspec.json.encode(entry) for entry in found] == [reserved, settled]
     assert Spent.whole(share, "r").amounts == share.min(Amounts()) + Amounts(requests=0, tokens=0, cost=0.0)

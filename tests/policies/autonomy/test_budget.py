@@ -10,7 +10,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, Usage
 from mainspring.core.spec import Price
 from mainspring.features.budgets.amounts import Amounts
-from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, Limits, State, moved
+from mainspring.features.budgets.budget import HARMFUL, LEVELS, TRANSITIONS, AutonomyBudget, AutonomyLimits, State, move_budget
 from mainspring.features.budgets.budget_scope import find_objections, read_call
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.tools.scope import AllowedCommand, find_rule
@@ -18,7 +18,7 @@ from mainspring.tools.scope import AllowedCommand, find_rule
 
 @pytest.mark.requirement("C28")
 def test_defaults_are_those_of_the_documents() -> None:
-    limits = Limits()
+    limits = AutonomyLimits()
     assert (limits.max_iterations, limits.max_duration_minutes, limits.max_tool_calls) == (100, 60, 200)
     assert (limits.max_files_modified, limits.max_lines_changed) == (50, 5000)
     assert AutonomyBudget("b").amounts == Amounts(100, 3600, 200, 50, 5000)
@@ -34,7 +34,7 @@ def test_a_budget_is_the_same_after_json() -> None:
         "b1",
         expires_at=datetime(2026, 1, 1, tzinfo=UTC),
         allowed_commands=(AllowedCommand("git", "status.*", 3),),
-        limits=Limits(max_cost=2.5),
+        limits=AutonomyLimits(max_cost=2.5),
         prices={"gpt-*": Price(1, 4)},
     )
     assert msgspec.json.decode(msgspec.json.encode(budget), type=AutonomyBudget) == budget
@@ -69,11 +69,11 @@ def test_a_budget_goes_only_where_its_life_leads(start: State, end: State) -> No
     }
     budget = AutonomyBudget("b", state=start, approved_by="ada")
     if end in ways.get(start, []):
-        assert moved(budget, end) == AutonomyBudget("b", state=end, approved_by="ada")
-        assert moved(budget, end, by="bo").approved_by == "bo"
+        assert move_budget(budget, end) == AutonomyBudget("b", state=end, approved_by="ada")
+        assert move_budget(budget, end, by="bo").approved_by == "bo"
     else:
         with pytest.raises(InvalidRequest, match=f"from `{start}` to `{end}`"):
-            moved(budget, end)
+            move_budget(budget, end)
 
 
 def test_levels_widen_from_reading_to_everything() -> None:

@@ -19,14 +19,14 @@ from mainspring.features.budgets.budget import (
     StopCondition,
 )
 from mainspring.features.budgets.budget_scope import EnforcementContext
-from mainspring.features.budgets.enforce import MEASURES, Decision, EnforcementResult, add_step, enforce
+from mainspring.features.budgets.enforce import MEASURES, BudgetDecision, EnforcementResult, add_step, enforce
 from mainspring.tools.scope import AllowedCommand
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED
 
 
-def said(budget: AutonomyBudget = BUDGET, spent: Spent | None = None, **context: Any) -> Decision:
+def said(budget: AutonomyBudget = BUDGET, spent: Spent | None = None, **context: Any) -> BudgetDecision:
     return enforce(budget, spent or Spent(), EnforcementContext(**context))
 
 

@@ -21,7 +21,7 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Limits as RunLimits
 from mainspring.core.spec import Price, Purse
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
-from mainspring.features.budgets.budget_policy import Budgeted, measured, narrowed, spent_by
+from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget, measure_run, measure_use
 from mainspring.ports import Store
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import calls, fail, turn
@@ -95,7 +95,7 @@ async def test_a_budget_that_cannot_be_read_denies_every_call() -> None:
 async def test_an_escalation_waits_for_a_person_and_runs_once_they_agree() -> None:
     hands, store = Hands(), MemoryStore()
     async with engine_of(shell("python3 x.py"), store=store, hands=hands) as engine:
-        asked = await (await engine.start(narrowed(order(), BUDGET))).wait()
+        asked = await (await engine.start(apply_budget(order(), BUDGET))).wait()
         assert (asked.status, asked.reason, hands.done) == ("requires_action", Reason.APPROVAL_NEEDED, [])
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         [(_, policy, reason)] = verdicts(await store.events("resp_1"))
@@ -103,7 +103,7 @@ async def test_an_escalation_waits_for_a_person_and_runs_once_they_agree() -> No
         assert "`python3` needs approval" in reason
         assert "`orchestrator`" in reason
         agreed = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
-        run = await (await engine.start(narrowed(agreed, BUDGET))).wait()
+        run = await (await engine.start(apply_budget(agreed, BUDGET))).wait()
     assert run.status == "completed"
     assert hands.done == [("shell", {"command": "python3 x.py"})]
 
@@ -111,16 +111,16 @@ async def test_an_escalation_waits_for_a_person_and_runs_once_they_agree() -> No
 async def test_a_person_cannot_lift_a_limit() -> None:
     hands = Hands()
     async with engine_of(shell("python3 x.py"), hands=hands) as engine:
-        asked = await (await engine.start(narrowed(order(), BUDGET))).wait()
+        asked = await (await engine.start(apply_budget(order(), BUDGET))).wait()
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         agreed = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
-        run = await (await engine.start(narrowed(agreed, with_limits(max_tool_calls=0)))).wait()
+        run = await (await engine.start(apply_budget(agreed, with_limits(max_tool_calls=0)))).wait()
     assert (run.reason, hands.done) == (Reason.BUDGET, [])
 
 
 async def test_a_warning_lets_the_call_run_and_is_in_the_log() -> None:
     budget = replace(BUDGET, stop_conditions=(StopCondition("SC-04", "nothing was verified", "warn"),))
-    outcome = await tried(budget, Call("look"), policy=Budgeted(signals=lambda run: {"SC-04"} if run.turns else set()))
+    outcome = await tried(budget, Call("look"), policy=BudgetPolicy(signals=lambda run: {"SC-04"} if run.turns else set()))
     assert outcome.verdicts == ["allow"]
     assert outcome.reasons == ["budget: The stop condition SC-04 of the budget `b1` holds: nothing was verified."]
     assert outcome.hands.done == [("look", {})]
@@ -163,7 +163,7 @@ async def test_files_and_lines_are_counted_from_what_was_written() -> None:
     made = [("src/a", 3), ("src/b", 2), ("src/c", 1), ("src/a", 6), ("src/a", 5)]
     outcome = await tried(budget, *[write(path, "x\n" * lines) for path, lines in made])
     assert outcome.verdicts == ["allow", "allow", "deny", "deny", "allow"]
-    spent = await spent_by(outcome.run)
+    spent = await measure_use(outcome.run)
     assert (spent.files, spent.lines, spent.calls, spent.iterations) == (("src/a", "src/b"), 10, 3, 6)
 
 
@@ -173,7 +173,7 @@ async def test_a_suspended_budget_stops_a_run_under_way() -> None:
     async def state(tenant: str, budget_id: str) -> State | None:
         return states.pop(0)
 
-    outcome = await tried(BUDGET, Call("look", {"n": 1}), Call("look", {"n": 2}), policy=Budgeted(state))
+    outcome = await tried(BUDGET, Call("look", {"n": 1}), Call("look", {"n": 2}), policy=BudgetPolicy(state))
     assert (outcome.run.reason, len(outcome.hands.done)) == (Reason.BUDGET, 1)
 
 
@@ -181,22 +181,22 @@ async def test_a_budget_whose_state_cannot_be_learned_denies() -> None:
     async def state(tenant: str, budget_id: str) -> State | None:
         raise OSError("the store is gone")
 
-    outcome = await tried(BUDGET, Call("look"), policy=Budgeted(state))
+    outcome = await tried(BUDGET, Call("look"), policy=BudgetPolicy(state))
     assert outcome.hands.done == []
 
 
 def test_an_order_is_narrowed_and_never_widened() -> None:
-    wide = narrowed(order(), with_limits(max_tokens=500))
+    wide = apply_budget(order(), with_limits(max_tokens=500))
     assert wide.limits == replace(RunLimits(max_turns=None), budget_turns=100, max_seconds=3600, max_tool_calls=200)
     assert wide.purse == Purse(tokens=500)
     own = RunLimits(max_turns=5, max_seconds=10.0, max_tokens=7, max_tool_calls=3)
-    assert narrowed(replace(order(), limits=own), BUDGET).limits == replace(own, budget_turns=100)
+    assert apply_budget(replace(order(), limits=own), BUDGET).limits == replace(own, budget_turns=100)
 
 
 @pytest.mark.parametrize("limit", ["max_iterations", "max_duration_minutes", "max_tokens", "max_cost"])
 def test_a_run_without_anything_left_does_not_begin(limit: str) -> None:
     with pytest.raises(InvalidRequest, match="nothing left") as caught:
-        narrowed(order(), with_limits(BUDGET, **{limit: 0}))
+        apply_budget(order(), with_limits(BUDGET, **{limit: 0}))
     assert caught.value.code == "budget_exceeded"
 
 
@@ -205,7 +205,7 @@ async def test_money_is_counted_by_the_price_of_the_model_and_ends_the_run() -> 
     used = Usage(input_tokens=100_000, output_tokens=30_000)
     outcome = await tried(budget, *[turn(calls=[Call("look", {"n": n})], usage=used) for n in range(9)])
     assert (outcome.run.reason, outcome.run.turns, len(outcome.hands.done)) == (Reason.BUDGET, 3, 2)
-    assert measured(outcome.run, budget).cost == pytest.approx(1.2)
+    assert measure_run(outcome.run, budget).cost == pytest.approx(1.2)
 
 
 async def test_a_run_without_a_price_spends_no_money() -> None:
@@ -215,10 +215,10 @@ async def test_a_run_without_a_price_spends_no_money() -> None:
 
 async def test_a_turn_that_failed_without_a_count_is_estimated() -> None:
     async with engine_of(fail(Unavailable("down")), Call("look")) as engine:
-        spec = narrowed(order(retry_model_errors=True, instructions="word " * 700), BUDGET)
+        spec = apply_budget(order(retry_model_errors=True, instructions="word " * 700), BUDGET)
         run = await (await engine.start(spec)).wait()
     assert (run.turns, run.answered) == (3, 2)
-    assert measured(run, BUDGET).tokens >= run.usage.total_tokens + 1000, "the failed turn was asked with a thousand tokens"
+    assert measure_run(run, BUDGET).tokens >= run.usage.total_tokens + 1000, "the failed turn was asked with a thousand tokens"
 
 
 async def test_a_backend_that_counts_nothing_still_uses_the_budget_up() -> None:
@@ -269,7 +269,7 @@ def stays_within(run: Run, log: Sequence[Recorded], hands: Hands, budget: Autono
 
 async def played(budget: AutonomyBudget, turns: list[Turn], store: Store, hands: Hands, **options: Any) -> list[Recorded]:
     async with engine_of(*turns, store=store, hands=hands) as engine:
-        handle = await engine.start(narrowed(order(**options), budget))
+        handle = await engine.start(apply_budget(order(**options), budget))
         with anyio.fail_after(PATIENCE):
             return [record async for record in handle.events()]
 

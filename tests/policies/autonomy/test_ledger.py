@@ -18,8 +18,8 @@ from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
 from mainspring.features.budgets.amounts import Amounts, Spent
-from mainspring.features.budgets.budget import Limits
-from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.budgets.budget import AutonomyLimits
+from mainspring.features.budgets.budget_policy import BudgetPolicy
 from mainspring.features.budgets.enforce import MEASURES
 from mainspring.features.budgets.ledger import Account, Ledger
 from mainspring.ports import Store
@@ -109,7 +109,7 @@ async def test_the_budget_is_used_across_the_runs_of_a_task(store: Store) -> Non
     ledger, hands = Ledger(store), Hands()
     await ledger.open(with_limits(max_tool_calls=2))
     turns = [calls(Call("look"), Call("shell", {"command": "python3 x.py"})), calls(Call("look", {"n": 1}))]
-    async with engine_of(*turns, store=store, hands=hands, policy=Budgeted(ledger.state), sinks=[ledger]) as engine:
+    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.state), sinks=[ledger]) as engine:
         asked = await (await engine.start(await ledger.admit(order(), "b1"))).wait()
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         again = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
@@ -211,7 +211,7 @@ async def test_suspending_a_budget_stops_the_runs_that_work_under_it() -> None:
 
     hands = Suspends()
     turns = [Call("look", {"n": n}) for n in range(3)]
-    async with engine_of(*turns, store=store, hands=hands, policy=Budgeted(ledger.state)) as engine:
+    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.state)) as engine:
         run = await (await engine.start(await ledger.admit(order(), "b1"))).wait()
     assert (run.reason, len(hands.done)) == (Reason.BUDGET, 1)
 
@@ -260,7 +260,9 @@ _steps = st.lists(
 
 @given(_limits, _steps)
 @settings(max_examples=60)
-async def test_spent_plus_reserved_never_exceeds_a_limit(limits: Limits, steps: list[tuple[str, int | None, object]]) -> None:
+async def test_spent_plus_reserved_never_exceeds_a_limit(
+    limits: AutonomyLimits, steps: list[tuple[str, int | None, object]]
+) -> None:
     """Admissions, runs that are settled or not, releases and restarts in any order."""
     store = MemoryStore()
     ledger = Ledger(store)

@@ -22,12 +22,12 @@ from mainspring.core.run import Call as Judged
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, Conversation, Price
 from mainspring.features.approvals.pending import Approvals
-from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, EscalationTrigger, Files, Limits, Network
-from mainspring.features.budgets.budget_policy import budget_of
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, AutonomyLimits, EscalationTrigger, Files, Network
+from mainspring.features.budgets.budget_policy import read_budget
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.plan import LEVEL, Plan, build_plan
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.budgets.statement import Line, statement
+from mainspring.features.budgets.statement import StatementLine, make_statement
 from mainspring.ports import Allow, Ask, Document, Verdict
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, say
@@ -58,7 +58,7 @@ async def engine(budget: AutonomyBudget | Plan | None, *turns: Turn | Call, **op
 
 
 def layers(run: Run) -> list[str]:
-    budget = budget_of(run.spec)
+    budget = read_budget(run.spec)
     return [] if budget is None else [layer.budget_id for layer in budget.layers]
 
 
@@ -93,7 +93,7 @@ async def test_a_level_that_is_none_is_refused(level: str) -> None:
 
 
 async def test_a_budget_that_the_order_brings_holds_beside_the_engines() -> None:
-    own = replace(LEVELS[3], budget_id="agent", limits=Limits(max_tool_calls=1))
+    own = replace(LEVELS[3], budget_id="agent", limits=AutonomyLimits(max_tool_calls=1))
     async with engine(LEVELS[1], calls(Call("look"), Call("look", {"n": 1})), call("write", path="a")) as at:
         run = await at.run("Go.", budget=msgspec.to_builtins(own))
     assert (done, layers(run)) == (["look"], ["level-1", "agent"])
@@ -120,7 +120,7 @@ async def test_a_run_does_not_begin_unless_preflight_clears_it(budget: AutonomyB
 
 async def test_a_run_that_goes_on_after_an_approval_has_what_is_left() -> None:
     asked = (EscalationTrigger("EF-02"),)
-    budget = replace(LEVELS[1], limits=Limits(5, 10, 3), files=Files(), escalation_triggers=asked)
+    budget = replace(LEVELS[1], limits=AutonomyLimits(5, 10, 3), files=Files(), escalation_triggers=asked)
     turns = [call("look"), call("look", n=1), call("write", path="a"), call("look", n=2), call("look", n=3)]
     async with engine(budget, *turns) as at:
         paused = await at.run("Go.")
@@ -243,9 +243,9 @@ async def test_a_statement_says_what_is_used_held_and_left() -> None:
         ledger = at.admission.ledger
         await ledger.settle_ended("b1")
         await ledger.admit(replace(at.order("Go.", max_tool_calls=3), id="resp_held"), "b1")
-        told = statement(await ledger.account("b1"))
+        told = make_statement(await ledger.account("b1"))
     assert (told.id, told.state, told.runs) == ("b1", "active", ("resp_held",))
-    assert [line for line in told.lines if line.measure == "calls"] == [Line("calls", 1, 3, 6, 10)]
+    assert [line for line in told.lines if line.measure == "calls"] == [StatementLine("calls", 1, 3, 6, 10)]
 
 
 def table(**changes: Any) -> BudgetSettings:

@@ -17,8 +17,8 @@ from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.amounts import Amounts
-from mainspring.features.budgets.budget import AutonomyBudget, Limits
-from mainspring.features.budgets.budget_policy import Budgeted
+from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits
+from mainspring.features.budgets.budget_policy import BudgetPolicy
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -26,7 +26,9 @@ from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, calls, say
 from mainspring.storage.sqlite_runs import SqliteStore
 
-BUDGET = AutonomyBudget("shared", state="active", in_scope=("tests",), limits=Limits(max_iterations=300, max_tool_calls=60))
+BUDGET = AutonomyBudget(
+    "shared", state="active", in_scope=("tests",), limits=AutonomyLimits(max_iterations=300, max_tool_calls=60)
+)
 LOOK = ToolDefinition("look", kind="builtin", effects=("read",))
 tally = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -53,7 +55,7 @@ async def main() -> None:
             await ledger.open(BUDGET)
         turns = [calls(Call("look", {"n": n}), Call("look", {"m": n})) for n in range(9)]
         script = Scripted(*turns, say("Done."), repeat=True, chunk=0, pause=0.0005)
-        policies = order_policies(fill_standard_slots(hands), {"custom": [Budgeted(ledger.state)]})
+        policies = order_policies(fill_standard_slots(hands), {"custom": [BudgetPolicy(ledger.state)]})
         async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger]) as engine:
             for handle in await engine.resume_all():
                 await handle.wait()

@@ -11,8 +11,8 @@ from mainspring.core.run import Run
 from mainspring.core.spec import PresetName, RunSpec, spec_for
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.budgets.budget import AutonomyBudget, Files, Limits, Network
-from mainspring.features.budgets.budget_policy import Budgeted, narrowed
+from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, Files, Network
+from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
@@ -52,9 +52,9 @@ def with_limits(budget: AutonomyBudget = BUDGET, **limits: Any) -> AutonomyBudge
     return replace(budget, limits=replace(budget.limits, **limits))
 
 
-def only(**limits: Any) -> Limits:
+def only(**limits: Any) -> AutonomyLimits:
     """These limits and no others."""
-    return Limits(**{**dict.fromkeys(Limits.__struct_fields__), **limits})
+    return AutonomyLimits(**{**dict.fromkeys(AutonomyLimits.__struct_fields__), **limits})
 
 
 class Hands:
@@ -89,7 +89,7 @@ def engine_of(
     sinks: Sequence[Sink] = (),
 ) -> Engine:
     executors = [hands or Hands()]
-    policies = order_policies(fill_standard_slots(executors), {"custom": [policy or Budgeted()]})
+    policies = order_policies(fill_standard_slots(executors), {"custom": [policy or BudgetPolicy()]})
     script = Scripted(*turns, *[say("Done.")] * 9, chunk=0)
     return Engine(script, store or MemoryStore(), executors=executors, policies=policies, sinks=sinks)
 
@@ -118,6 +118,6 @@ async def tried(budget: AutonomyBudget, *made: Call | Turn, policy: CallPolicy |
     hands = Hands(options.pop("broken", ()))
     turns = [each if isinstance(each, Turn) else turn(calls=[each]) for each in made]
     async with engine_of(*turns, hands=hands, policy=policy) as engine:
-        handle = await engine.start(narrowed(order(**options), budget))
+        handle = await engine.start(apply_budget(order(**options), budget))
         log = [record async for record in handle.events()]
         return Outcome(handle.run, log, hands)

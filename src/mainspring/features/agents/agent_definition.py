@@ -28,7 +28,7 @@ from mainspring.core.spec import Charter
 from mainspring.definitions.parameters import InputParameter, find_flaw, is_of_type
 from mainspring.definitions.parsed_file import ParsedFile, hint, plain
 from mainspring.definitions.reader import parse_yaml, read_text
-from mainspring.features.governance.patterns import Rules
+from mainspring.features.governance.rule_policy import Rules
 from mainspring.tools.scope import normalize_domain
 
 Role = Literal[

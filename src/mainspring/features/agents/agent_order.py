@@ -22,9 +22,9 @@ from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.budgets.amounts import pick_least
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
-from mainspring.features.budgets.budget_policy import narrowed
-from mainspring.features.governance.patterns import Rules
-from mainspring.features.governance.patterns import narrowed as narrower
+from mainspring.features.budgets.budget_policy import apply_budget
+from mainspring.features.governance.rule_policy import Rules
+from mainspring.features.governance.rule_policy import combine_rules as narrower
 from mainspring.features.skills.activation import LOAD, READ
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_tools import SkillTools
@@ -101,7 +101,7 @@ class Orders:
             echo={"instructions": spec.instructions, **spec.echo},
             tools=tools if config is not None else (),
         )
-        return made if manner.autonomy_level is None else narrowed(made, self._budget(manner.autonomy_level))
+        return made if manner.autonomy_level is None else apply_budget(made, self._budget(manner.autonomy_level))
 
     def agent_tool(self, definition: AgentDefinition, purpose: str = "") -> ToolDefinition:
         """The agent as a tool. It declares no effect but reading: whatever it does is judged in its own run, under the charters

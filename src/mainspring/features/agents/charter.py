@@ -15,8 +15,8 @@ from mainspring.core.run import Call, Run
 from mainspring.core.spec import Charter
 from mainspring.features.budgets.budget import AutonomyBudget, Files, Network
 from mainspring.features.budgets.budget_scope import find_objections, read_call
-from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.patterns import Rules, ToolRules
+from mainspring.features.governance.limit_policies import LevelPolicy
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool
 from mainspring.tools.scope import AllowedCommand
@@ -24,7 +24,7 @@ from mainspring.tools.scope import AllowedCommand
 STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 
 
-class Chartered:
+class CharterPolicy:
     """Judges by the charters of the run; a run without one passes."""
 
     name = "agent"
@@ -49,8 +49,8 @@ class Chartered:
 class _Bound(Struct, frozen=True):
     """A charter as the policies that it is made of."""
 
-    rules: ToolRules
-    level: AutonomyLevel
+    rules: RulePolicy
+    level: LevelPolicy
     scope: AutonomyBudget
 
 
@@ -58,8 +58,8 @@ class _Bound(Struct, frozen=True):
 def _bound(charter: Charter) -> _Bound:
     judged, fetches = charter.commands is not None, bool(charter.domains)
     return _Bound(
-        ToolRules(Rules.of(dict(charter.rules))),
-        AutonomyLevel(charter.level, network_reads=fetches, commands_judged=judged),
+        RulePolicy(Rules.of(dict(charter.rules))),
+        LevelPolicy(charter.level, network_reads=fetches, commands_judged=judged),
         _scope(charter),
     )
 

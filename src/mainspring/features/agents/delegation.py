@@ -31,7 +31,7 @@ from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
 from mainspring.features.budgets.amounts import Amounts, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget
-from mainspring.features.budgets.budget_policy import budget_of, narrowed, spent_by
+from mainspring.features.budgets.budget_policy import apply_budget, measure_use, read_budget
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.features.memory.capture import SESSION, TAGS, session_of
 from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
@@ -103,11 +103,11 @@ class AgentTools:
         )
         made = await self._orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
         held = replace(made, limits=_within(made.limits, _left(caller, earlier), max(beside, 1)))
-        budget = budget_of(spec)
+        budget = read_budget(spec)
         return (
             held
             if budget is None
-            else narrowed(held, await self._share(budget, caller, await self._all(earlier, runs), max(beside, 1)))
+            else apply_budget(held, await self._share(budget, caller, await self._all(earlier, runs), max(beside, 1)))
         )
 
     async def _earlier(self, caller: Run, runs: Runs) -> list[Run]:
@@ -130,10 +130,10 @@ class AgentTools:
         """The caller's budget with what is left of it for this run, in each of its layers."""
         layers = []
         for layer in budget.layers:
-            used = await spent_by(caller, layer)
+            used = await measure_use(caller, layer)
             for run in earlier:
                 # Time that was waited for is in the caller's own.
-                used = used + replace(await spent_by(run, layer), seconds=0.0)
+                used = used + replace(await measure_use(run, layer), seconds=0.0)
             # Under a name of its own it holds beside the operator's, which every run has.
             named = replace(layer, budget_id=f"{layer.budget_id}.delegated", overlays=())
             layers.append(named.with_amounts(_part(layer.amounts - used.amounts, beside)))

@@ -38,7 +38,7 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 }
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class AutonomyLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """How much may be used in all. `max_cost` is in the currency of the prices."""
 
     max_iterations: Count | None = 100
@@ -116,7 +116,7 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     denied_commands: tuple[Name, ...] = ()
     require_approval_commands: tuple[Name, ...] = ()
     network: Network = Network()
-    limits: Limits = Limits()
+    limits: AutonomyLimits = AutonomyLimits()
     stop_conditions: tuple[StopCondition, ...] = ()
     escalation_triggers: tuple[EscalationTrigger, ...] = ()
     default_escalation_target: str = "orchestrator"
@@ -150,7 +150,7 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     def with_amounts(self, most: Amounts) -> "AutonomyBudget":
         """The budget with these amounts for its limits."""
         minutes = None if most.seconds is None else most.seconds / 60
-        limits = Limits(most.iterations, minutes, most.calls, most.files, most.lines, most.tokens, most.cost)
+        limits = AutonomyLimits(most.iterations, minutes, most.calls, most.files, most.lines, most.tokens, most.cost)
         commands = [replace(rule, max_calls=most.commands.get(rule.key, rule.max_calls)) for rule in self.allowed_commands]
         network = replace(self.network, max_requests=most.requests)
         return replace(self, limits=limits, allowed_commands=tuple(commands), network=network)
@@ -161,7 +161,7 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
         return self.prices[max(fitting, key=len)] if fitting else None
 
 
-def moved(budget: AutonomyBudget, state: State, *, by: str = "") -> AutonomyBudget:
+def move_budget(budget: AutonomyBudget, state: State, *, by: str = "") -> AutonomyBudget:
     """The budget in its next state. Raises `InvalidRequest` if there is no way there; `by` is who approved."""
     if state not in TRANSITIONS[budget.state]:
         ways = ", ".join([f"`{each}`" for each in get_args(State) if each in TRANSITIONS[budget.state]]) or "none, it is over"
@@ -195,7 +195,9 @@ SECRETS: Final = (
 _SORTING = r"(?:(?:-[bdfghinruVM]+|-k[\d.,]+|[^-\s]\S*)(?: |$))*"
 _GIT_READING = r"(?:status|log|diff|show|blame)(?: (?!--ou)\S+)*"
 LEVELS: Final = (
-    AutonomyBudget("level-0", state="active", in_scope=("reading",), files=Files(deny=SECRETS), limits=Limits(5, 10, 10, 0, 0)),
+    AutonomyBudget(
+        "level-0", state="active", in_scope=("reading",), files=Files(deny=SECRETS), limits=AutonomyLimits(5, 10, 10, 0, 0)
+    ),
     AutonomyBudget(
         "level-1",
         state="active",
@@ -208,7 +210,7 @@ LEVELS: Final = (
         ),
         denied_commands=HARMFUL,
         require_approval_commands=("python", "python3", "pip", "npm", "node"),
-        limits=Limits(20, 30, 50, 10, 1000),
+        limits=AutonomyLimits(20, 30, 50, 10, 1000),
     ),
     AutonomyBudget(
         "level-2",
@@ -218,7 +220,7 @@ LEVELS: Final = (
         allowed_commands=(AllowedCommand("*"),),
         denied_commands=HARMFUL,
         network=Network(enabled=True, allowed_domains=("localhost", "127.0.0.1", "::1")),
-        limits=Limits(50, 60, 200, 30, 3000),
+        limits=AutonomyLimits(50, 60, 200, 30, 3000),
     ),
     AutonomyBudget(
         "level-3",
@@ -227,7 +229,7 @@ LEVELS: Final = (
         files=Files(read=("**", "/**"), write=("**", "/**")),
         allowed_commands=(AllowedCommand("*"),),
         network=Network(enabled=True),
-        limits=Limits(100, 120, 500, 50, 5000),
+        limits=AutonomyLimits(100, 120, 500, 50, 5000),
     ),
 )
 

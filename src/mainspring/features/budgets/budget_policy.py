@@ -30,7 +30,7 @@ from mainspring.core.spec import Price, Purse, RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget, State
 from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
-from mainspring.features.budgets.enforce import Decision, EnforcementResult, RuntimeEnforcer, strictest
+from mainspring.features.budgets.enforce import BudgetDecision, EnforcementResult, RuntimeEnforcer, pick_strictest
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool
 
@@ -46,7 +46,7 @@ class _Counted(Struct):
     last: FunctionCall | None = None
 
 
-class Budgeted:
+class BudgetPolicy:
     """Judges by the budget of the run; a run without one passes. The client's own tools are not its concern.
 
     `state` says how a shared budget stands at the moment, None if it is not shared: one that was suspended stops its runs.
@@ -74,7 +74,7 @@ class Budgeted:
         signals = frozenset(self._signals(run) if self._signals is not None else ())
         made = await read_call(call.item, tool)
         context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
-        return verdict_of(strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
+        return make_verdict(pick_strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
 
     async def _look_up(self, run: Run, enforcer: RuntimeEnforcer) -> None:
         """Only the first layer is ever shared."""
@@ -95,7 +95,7 @@ class Budgeted:
                 enforcer.count(context)
             known.calls, known.last = known.calls + 1, item
         for enforcer in known.enforcers:
-            enforcer.measure(measured(run, enforcer.budget) + delegated_by(run, enforcer.budget))
+            enforcer.measure(measure_run(run, enforcer.budget) + measure_delegated(run, enforcer.budget))
         return known.enforcers
 
 
@@ -104,18 +104,18 @@ def _continues(known: _Counted, run: Run) -> bool:
     return known.calls <= len(run.allowed) and (not known.calls or run.allowed[known.calls - 1] is known.last)
 
 
-def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> Decision:
+def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> BudgetDecision:
     return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
 
 
-async def spent_by(run: Run, budget: AutonomyBudget | None = None) -> Spent:
+async def measure_use(run: Run, budget: AutonomyBudget | None = None) -> Spent:
     """What this run has used of a budget as its log tells; of its own, which it must have, if none is named."""
-    budget = budget or budget_of(run.spec)
+    budget = budget or read_budget(run.spec)
     assert budget is not None, "only a run with a budget can use it"
     enforcer = RuntimeEnforcer(budget)
     for item in run.allowed:
         enforcer.count(await _made(item, run.spec))
-    enforcer.measure(measured(run, budget))
+    enforcer.measure(measure_run(run, budget))
     return enforcer.spent
 
 
@@ -126,11 +126,11 @@ async def _made(item: FunctionCall, spec: RunSpec) -> EnforcementContext:
     return await read_call(item, tool)
 
 
-def budget_of(spec: RunSpec) -> AutonomyBudget | None:
+def read_budget(spec: RunSpec) -> AutonomyBudget | None:
     return None if spec.budget is None else msgspec.convert(spec.budget, AutonomyBudget)
 
 
-def measured(run: Run, budget: AutonomyBudget) -> Spent:
+def measure_run(run: Run, budget: AutonomyBudget) -> Spent:
     """What a run has used of turns, time, tokens and money."""
     usage, price = spent(run), budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(usage)
@@ -138,14 +138,14 @@ def measured(run: Run, budget: AutonomyBudget) -> Spent:
     return Spent(iterations=turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)
 
 
-def delegated_by(run: Run, budget: AutonomyBudget) -> Spent:
+def measure_delegated(run: Run, budget: AutonomyBudget) -> Spent:
     """What other runs have used on behalf of this one's calls. They account for it themselves where a budget is shared."""
     used, price = run.delegated, budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(used.usage)
     return Spent(iterations=used.turns, calls=used.calls, tokens=used.usage.total_tokens, cost=cost)
 
 
-def verdict_of(decision: Decision) -> Verdict:
+def make_verdict(decision: BudgetDecision) -> Verdict:
     match decision.outcome:
         case EnforcementResult.BLOCKED:
             stop = Reason.DEADLINE if decision.point == "EF-06" else Reason.BUDGET
@@ -161,7 +161,7 @@ def min_amounts(budgets: Iterable[AutonomyBudget]) -> Amounts:
     return reduce(Amounts.min, [budget.amounts for budget in budgets], Amounts())
 
 
-def narrowed(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
+def apply_budget(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
     """The order under this budget: it carries it, and the loop holds its limits between calls too.
 
     What is counted is this run's alone; `Ledger.admit` has several runs share. Raises `InvalidRequest` if there is not enough

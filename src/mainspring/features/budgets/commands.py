@@ -9,7 +9,7 @@ from mainspring.cli.database import open_database
 from mainspring.cli.options import AsJson, Database, Tenant
 from mainspring.cli.output import write_lines, write_table
 from mainspring.features.budgets.ledger import Ledger
-from mainspring.features.budgets.statement import statement
+from mainspring.features.budgets.statement import make_statement
 
 app = typer.Typer()
 
@@ -20,7 +20,7 @@ BudgetId = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="Budget, as `
 async def list_budgets(database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
     """Lists the budgets of a tenant."""
     async with open_database(database) as engine:
-        found = [statement(account) for account in await Ledger(engine.store).accounts(tenant=tenant)]
+        found = [make_statement(account) for account in await Ledger(engine.store).accounts(tenant=tenant)]
     if json:
         write_lines(found)
     else:
@@ -31,7 +31,7 @@ async def list_budgets(database: Database, tenant: Tenant = "", json: AsJson = F
 async def show(budget_id: BudgetId, database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
     """Shows what is used of a budget, what is held for runs under way, and what is left."""
     async with open_database(database) as engine:
-        found = statement(await Ledger(engine.store).settle_ended(budget_id, tenant=tenant))
+        found = make_statement(await Ledger(engine.store).settle_ended(budget_id, tenant=tenant))
     if json:
         write_lines([found])
         return

@@ -33,7 +33,7 @@ class EnforcementResult(StrEnum):
     BLOCKED = "blocked"
 
 
-class Decision(Struct, frozen=True):
+class BudgetDecision(Struct, frozen=True):
     """What an enforcement point says. `stops` ends the run; `target` and `urgency` are whom to ask, and how soon."""
 
     outcome: EnforcementResult = EnforcementResult.ALLOWED
@@ -74,7 +74,7 @@ _ACTIONS: Final = {
 FAILURES: Final = 3
 
 
-def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Decision:
+def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> BudgetDecision:
     """Whether the step may happen. What it would use is counted in; nothing is remembered."""
     then, limits, outside = add_step(budget, spent, context), budget.amounts, tuple(find_objections(budget, context))
     found = [
@@ -83,18 +83,18 @@ def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -
         *[_answer(budget, objection) for objection in outside],
         *_met(budget, then, limits, context, outside),
     ]
-    return strictest(found)
+    return pick_strictest(found)
 
 
-def strictest(found: Sequence[Decision]) -> Decision:
+def pick_strictest(found: Sequence[BudgetDecision]) -> BudgetDecision:
     """The decision that stands; of mere warnings, all of them."""
     found = [decision for decision in found if decision.outcome is not EnforcementResult.ALLOWED]
     if not found:
-        return Decision()
+        return BudgetDecision()
     worst = max(found, key=lambda decision: (_SEVERITY[decision.outcome], decision.stops))
     if worst.outcome is not EnforcementResult.WARNED:
         return worst
-    return Decision(worst.outcome, worst.point, " ".join([decision.reason for decision in found]))
+    return BudgetDecision(worst.outcome, worst.point, " ".join([decision.reason for decision in found]))
 
 
 def add_step(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -> Spent:
@@ -123,7 +123,7 @@ def _named(target: str | None, budget: AutonomyBudget, number: int) -> str:
         return target
 
 
-def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[Decision]:
+def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[BudgetDecision]:
     name = budget.budget_id
     if budget.state != "active":
         yield _blocked("budget", f"The budget `{name}` is {budget.state}, not active.", stops=True)
@@ -133,7 +133,7 @@ def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[D
         yield _blocked("cost", f"The budget `{name}` limits the cost, and has no price for this model.", stops=True)
 
 
-def _exceeded(then: Spent, limits: Amounts) -> Iterator[Decision]:
+def _exceeded(then: Spent, limits: Amounts) -> Iterator[BudgetDecision]:
     bounds, amounts = limits.measures, then.amounts.measures
     for measure in MEASURES:
         most, used = bounds[measure.name], amounts[measure.name] or 0
@@ -145,7 +145,7 @@ def _exceeded(then: Spent, limits: Amounts) -> Iterator[Decision]:
             yield _blocked("EF-03", f"The budget allows {most} calls of `{command}`, and this would be {used}.")
 
 
-def _answer(budget: AutonomyBudget, objection: Objection) -> Decision:
+def _answer(budget: AutonomyBudget, objection: Objection) -> BudgetDecision:
     said = f"The budget `{budget.budget_id}` does not cover this ({objection.point}): {objection.why}."
     trigger = _trigger(budget, objection.point)
     if objection.severity == "denied" or (objection.severity == "unlisted" and trigger is None):
@@ -161,7 +161,7 @@ def _trigger(budget: AutonomyBudget, point: str) -> EscalationTrigger | None:
 
 def _met(
     budget: AutonomyBudget, then: Spent, limits: Amounts, context: EnforcementContext, outside: tuple[Objection, ...]
-) -> Iterator[Decision]:
+) -> Iterator[BudgetDecision]:
     """The stop conditions that hold, each with its consequence."""
     is_violated = any(objection.severity != "unclear" for objection in outside)
     for condition in budget.stop_conditions:
@@ -178,22 +178,22 @@ def _met(
             yield _consequence(budget, condition)
 
 
-def _consequence(budget: AutonomyBudget, condition: StopCondition) -> Decision:
+def _consequence(budget: AutonomyBudget, condition: StopCondition) -> BudgetDecision:
     told = f": {condition.description}" if condition.description else ""
     said = f"The stop condition {condition.id} of the budget `{budget.budget_id}` holds{told}."
     if condition.action == "escalate":
         return _escalated(budget, condition.id, said, None)
-    return Decision(_ACTIONS[condition.action], condition.id, said, stops=condition.action == "stop")
+    return BudgetDecision(_ACTIONS[condition.action], condition.id, said, stops=condition.action == "stop")
 
 
-def _blocked(point: str, reason: str, *, stops: bool = False) -> Decision:
-    return Decision(EnforcementResult.BLOCKED, point, reason, stops)
+def _blocked(point: str, reason: str, *, stops: bool = False) -> BudgetDecision:
+    return BudgetDecision(EnforcementResult.BLOCKED, point, reason, stops)
 
 
-def _escalated(budget: AutonomyBudget, point: str, reason: str, trigger: EscalationTrigger | None) -> Decision:
+def _escalated(budget: AutonomyBudget, point: str, reason: str, trigger: EscalationTrigger | None) -> BudgetDecision:
     target = (trigger and trigger.target) or budget.default_escalation_target
     urgency = trigger.urgency if trigger is not None else "normal"
-    return Decision(EnforcementResult.ESCALATED, point, reason, target=target, urgency=urgency)
+    return BudgetDecision(EnforcementResult.ESCALATED, point, reason, target=target, urgency=urgency)
 
 
 class RuntimeEnforcer:
@@ -205,7 +205,7 @@ class RuntimeEnforcer:
 
     def __init__(self, budget: AutonomyBudget, *, clock: Callable[[], float] = time.time) -> None:
         self.budget = budget
-        self.decisions: list[Decision] = []
+        self.decisions: list[BudgetDecision] = []
         self._counted = self._measured = Spent()
         self._clock, self._began = clock, clock()
 
@@ -214,7 +214,7 @@ class RuntimeEnforcer:
         return self._counted + self._measured
 
     @property
-    def stopped(self) -> Decision | None:
+    def stopped(self) -> BudgetDecision | None:
         """The decision that ended the work, if one has."""
         return next((decision for decision in self.decisions if decision.stops), None)
 
@@ -222,7 +222,7 @@ class RuntimeEnforcer:
         """Sets what is read off a meter and not counted here: time, tokens and cost."""
         self._measured = used
 
-    def decide(self, context: EnforcementContext) -> Decision:
+    def decide(self, context: EnforcementContext) -> BudgetDecision:
         decision = enforce(self.budget, self.spent, context)
         if decision.outcome is not EnforcementResult.ALLOWED:
             self.decisions.append(decision)

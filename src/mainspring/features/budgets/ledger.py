@@ -30,9 +30,9 @@ from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent
-from mainspring.features.budgets.budget import AutonomyBudget, State, moved
-from mainspring.features.budgets.budget_policy import narrowed, spent_by
-from mainspring.features.budgets.preflight import cleared, preflight
+from mainspring.features.budgets.budget import AutonomyBudget, State, move_budget
+from mainspring.features.budgets.budget_policy import apply_budget, measure_use
+from mainspring.features.budgets.preflight import require_cleared, run_preflight
 from mainspring.ports import Document, Store
 
 BUDGET: Final = "budget"
@@ -41,7 +41,7 @@ REMEMBERED: Final = 256
 NO_LIMIT: Final = Amounts()
 
 
-class Opened(Struct, frozen=True, tag=True):
+class AccountOpened(Struct, frozen=True, tag="Opened"):
     budget: AutonomyBudget
 
 
@@ -66,7 +66,7 @@ class Settled(Struct, frozen=True, tag=True):
     spent: Spent
 
 
-Entry = Opened | Amended | Moved | Reserved | Settled
+LedgerEntry = AccountOpened | Amended | Moved | Reserved | Settled
 
 
 class Account(Struct, frozen=True):
@@ -88,12 +88,12 @@ class Account(Struct, frozen=True):
         return self.budget.amounts - self.spent.amounts - self.reserved
 
 
-def fold(account: Account, entry: Entry) -> Account:
+def fold(account: Account, entry: LedgerEntry) -> Account:
     """The account one entry later."""
     account = replace(account, entries=account.entries + 1)
     match entry:
         case Moved(state, by):
-            return replace(account, budget=moved(account.budget, state, by=by))
+            return replace(account, budget=move_budget(account.budget, state, by=by))
         case Reserved(run_id):
             return replace(account, held={**account.held, run_id: entry})
         case Settled(run_id, spent):
@@ -101,7 +101,7 @@ def fold(account: Account, entry: Entry) -> Account:
             return replace(account, held=held, spent=account.spent + spent)
         case Amended(budget):
             return replace(account, budget=replace(budget, state=account.budget.state, approved_by=account.budget.approved_by))
-        case Opened():
+        case AccountOpened():
             raise InvalidRequest(f"budget `{account.budget.budget_id}` has been opened already")
         case _:
             assert_never(entry)
@@ -123,7 +123,7 @@ class Ledger:
 
     async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
         """Raises `InvalidRequest` if the tenant has a budget of this id."""
-        first = Document(ENTRY, "0", msgspec.json.encode(Opened(budget)), tenant, budget.budget_id)
+        first = Document(ENTRY, "0", msgspec.json.encode(AccountOpened(budget)), tenant, budget.budget_id)
         if not await self._store.put([Document(BUDGET, budget.budget_id, b"{}", tenant), first], if_absent=True):
             raise InvalidRequest(f"budget `{budget.budget_id}` is there already; give the new one its own id")
         return Account(budget)
@@ -152,7 +152,7 @@ class Ledger:
         found = await self._store.documents(ENTRY, tenant=tenant, parent=budget_id, after=known.number)
         account = known.account
         for entry in [_entries.decode(document.body) for document in found]:
-            account = Account(entry.budget) if isinstance(entry, Opened) else fold(_opened(account, budget_id), entry)
+            account = Account(entry.budget) if isinstance(entry, AccountOpened) else fold(_opened(account, budget_id), entry)
         if found:
             self._known[tenant, budget_id] = _Known(account, found[-1].number)
         return _opened(account, budget_id)
@@ -168,7 +168,7 @@ class Ledger:
         """Moves the budget on in its life. Raises `InvalidRequest` if there is no way there, and `NotFound`."""
 
         def next_state(account: Account) -> Moved:
-            moved(account.budget, state)
+            move_budget(account.budget, state)
             return Moved(state, by)
 
         return await self._add(tenant, budget_id, next_state)
@@ -186,10 +186,10 @@ class Ledger:
         def reserved(account: Account) -> Reserved | None:
             if spec.id in account.held:
                 return None
-            cleared(preflight(spec, account.budget, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, account.budget, spec.tools, self._clock()))
             share = _share_of(account.left.min(at_most), spec)
             try:
-                narrowed(spec, account.budget.with_amounts(share))
+                apply_budget(spec, account.budget.with_amounts(share))
             except InvalidRequest as error:
                 holders = ", ".join([f"`{run_id}`" for run_id in account.held]) or "none"
                 told = f"{error.message}; held by runs: {holders}"
@@ -197,12 +197,12 @@ class Ledger:
             return Reserved(spec.id, share)
 
         account = await self._add(spec.tenant, budget_id, reserved)
-        return narrowed(spec, replace(account.budget.with_amounts(account.held[spec.id].share), overlays=overlays))
+        return apply_budget(spec, replace(account.budget.with_amounts(account.held[spec.id].share), overlays=overlays))
 
     async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
         """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
         the budget is, if not the run's."""
-        spent = await spent_by(run)
+        spent = await measure_use(run)
         # Files of unknown name are this run's and nobody else's.
         files = tuple([f"{run.spec.id}{name}" if name.startswith("?") else name for name in spent.files])
         payer = run.spec.tenant if tenant is None else tenant
@@ -258,7 +258,7 @@ class Ledger:
     async def _settle(self, tenant: str, budget_id: str, run_id: str, spent: Spent) -> Account:
         return await self._add(tenant, budget_id, lambda account: Settled(run_id, spent) if run_id in account.held else None)
 
-    async def _add(self, tenant: str, budget_id: str, decide: Callable[[Account], Entry | None]) -> Account:
+    async def _add(self, tenant: str, budget_id: str, decide: Callable[[Account], LedgerEntry | None]) -> Account:
         """Adds what `decide` makes of the account as it stands; None adds nothing. It is asked again if another was faster."""
         while True:
             account = await self.account(budget_id, tenant=tenant)
@@ -283,4 +283,4 @@ def _opened(account: Account | None, budget_id: str) -> Account:
     return account
 
 
-_entries = msgspec.json.Decoder(Entry)
+_entries = msgspec.json.Decoder(LedgerEntry)

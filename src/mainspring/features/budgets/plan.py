@@ -21,9 +21,16 @@ from mainspring.core.items import Json
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
-from mainspring.features.budgets.budget_policy import Budgeted, budget_of, delegated_by, min_amounts, narrowed, spent_by
+from mainspring.features.budgets.budget_policy import (
+    BudgetPolicy,
+    apply_budget,
+    measure_delegated,
+    measure_use,
+    min_amounts,
+    read_budget,
+)
 from mainspring.features.budgets.ledger import Ledger
-from mainspring.features.budgets.preflight import cleared, preflight
+from mainspring.features.budgets.preflight import require_cleared, run_preflight
 from mainspring.features.budgets.settings import BudgetCommand, BudgetSettings, TenantBudget
 from mainspring.ports import OrderContext, OrderStep, Store
 from mainspring.tools.scope import AllowedCommand
@@ -100,7 +107,7 @@ def _given(table: Struct) -> Json:
     return {name: value for name, value in asdict(table).items() if value is not None}
 
 
-class Before(Struct, frozen=True):
+class PausedRun(Struct, frozen=True):
     """What the run was under that a person's answer lets go on, and that run, if it is still there."""
 
     budget: Json | None = None
@@ -111,7 +118,7 @@ class Before(Struct, frozen=True):
         return () if self.budget is None else msgspec.convert(self.budget, AutonomyBudget).layers
 
 
-_NOTHING: Final = Before()
+_NOTHING: Final = PausedRun()
 
 
 class Admission(OrderStep):
@@ -125,32 +132,32 @@ class Admission(OrderStep):
     def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "", clock: Callable[[], float] = time.time) -> None:
         self.plan, self.ledger = plan, Ledger(store, clock=clock)
         self.is_shared = plan is not None and plan.per != "run"
-        self.policy = Budgeted(self.ledger.state if self.is_shared else None)
+        self.policy = BudgetPolicy(self.ledger.state if self.is_shared else None)
         self._root, self._clock = root, clock
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         if (continued := context.continued) is None:
             return await self.admit(order)
-        before = Before(continued.budget)
+        before = PausedRun(continued.budget)
         with suppress(MainspringError):  # it was not stored, or is gone
-            before = Before(continued.budget, await context.find_run(continued.run_id))
+            before = PausedRun(continued.budget, await context.find_run(continued.run_id))
         return await self.admit(order, before)
 
-    async def admit(self, spec: RunSpec, before: Before = _NOTHING) -> RunSpec:
+    async def admit(self, spec: RunSpec, before: PausedRun = _NOTHING) -> RunSpec:
         """The order under its budget, if it has one. Raises `InvalidRequest` if preflight fails or too little is left, before
         anything is reserved."""
         own = None if self.plan is None else self._own(self.plan, spec, before)
         first = None if own is None else self._rooted(replace(own, overlays=()))
         asked = self._asked(spec, first, before, () if own is None else own.overlays)
         for budget in asked:
-            cleared(preflight(spec, budget, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, budget, spec.tools, self._clock()))
         left = [await self._left(budget, before) for budget in asked]
         if first is not None and self.is_shared:
             return await self._reserved(spec, first, tuple(left))
         if first is not None:
-            cleared(preflight(spec, first, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, first, spec.tools, self._clock()))
             left = [await self._left(first, before), *left]
-        return narrowed(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
+        return apply_budget(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
 
     async def withdraw(self, order: RunSpec) -> None:
         """Gives back what was reserved for a run that did not begin."""
@@ -158,7 +165,7 @@ class Admission(OrderStep):
             if order.id in account.held:
                 await self.ledger.release(order.id, account.budget.budget_id, tenant=order.tenant)
 
-    def _own(self, plan: Plan, spec: RunSpec, before: Before) -> AutonomyBudget:
+    def _own(self, plan: Plan, spec: RunSpec, before: PausedRun) -> AutonomyBudget:
         """The operator's budget. A run that goes on is paid from where it was, whoever has approved it."""
         budget = plan.budget_for(spec)
         account = next((layer.budget_id for layer in before.layers[:1]), "")
@@ -172,11 +179,11 @@ class Admission(OrderStep):
         return await self.ledger.admit(spec, budget.budget_id, at_most=most, overlays=overlays)
 
     def _asked(
-        self, spec: RunSpec, first: AutonomyBudget | None, before: Before, more: tuple[AutonomyBudget, ...]
+        self, spec: RunSpec, first: AutonomyBudget | None, before: PausedRun, more: tuple[AutonomyBudget, ...]
     ) -> list[AutonomyBudget]:
         """What holds besides: the operator's overlays, what the order brings, and what the run had that goes on with it.
         Whoever continues a run cannot leave that out."""
-        given = budget_of(spec)
+        given = read_budget(spec)
         layers = [*more, *(() if given is None else given.layers), *before.layers]
         own = {layer.budget_id: replace(layer, overlays=()) for layer in reversed(layers)}
         found = [layer for layer in reversed(own.values()) if first is None or not _is_again(layer, first)]
@@ -193,11 +200,11 @@ class Admission(OrderStep):
     def _rooted(self, budget: AutonomyBudget) -> AutonomyBudget:
         return budget if budget.files.root else replace(budget, files=replace(budget.files, root=self._root))
 
-    async def _left(self, budget: AutonomyBudget, before: Before) -> AutonomyBudget:
+    async def _left(self, budget: AutonomyBudget, before: PausedRun) -> AutonomyBudget:
         """The budget, less what the run that goes on has used of it."""
         for layer in before.layers if before.run is not None else ():
             if layer.budget_id == budget.budget_id and before.run is not None:
-                used = await spent_by(before.run, layer) + delegated_by(before.run, layer)
+                used = await measure_use(before.run, layer) + measure_delegated(before.run, layer)
                 return budget.with_amounts((layer.amounts - used.amounts).min(budget.amounts))
         return budget
 

@@ -14,7 +14,7 @@ _SEEN = frozenset({f"SC-{number:02}" for number in range(5, 11)})
 _POINTS = frozenset({"EF-01", "EF-02", "EF-03", "EF-04"})
 
 
-class Check(Struct, frozen=True):
+class PreflightCheck(Struct, frozen=True):
     """A question and its answer. A run does not begin after a `fail`; `message` says what to do about it, or a `warn`."""
 
     id: str
@@ -22,27 +22,27 @@ class Check(Struct, frozen=True):
     message: str = ""
 
 
-def preflight(spec: RunSpec, budget: AutonomyBudget | None, tools: Sequence[Tool], now: float) -> tuple[Check, ...]:
+def run_preflight(spec: RunSpec, budget: AutonomyBudget | None, tools: Sequence[Tool], now: float) -> tuple[PreflightCheck, ...]:
     """All ten answers in order; only the first if there is no budget."""
     if budget is None:
-        return (Check("PF-01", "fail", "there is no budget; name one that exists"),)
+        return (PreflightCheck("PF-01", "fail", "there is no budget; name one that exists"),)
     effects = _effects(tools)
     flaws = dict([*_standing(budget, now), *_scope(budget, effects), *_limits(budget, spec), *_conduct(budget)])
-    return tuple([flaws.get(id, Check(id)) for id in [f"PF-{number:02}" for number in range(1, 11)]])
+    return tuple([flaws.get(id, PreflightCheck(id)) for id in [f"PF-{number:02}" for number in range(1, 11)]])
 
 
-def cleared(checks: Sequence[Check]) -> tuple[Check, ...]:
+def require_cleared(checks: Sequence[PreflightCheck]) -> tuple[PreflightCheck, ...]:
     """The checks, of which none has failed; raises `InvalidRequest` with all that have."""
     if failed := [f"{check.id}: {check.message}" for check in checks if check.result == "fail"]:
         raise InvalidRequest(f"the run cannot begin under its budget: {'; '.join(failed)}", param="budget")
     return tuple(checks)
 
 
-Flaw = tuple[str, Check]
+Flaw = tuple[str, PreflightCheck]
 
 
 def _flaw(id: str, result: Literal["warn", "fail"], message: str) -> Flaw:
-    return id, Check(id, result, message)
+    return id, PreflightCheck(id, result, message)
 
 
 def _standing(budget: AutonomyBudget, now: float) -> Iterator[Flaw]:

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.features.budgets.ledger import Ledger
-from mainspring.features.budgets.statement import Statement, statement
+from mainspring.features.budgets.statement import Statement, make_statement
 from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
@@ -25,10 +25,10 @@ class BudgetRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the budgets of the tenant, oldest first."""
-        told = [statement(account) for account in await self._ledger.accounts(tenant=get_tenant(request))]
+        told = [make_statement(account) for account in await self._ledger.accounts(tenant=get_tenant(request))]
         return json_response(make_page(told, [budget.id for budget in told], has_more=False))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a budget of the tenant."""
         budget_id = str(request.path_params["budget_id"])
-        return json_response(statement(await self._ledger.account(budget_id, tenant=get_tenant(request))))
+        return json_response(make_statement(await self._ledger.account(budget_id, tenant=get_tenant(request))))

@@ -7,7 +7,7 @@ from mainspring.features.budgets.enforce import MEASURES
 from mainspring.features.budgets.ledger import Account
 
 
-class Line(Struct, frozen=True):
+class StatementLine(Struct, frozen=True):
     """One limit: what is used of it, what is held for runs under way, and what is left. Without a limit, nothing is held."""
 
     measure: str
@@ -22,16 +22,16 @@ class Statement(Struct, frozen=True):
 
     id: str
     state: State
-    lines: tuple[Line, ...]
+    lines: tuple[StatementLine, ...]
     runs: tuple[str, ...]
     object: str = "budget"
 
 
-def statement(account: Account) -> Statement:
+def make_statement(account: Account) -> Statement:
     most, left = account.budget.amounts.measures, account.left.measures
     used, held = account.spent.amounts.measures, account.reserved.measures
     lines = [
-        Line(name, used[name] or 0, 0 if most[name] is None else held[name] or 0, left[name], most[name])
+        StatementLine(name, used[name] or 0, 0 if most[name] is None else held[name] or 0, left[name], most[name])
         for name in [measure.name for measure in MEASURES]
     ]
     return Statement(account.budget.budget_id, account.budget.state, tuple(lines), tuple(account.held))

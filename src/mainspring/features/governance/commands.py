@@ -10,7 +10,7 @@ from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Config
 from mainspring.cli.output import say, write_lines, write_table
 from mainspring.definitions.reader import read_file
-from mainspring.features.governance.policy_test import Table, Trial, TrialSettings, rows
+from mainspring.features.governance.policy_test import Table, Trial, TrialSettings, list_rows
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ async def judge_calls(
     if json:
         write_lines([{"fits": finding.fits, "judged": finding.judged} for finding in findings])
     else:
-        write_table([("call", "", "made", "expected", "judged", "because"), *rows(findings)])
+        write_table([("call", "", "made", "expected", "judged", "because"), *list_rows(findings)])
     wrong = len([finding for finding in findings if not finding.fits])
     say(f"{len(findings)} calls, {wrong} judged otherwise than expected")
     return FAILURE if wrong else 0

@@ -15,11 +15,10 @@ from mainspring.core.items import ToolDefinition
 from mainspring.core.spec import spec_for
 from mainspring.engine.policy_order import PolicySlots, Slot
 from mainspring.features.budgets.plan import Plan
-from mainspring.features.budgets.preflight import preflight
+from mainspring.features.budgets.preflight import run_preflight
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.level import AutonomyLevel
-from mainspring.features.governance.patterns import Rules, ToolRules
-from mainspring.features.governance.rate import Rate
+from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.ports import CallPolicy
@@ -31,12 +30,12 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
     commands, paths, domains, rate = settings.commands, settings.paths, settings.domains, _build_rate(settings)
     slots: dict[Slot, tuple[CallPolicy, ...]] = {}
     if settings.rules:
-        slots["rules"] = (ToolRules(Rules.of(settings.rules)),)
+        slots["rules"] = (RulePolicy(Rules.of(settings.rules)),)
     if rate is not None:
         slots["rate"] = (rate,)
     if Autonomy.parse(settings.level) < Autonomy.STANDARD:
         slots["level"] = (
-            AutonomyLevel(
+            LevelPolicy(
                 settings.level,
                 network_reads=settings.network_reads,
                 commands_judged=commands is not None,
@@ -52,9 +51,10 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
     return slots
 
 
-def _build_rate(settings: GovernanceSettings) -> Rate | None:
-    given = {name: value for name in ("per_minute", "burst") if (value := getattr(settings, name)) is not None}
-    return Rate(**given) if given else None
+def _build_rate(settings: GovernanceSettings) -> RatePolicy | None:
+    if settings.per_minute is None and settings.burst is None:
+        return None
+    return RatePolicy(settings.per_minute or 60, settings.burst or 10)
 
 
 def digest_settings(governance: GovernanceSettings, budget: BudgetSettings, *more: object) -> str:
@@ -91,7 +91,7 @@ def _default_of(field: FieldInfo) -> object:
     return field.default if field.default_factory is NODEFAULT else field.default_factory()
 
 
-def doubts(governance: GovernanceSettings, plan: Plan | None, tools: Sequence[ToolDefinition], model: str) -> list[str]:
+def find_doubts(governance: GovernanceSettings, plan: Plan | None, tools: Sequence[ToolDefinition], model: str) -> list[str]:
     """What in these settings, which are right in form, may be a slip. `tools` are all that there are; none if it is not known."""
     known = [tool.name for tool in tools]
     told = [
@@ -104,7 +104,7 @@ def doubts(governance: GovernanceSettings, plan: Plan | None, tools: Sequence[To
     budgets = {} if plan is None else {"budget": plan.budget, **{f"budget.tenants.{id}": own for id, own in plan.tenants.items()}}
     order = spec_for("responses", id="preflight", model=model or "model", input=())
     for name, budget in budgets.items():
-        checks = [check for check in preflight(order, budget, tools, time.time()) if check.result != "pass"]
+        checks = [check for check in run_preflight(order, budget, tools, time.time()) if check.result != "pass"]
         # To go without conditions is a choice, and the usual one.
         told += [f"{name}: {check.id}: {check.message}" for check in checks if check.id != "PF-09" or budget.stop_conditions]
     return told

@@ -37,7 +37,7 @@ MOST_FLAGS: Final = 8
 ENCODED: Final = "encoded_payload"
 
 
-class Finding(Struct, frozen=True):
+class InjectionFinding(Struct, frozen=True):
     """A text that a rule fits: where it is, as a path from `$`, and the part that fits, in its plain form."""
 
     rule: str
@@ -45,9 +45,9 @@ class Finding(Struct, frozen=True):
     excerpt: str
 
 
-def scan(value: object) -> tuple[Finding, ...]:
+def scan(value: object) -> tuple[InjectionFinding, ...]:
     """What looks like an injection in a JSON value, each rule once for each text; empty if nothing does."""
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], InjectionFinding] = {}
     for path, text in _texts(value):
         for finding in _findings(path, text):
             found.setdefault((finding.rule, path), finding)
@@ -103,21 +103,21 @@ class _Layer(Struct, frozen=True):
     encodings: tuple[str, ...] = ()
 
 
-def _findings(path: str, text: str) -> Iterator[Finding]:
+def _findings(path: str, text: str) -> Iterator[InjectionFinding]:
     pending, left = [_Layer(text)], GROWTH * len(text) + SLACK
     while pending:
         layer = pending.pop()
         left -= len(layer.text)
         if left < 0:
-            yield Finding(ENCODED, path, "more is encoded in it than can be looked at")
+            yield InjectionFinding(ENCODED, path, "more is encoded in it than can be looked at")
             return
         plain = plain_form(layer.text)
         for form in _forms(plain):
             for rule, excerpt in _fitting(form):
                 if layer.encodings:
-                    yield Finding(ENCODED, path, f"{' of '.join(reversed(layer.encodings))}: {excerpt}")
+                    yield InjectionFinding(ENCODED, path, f"{' of '.join(reversed(layer.encodings))}: {excerpt}")
                 else:
-                    yield Finding(rule, path, excerpt)
+                    yield InjectionFinding(rule, path, excerpt)
         if len(layer.encodings) < LAYERS:
             pending += [_Layer(inner, (*layer.encodings, name)) for name, inner in _decoded(layer.text, plain)]
 

@@ -16,10 +16,10 @@ from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.agents.charter import Chartered
+from mainspring.features.agents.charter import CharterPolicy
 from mainspring.features.budgets.plan import Admission, build_plan
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.governance_settings import build_policies, doubts
+from mainspring.features.governance.governance_settings import build_policies, find_doubts
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.mcp.settings import McpServerSettings
@@ -69,7 +69,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
     calls: Annotated[tuple[Case, ...], Meta(min_length=1)]
 
 
-class Finding(Struct, frozen=True):
+class CaseResult(Struct, frozen=True):
     """A case and what the gate says to it. A slip in the arguments is no denial, unless `rule` asks for it: it proves nothing of
     the settings."""
 
@@ -115,19 +115,19 @@ class Trial:
         """What in the settings may be a slip."""
         settings = self._settings
         tools = () if settings.mcp or settings.agents else self._registry.definitions
-        return doubts(settings.governance, build_plan(settings.budget), tools, settings.model or "")
+        return find_doubts(settings.governance, build_plan(settings.budget), tools, settings.model or "")
 
     def policies(self) -> tuple[CallPolicy, ...]:
         """All that are in force, in their order."""
         return self._policies(self._admission())
 
-    async def judge(self, case: Case) -> Finding:
+    async def judge(self, case: Case) -> CaseResult:
         admission = self._admission()
         spec = await admission.admit(self._order(case))
         run = open_run(Recorded(0, 0.0, RunStarted(spec)), History())
         gate = Gate(self._policies(admission), Guard())
         call = Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0)
-        return Finding(case, await gate.judge(call, run))
+        return CaseResult(case, await gate.judge(call, run))
 
     def _admission(self) -> Admission:
         return Admission(MemoryStore(), build_plan(self._settings.budget), root=self._root)
@@ -136,7 +136,7 @@ class Trial:
         guard = AddressGuard(self._settings.allow_hosts)
         return order_policies(
             fill_standard_slots([_Nobody()]),
-            {"status": (ToolStatus(self._registry.status, self._registry.reason),), "charter": (Chartered(),)},
+            {"status": (ToolStatus(self._registry.status, self._registry.reason),), "charter": (CharterPolicy(),)},
             build_policies(self._settings.governance, guard),
             {"budget": (admission.policy,)},
         )
@@ -170,7 +170,7 @@ class _Nobody:
         raise AssertionError("a trial performs nothing")
 
 
-def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+def list_rows(findings: Sequence[CaseResult]) -> list[tuple[str, ...]]:
     """The findings as lines of a table."""
     told: list[tuple[str, ...]] = []
     for number, finding in enumerate(findings, 1):

@@ -1,10 +1,12 @@
 """The policies that every engine has, whatever is configured: run limits, known and allowed tools, arguments, caller scopes,
-tool status, approval, and who performs the call."""
+tool status, approval, and who performs the call; and the check of an answer's format."""
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from mainspring.core.errors import NotFound
-from mainspring.core.items import ServerTool, ToolDefinition, parsed_arguments
+from mainspring.core.items import Json, ServerTool, ToolDefinition, parsed_arguments
 from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
@@ -13,7 +15,7 @@ from mainspring.tools.contract import EXECUTE, has_tool_scope
 from mainspring.tools.declarations import find_served_tool, list_other_names
 from mainspring.tools.schema import Validators
 
-Validate = Callable[[ToolDefinition, dict[str, object]], Sequence[str]]
+Validate = Callable[[ToolDefinition, Json], Sequence[str]]
 
 
 def fill_standard_slots(executors: Sequence[ToolExecutor]) -> PolicySlots:
@@ -24,7 +26,7 @@ def fill_standard_slots(executors: Sequence[ToolExecutor]) -> PolicySlots:
         "allowed_tools": (AllowedTools(),),
         "arguments": (ValidArguments(Validators().errors),),
         "caller scope": (CallerScopes(),),
-        "approval": (Approved(),),
+        "approval": (ApprovalPolicy(),),
         "client": (HandOff(executors),),
     }
 
@@ -138,7 +140,7 @@ class ToolStatus:
         return note
 
 
-class Approved:
+class ApprovalPolicy:
     """Asks a person about every call of a tool that was declared to need it."""
 
     name = "approval"
@@ -169,3 +171,30 @@ class HandOff:
         if any(executor.can_execute(tool) for executor in self._executors):
             return Allow()
         return Deny(f"The tool `{tool.name}` cannot be performed on this server at the moment.")
+
+
+class AnswerFormatCheck:
+    """Finds fault with an answer that is not in the form that `text.format` asks for: JSON, and fitting its schema.
+
+    Backends are told of the form, but few can be held to it. `strict: false` asks for the effort alone, and gets it.
+    """
+
+    name = "text_format"
+
+    def __init__(self, validate: Validate) -> None:
+        self._validate = validate
+
+    def flaw(self, run: Run) -> str | None:
+        match (run.spec.sampling.text or {}).get("format"):
+            case {"type": "json_object"}:
+                schema: Json = {"type": "object"}
+            case {"type": "json_schema", "schema": dict(schema), **rest} if rest.get("strict") is not False:
+                pass
+            case _:
+                return None
+        try:
+            answer = msgspec.json.decode(run.text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return f"the answer is not the JSON that `text.format` asks for: {error}"
+        problems = self._validate(ToolDefinition("text.format", parameters=schema), answer)
+        return f"the answer does not fit the schema of `text.format`: {'; '.join(problems)}" if problems else None

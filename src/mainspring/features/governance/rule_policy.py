@@ -30,7 +30,7 @@ Choice = Literal["allow", "ask", "deny"]
 STRICTNESS: Final[dict[Choice, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-class Rule(Struct, frozen=True):
+class ToolRule(Struct, frozen=True):
     pattern: str
     choice: Choice
 
@@ -38,7 +38,7 @@ class Rule(Struct, frozen=True):
 class Rules(Struct, frozen=True):
     """Rules in layers, each in its order of precedence."""
 
-    layers: tuple[tuple[Rule, ...], ...] = ()
+    layers: tuple[tuple[ToolRule, ...], ...] = ()
 
     @classmethod
     def of(cls, choices: Mapping[str, Choice]) -> "Rules":
@@ -48,10 +48,10 @@ class Rules(Struct, frozen=True):
                 raise InvalidRequest(f"rule `{pattern}` says `{choice}`; write one of {', '.join(get_args(Choice))}")
             if not all(pattern.split(":", 1)):
                 raise InvalidRequest(f"rule `{pattern}` names no tool or no operation; write `tool`, `tool:operation` or `*`")
-        rules = [Rule(pattern, choice) for pattern, choice in choices.items()]
+        rules = [ToolRule(pattern, choice) for pattern, choice in choices.items()]
         return cls((tuple(sorted(rules, key=_precedence)),))
 
-    def rule(self, tool: str, operation: str | None = "", others: Sequence[str] = ()) -> Rule | None:
+    def rule(self, tool: str, operation: str | None = "", others: Sequence[str] = ()) -> ToolRule | None:
         """The rule that decides about this call, None if none does. Of an operation that is not known, the strictest does.
 
         `others` are more names of the tool, by which it can be denied or asked about, and not allowed.
@@ -68,12 +68,12 @@ class Rules(Struct, frozen=True):
         return all(not _alike(rule.pattern.partition(":")[0], tool) for layer in self.layers for rule in layer for tool in tools)
 
 
-def narrowed(base: Rules, overlay: Rules) -> Rules:
+def combine_rules(base: Rules, overlay: Rules) -> Rules:
     """Both together: a call is denied if either denies it, and allowed only if neither objects."""
     return Rules(base.layers + overlay.layers)
 
 
-class ToolRules:
+class RulePolicy:
     """Does as the operator's rules say about the tool and its operation. They hold for the client's tools as well."""
 
     name = "tool_rules"
@@ -98,18 +98,18 @@ class ToolRules:
         return Deny(f"The rule `{rule.pattern}` denies this call of `{tool.name}`; do it in another way, or without it.")
 
 
-def _precedence(rule: Rule) -> tuple[bool, bool, bool, int, int]:
+def _precedence(rule: ToolRule) -> tuple[bool, bool, bool, int, int]:
     tool, _, operation = rule.pattern.partition(":")
     exact_tool, exact_operation = not _is_wild(tool), bool(operation) and not _is_wild(operation)
     return (not exact_tool, not exact_operation, not operation, -len(rule.pattern), -STRICTNESS[rule.choice])
 
 
-def _first(layer: tuple[Rule, ...], tool: str, operation: str | None) -> Rule | None:
+def _first(layer: tuple[ToolRule, ...], tool: str, operation: str | None) -> ToolRule | None:
     fitting = [rule for rule in layer if _fits(rule, tool, operation)]
     return _strictest(fitting) if operation is None else next(iter(fitting), None)
 
 
-def _fits(rule: Rule, tool: str, operation: str | None) -> bool:
+def _fits(rule: ToolRule, tool: str, operation: str | None) -> bool:
     """Only an exact spelling is allowed; a spelling that differs by case or form alone does not slip by the other rules."""
     named, colon, operated = rule.pattern.partition(":")
     same = _equal if rule.choice == "allow" else _alike
@@ -129,7 +129,7 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().strip()
 
 
-def _strictest(rules: list[Rule]) -> Rule | None:
+def _strictest(rules: list[ToolRule]) -> ToolRule | None:
     return max(rules, key=lambda rule: STRICTNESS[rule.choice], default=None)
 
 
