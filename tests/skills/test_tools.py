@@ -8,9 +8,8 @@ import pytest
 from tests.skills.shelf import put
 
 from mainspring.core.items import Json
-from mainspring.features.skills.skill_files import listing
 from mainspring.features.skills.skill_folder import SkillFolders
-from mainspring.features.skills.skill_tools import MOST_BYTES, PAGE, SkillTools
+from mainspring.features.skills.skill_tools import MOST_BYTES, PAGE, SkillTools, list_files
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.schema import Validator
 
@@ -160,5 +159,5 @@ def test_listing_ends_at_its_limit_and_leaves_out_what_is_hidden(shelf: SkillFol
     (place / ".git").mkdir()
     (place / ".git" / "config").write_text("")
     (place / ".env").write_text("")
-    assert listing(place) == ("SKILL.md", "assets/empty", "references/more/deep", "scripts/run")
-    assert listing(place, 2) == ("SKILL.md", "assets/empty")
+    assert list_files(place) == ("SKILL.md", "assets/empty", "references/more/deep", "scripts/run")
+    assert list_files(place, 2) == ("SKILL.md", "assets/empty")

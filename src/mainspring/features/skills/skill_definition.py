@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Problem
 from mainspring.definitions.reader import decode_text, parse_yaml
-from mainspring.features.skills.skill_files import read
+from mainspring.tools.safe_read import read_beneath
 
 log = getLogger(__name__)
 
 FILE: Final = "SKILL.md"
+PLACE: Final = "the skill's folder"
 MOST_BYTES: Final = 64 * 1024
 
 _NAMING = "up to 64 lower-case letters and digits, with single hyphens between"
@@ -70,7 +71,7 @@ class FrontMatter(Struct, frozen=True):
 
 def read_skill(folder: Path) -> Skill:
     """The skill in this folder. Raises `InvalidRequest` or `NotFound` with the file, and the line of whatever is wrong in it."""
-    return parse_skill(read(folder, FILE, MOST_BYTES), folder)
+    return parse_skill(read_beneath(folder, FILE, MOST_BYTES, PLACE), folder)
 
 
 def parse_skill(data: bytes, folder: Path) -> Skill:

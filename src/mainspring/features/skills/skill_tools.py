@@ -3,7 +3,10 @@
 Both only read, and only what lies in a skill's folder. Long texts come in pages, so that a run's limit on outputs cuts none off.
 """
 
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from anyio import to_thread
@@ -11,13 +14,14 @@ from anyio import to_thread
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.items import Json, ToolDefinition, ToolKind
 from mainspring.features.skills.activation import LOAD, READ
-from mainspring.features.skills.skill_definition import FILE, Skill
-from mainspring.features.skills.skill_files import listing, read
+from mainspring.features.skills.skill_definition import FILE, PLACE, Skill
 from mainspring.features.skills.skill_prompt import build_skill_instructions_block
 from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.tools.safe_read import read_beneath
 
 MOST_BYTES: Final = 1024 * 1024
 PAGE: Final = 12_000
+MOST_LISTED: Final = 200
 
 
 class SkillTools:
@@ -77,12 +81,12 @@ def _definition(name: str, description: str, properties: Json, required: list[st
 
 def _instructions(skill: Skill) -> str:
     block = build_skill_instructions_block(skill)
-    files = [path for path in listing(skill.path) if path != FILE]
+    files = [path for path in list_files(skill.path) if path != FILE]
     return "\n".join([block, f"Files, for `{READ}`:", *files]) if files else block
 
 
 def _text(skill: Skill, path: str) -> str:
-    data = read(skill.path, path, MOST_BYTES)
+    data = read_beneath(skill.path, path, MOST_BYTES, PLACE)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -96,3 +100,23 @@ def _page(text: str, offset: int) -> str:
     left = len(text) - offset - PAGE
     page = text[offset : offset + PAGE]
     return f"{page}\n[{left} characters more: read on with offset {offset + PAGE}]" if left > 0 else page
+
+
+def list_files(folder: Path, most: int = MOST_LISTED) -> tuple[str, ...]:
+    """The paths of the regular files, at most so many. Links, special files and hidden names are left out."""
+    paths: list[str] = []
+    for place, folders, names, descriptor in os.fwalk(folder):
+        folders[:] = sorted([name for name in folders if not name.startswith(".")])
+        for name in sorted(names):
+            if len(paths) == most:
+                return tuple(paths)
+            if not name.startswith(".") and _is_regular(name, descriptor):
+                paths.append(os.path.relpath(os.path.join(place, name), folder))
+    return tuple(paths)
+
+
+def _is_regular(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

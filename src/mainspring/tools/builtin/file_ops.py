@@ -8,7 +8,6 @@ What a model reads of a file is without its secrets: a mark stands for each. A t
 it is for was made from what was shown, and is not written, since the secrets would be lost.
 """
 
-import errno
 import os
 import stat
 from codecs import getincrementaldecoder
@@ -24,12 +23,13 @@ import msgspec
 from anyio import to_thread
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mainspring.core.errors import CallerError, InvalidRequest, NotFound
+from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.builtin.patching import patched, replaced
-from mainspring.tools.builtin.safe_open import DEEPEST, Found, file_at, folder_at, walk
 from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.contract import ToolContext, ToolResult
+from mainspring.tools.safe_open import DEEPEST, FILE, Found, folder_at, opened, walk
+from mainspring.tools.safe_read import explain_errors
 from mainspring.tools.schema import REF, inlined
 
 MOST_BYTES = 8 << 20
@@ -120,7 +120,7 @@ class FileOps:
             return ToolResult.fail(str(error))
 
     def _performed(self, place: Place, asked: Arguments) -> str:
-        with _explained(place):
+        with explain_errors(place.asked, "the working directory"):
             match asked.operation:
                 case "read":
                     start, end = asked.start_line or 1, asked.end_line or None
@@ -173,7 +173,7 @@ class _Text(Struct, frozen=True):
 
 
 def _content(place: Place) -> _Text:
-    with folder_at(place.root, place.parts[:-1]) as folder, file_at(folder, _name(place)) as descriptor:
+    with folder_at(place.root, place.parts[:-1]) as folder, opened(folder, _name(place), FILE) as descriptor:
         about = os.fstat(descriptor)
         _check_regular(place, about.st_mode)
         with open(descriptor, "rb", closefd=False) as file:
@@ -363,19 +363,3 @@ def _check_regular(place: Place, mode: int) -> None:
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise InvalidRequest(f"`{place.asked}` is {what}; name a file, as `list` shows them")
-
-
-@contextmanager
-def _explained(place: Place) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        match error.errno:
-            case errno.ENOENT:
-                raise NotFound(f"there is no `{place.asked}`; `list` shows what there is") from error
-            case errno.ENOTDIR:
-                raise InvalidRequest(f"`{place.asked}` is or goes through something that is no folder; see `list`") from error
-            case errno.ELOOP:
-                raise InvalidRequest(f"`{place.asked}` leads over a link; name the file itself") from error
-            case _:
-                raise InvalidRequest(f"`{place.asked}` cannot be used: {error.strerror}") from error

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from time import monotonic
 
-from mainspring.tools.builtin.safe_open import Found, file_at, folder_at, walk
+from mainspring.tools.safe_open import FILE, Found, folder_at, opened, walk
 
 LARGEST = 4 << 20
 LONGEST = 240
@@ -58,8 +58,8 @@ def _is_named(file: Found, glob: str) -> bool:
 
 def _matches(file: Found, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
     try:
-        with file_at(file.folder, file.name) as descriptor, open(descriptor, "rb", closefd=False) as opened:
-            data = opened.read(LARGEST)
+        with opened(file.folder, file.name, FILE) as descriptor, open(descriptor, "rb", closefd=False) as content:
+            data = content.read(LARGEST)
     except OSError:
         return
     if b"\0" in data[:SNIFFED]:

@@ -1,35 +1,29 @@
 """Files in a workspace, touched from outside while hostile code may be inside.
 
 A program can leave a link where a file was expected, or swap a folder for one at the right moment, and have the engine follow it.
-So every path is opened by `openat2`, in one step, beneath the workspace and over no link at all; and nothing but regular files is
-read, since opening a pipe would wait for ever.
+So every path is opened beneath the workspace and over no link at all, and nothing but regular files is read.
 """
 
-import ctypes
 import errno
 import os
 import stat
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.errors import InvalidRequest
+from mainspring.tools.safe_open import FOLDER, folder_at, open_beneath, opened
+from mainspring.tools.safe_read import clean_path, explain_errors, read_beneath
 from mainspring.tools.sandbox.sandbox_port import Entry, Listing
 
-OPENAT2 = 437
-RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
-BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-FOLDER = os.O_RDONLY | os.O_DIRECTORY
 DEEPEST = 64
 """How many folders a file may be in to be put in or taken out."""
 # A path that the kernel takes has 4096 bytes at most, so below a longer one the walk begins anew from an open folder.
 FAR = 3_000
 MOST_BASES = 64
-
-_libc = ctypes.CDLL(None, use_errno=True)
+PLACE = "the workspace"
 
 
 class Owner(Struct, frozen=True):
@@ -51,40 +45,22 @@ class Usage(Struct, frozen=True):
     is_whole: bool = True
 
 
-def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Opens a path below the folder `root`. Raises `OSError`: EXDEV if it leads out, ELOOP if it has a link in it."""
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, BENEATH)
-    descriptor: int = _libc.syscall(OPENAT2, root, os.fsencode(path), how, len(how))
-    if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
-    return descriptor
-
-
 def read(workspace: Path, path: str, most: int) -> bytes:
     """A file's content. Raises `NotFound` or `InvalidRequest`, which say why in words a model can use."""
-    with _root(workspace) as root, _explained(path), _opened(root, _plain(path), os.O_RDONLY | os.O_NONBLOCK) as descriptor:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidRequest(f"`{path}` is not a regular file; name one that `list` shows")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(most + 1)
-    if len(data) > most:
-        raise InvalidRequest(f"`{path}` has {found.st_size} bytes, more than the {most} that can be taken out; split it")
-    return data
+    return read_beneath(workspace, path, most, PLACE)
 
 
 def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> Entry:
     """Writes a file and makes the folders on the way to it. Raises `InvalidRequest`."""
     if len(data) > most:
         raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {most} a file may have")
-    name = _plain(path)
+    name = clean_path(path, PLACE)
     if path.endswith("/") or name.count("/") > DEEPEST:
         raise InvalidRequest(f"`{path:.200}` cannot be written: name a file, in at most {DEEPEST} folders")
-    with _root(workspace) as root, _explained(path):
+    with explain_errors(path, PLACE), folder_at(workspace) as root:
         _make_folders(root, PurePosixPath(name).parent, owner)
         # Not truncated on opening: first it must turn out to be a regular file.
-        with _opened(root, name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644) as descriptor:
+        with opened(root, name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidRequest(f"`{path}` is not a regular file; choose another name")
             owner.take(descriptor)
@@ -96,8 +72,8 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> E
 
 def remove(workspace: Path, path: str) -> None:
     """Removes a regular file, or a link to anything. Raises `NotFound` or `InvalidRequest`."""
-    name = PurePosixPath(_plain(path))
-    with _root(workspace) as root, _explained(path), _opened(root, os.fspath(name.parent), FOLDER) as folder:
+    name = PurePosixPath(clean_path(path, PLACE))
+    with explain_errors(path, PLACE), folder_at(workspace) as root, opened(root, os.fspath(name.parent), FOLDER) as folder:
         os.unlink(name.name, dir_fd=folder)
 
 
@@ -105,7 +81,7 @@ def listing(workspace: Path, most: int) -> Listing:
     """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
     entries: list[Entry] = []
     hidden: list[str] = []
-    with _root(workspace) as root:
+    with folder_at(workspace) as root:
         for count, (path, found) in enumerate(_walk(root, hidden)):
             if count >= most or path.count("/") > DEEPEST:
                 hidden.append(path)
@@ -120,7 +96,7 @@ def usage(folder: Path, most: int) -> Usage:
     """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
     size = entries = 0
     hidden: list[str] = []
-    with _root(folder) as root:
+    with folder_at(folder) as root:
         for _, found in _walk(root, hidden):
             size += found.st_blocks * 512
             entries += 1
@@ -134,11 +110,11 @@ def remove_tree(folder: Path) -> None:
 
     Folders can be nested deeper than paths are long or Python recurses. So each one found is moved to the top and emptied there.
     """
-    with _root(folder) as root:
+    with folder_at(folder) as root:
         pending = _empty(root, root, 0)
         while pending:
             name = pending.pop()
-            with _opened(root, name, FOLDER) as descriptor:
+            with opened(root, name, FOLDER) as descriptor:
                 pending += _empty(descriptor, root, len(pending))
             os.rmdir(name, dir_fd=root)
     folder.rmdir()
@@ -206,7 +182,7 @@ def _entered(base: int, folder: str) -> int:
     try:
         return open_beneath(base, folder, FOLDER)
     except PermissionError:
-        with _opened(base, folder, os.O_PATH | os.O_DIRECTORY) as found:
+        with opened(base, folder, os.O_PATH | os.O_DIRECTORY) as found:
             os.chmod(f"/proc/self/fd/{found}", 0o700)
         return open_beneath(base, folder, FOLDER)
 
@@ -216,62 +192,14 @@ def _make_folders(root: int, folder: PurePosixPath, owner: Owner) -> None:
     for part in folder.parts:
         parent = os.fspath(made)
         made /= part
-        with _opened(root, parent, FOLDER) as descriptor:
+        with opened(root, parent, FOLDER) as descriptor:
             try:
                 os.mkdir(part, 0o755, dir_fd=descriptor)
             except FileExistsError:
                 continue
-        with _opened(root, os.fspath(made), FOLDER) as descriptor:
+        with opened(root, os.fspath(made), FOLDER) as descriptor:
             owner.take(descriptor)
-
-
-def _plain(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in path or not _is_encodable(path):
-        shown = path.encode(errors="replace").decode()
-        raise InvalidRequest(f"`{shown:.200}` is no path within the workspace; give one relative to it, without `..`")
-    return "/".join(parts)
-
-
-def _is_encodable(path: str) -> bool:
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _path_of(entry: Entry) -> str:
     return entry.path
-
-
-@contextmanager
-def _root(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, FOLDER | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _opened(root: int, path: str, flags: int, mode: int = 0) -> Iterator[int]:
-    descriptor = open_beneath(root, path, flags, mode)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _explained(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        match error.errno:
-            case errno.ENOENT:
-                raise NotFound(f"there is no file `{path}` in the workspace; `list` shows those there are") from error
-            case errno.ELOOP | errno.EXDEV:
-                raise InvalidRequest(f"`{path}` leads over a link; only files that lie in the workspace are touched") from error
-            case _:
-                raise InvalidRequest(f"`{path}` cannot be used: {error.strerror}") from error
