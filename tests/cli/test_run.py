@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from inline_snapshot import snapshot
 from tests.cli.command import Shell, events
 
@@ -163,6 +164,23 @@ def test_a_run_that_takes_too_long_says_so(shell: Shell) -> None:
     result = shell.run("run", "Go", "--model", shell.script({"stall": True}), "--max-seconds", "0.01")
     assert result.code == 1
     assert result.err.startswith("mainspring: incomplete: the time limit of 0.01 s is reached. Allow more with --max-seconds")
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "why"),
+    [
+        ("max_tokens = 5", "failed", "which is more than the budget of this run leaves"),
+        ("max_tool_calls = 0", "incomplete", "a call would exceed the budget. Allow more with [budget]"),
+        ("max_iterations = 1", "incomplete", "the budget of 1 turns is used up"),
+    ],
+)
+def test_a_run_that_its_budget_ends_says_which_limit_that_was(shell: Shell, limits: str, status: str, why: str) -> None:
+    (shell.folder / "mainspring.toml").write_text(f"[budget.limits]\n{limits}\n")
+    result = shell.run("run", "What is 1 + 2?", "--model", shell.script(SUM, HELLO), "--tool", "mytools:add")
+    assert result.code == 1
+    assert result.err.startswith(f"mainspring: {status}: ")
+    assert why in result.err
+    assert "None" not in result.err
 
 
 def test_what_an_encoding_lacks_is_replaced(shell: Shell) -> None:

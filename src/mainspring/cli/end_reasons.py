@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import assert_never
 
-from mainspring.core.events import Reason
+from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.run import Run
 
 _ADVICE = {
@@ -24,6 +24,8 @@ def explain_end(run: Run, database: Path | None) -> str | None:
 
 def _why(run: Run, reason: Reason) -> str:
     limits = run.spec.limits
+    if run.error is not None and reason is not Reason.ERRORS_IN_ROW:
+        return _first_line(run.error)
     match reason:
         case Reason.FINAL_ANSWER | Reason.REFUSAL:
             return "the model has answered"
@@ -42,15 +44,16 @@ def _why(run: Run, reason: Reason) -> str:
         case Reason.DEADLINE:
             return f"the time limit of {limits.max_seconds:g} s is reached"
         case Reason.BUDGET:
-            return f"the budget of {limits.max_tokens} tokens is used up"
+            return _describe_budget(run)
         case Reason.REPEATED_CALL:
             return "the model kept making the same tool call"
         case Reason.CANCELLED:
             return "the run was stopped"
         case Reason.ERRORS_IN_ROW:
-            return f"{run.errors_in_row} turns in a row failed{_told(run, ': ')}"
+            told = "" if run.error is None else f": {_first_line(run.error)}"
+            return f"{run.errors_in_row} turns in a row failed{told}"
         case Reason.PROVIDER_ERROR | Reason.RATE_LIMITED | Reason.INTERNAL_ERROR:
-            return _told(run) or "the model failed"
+            return "the model failed"
         case _:
             assert_never(reason)
 
@@ -77,7 +80,9 @@ def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
             return _correction(run)
         case Reason.RATE_LIMITED:
             return f"wait a little, then {_go_on(run, database)}"
-        case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.BUDGET | Reason.CANCELLED:
+        case Reason.BUDGET:
+            return f"allow more with [budget] in the settings, or {_go_on(run, database)}"
+        case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.CANCELLED:
             return _go_on(run, database)
         case _:
             assert_never(reason)
@@ -93,9 +98,18 @@ def _waiting(run: Run) -> str:
     return ", ".join([f"`{call.item.name}`" for call in run.open_calls])
 
 
-def _told(run: Run, before: str = "") -> str:
-    """The error on one line; the screen and the events have all of it."""
-    return f"{before}{run.error.message.strip().partition(chr(10))[0].rstrip(' .:')}" if run.error else ""
+def _describe_budget(run: Run) -> str:
+    limits, used = run.spec.limits, run.usage + run.delegated.usage
+    if limits.max_tokens is not None and used.total_tokens >= limits.max_tokens:
+        return f"the budget of {limits.max_tokens} tokens is used up"
+    if limits.budget_turns is not None and run.turns + run.delegated.turns >= limits.budget_turns:
+        return f"the budget of {limits.budget_turns} turns is used up"
+    return "a call would exceed the budget"
+
+
+def _first_line(error: ErrorInfo) -> str:
+    """The screen and the events have all of it."""
+    return error.message.strip().partition("\n")[0].rstrip(" .:")
 
 
 def _go_on(run: Run, database: Path | None) -> str:
