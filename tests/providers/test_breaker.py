@@ -70,8 +70,8 @@ async def test_failures_in_a_row_open_it_and_calls_are_refused_at_once(error: Pr
     assert isinstance(refusal, Unavailable)
     assert refusal.retry_after == pytest.approx(30.0)
     assert not refusal.was_asked
-    told = "provider `puppet` failed 2 times in a row and is left alone; it is tried again in 30 s; the last failure: "
-    assert refusal.message == told + error.message
+    assert "2 times in a row" in refusal.message
+    assert refusal.message.endswith(error.message)
 
 
 async def test_answer_in_between_begins_the_count_anew() -> None:
@@ -118,7 +118,6 @@ async def test_only_one_probe_is_let_through_after_the_time() -> None:
     await anyio.sleep(0.1)
     await stage.passed()
     refusal = await stage.refused()
-    assert "one call is trying it now" in refusal.message
     assert refusal.retry_after is None
 
 

@@ -1,12 +1,12 @@
-"""A circuit breaker: a backend that fails again and again is left alone for a while.
+"""A circuit breaker: while a backend keeps failing, requests are refused without asking it.
 
-Theory of operation. The breaker is *closed* while all is well. `failures` in a row open it: from then on calls are refused at
-once, without a word to the backend. After `cool` seconds the next call is let through as the only *probe*. If that fails, the
-breaker is open for another `cool` seconds; its first event closes the breaker on trial: calls pass, but until an answer is
-whole, one more failure opens it again. A probe that is cancelled has shown nothing, and the next call takes its place.
+Theory of operation. The breaker is *closed* while requests succeed. `failures` in a row open it: from then on requests are
+refused at once. After `cool` seconds the next request is let through as the only *probe*. If it fails, the breaker is open for
+another `cool` seconds. Its first event closes the breaker on trial: requests pass, but until an answer is complete, one more
+failure opens it again. A cancelled probe shows nothing, and the next request takes its place.
 
-`Unavailable` and `BadOutput` are failures. Any other error was said by a backend that is well. Every opening and closing begins a
-new period, and a call counts only in the period it belongs to: those still on their way when the breaker opens decide nothing.
+`Unavailable` and `BadOutput` are failures. Any other error comes from a healthy backend. Every opening and closing begins a new
+period, and a request counts only in the period it belongs to: those in flight when the breaker opens decide nothing.
 """
 
 import math
@@ -26,7 +26,7 @@ log = getLogger(__name__)
 
 
 class Breaker(ProviderWrapper):
-    """Refuses calls with `Unavailable` while the provider is failing; `retry_after` says when it will be tried again."""
+    """Refuses requests with `Unavailable` while the provider keeps failing; `retry_after` says when the next probe is due."""
 
     def __init__(self, provider: Provider, *, failures: int = 5, cool: float = 30.0) -> None:
         if failures < 1:
@@ -60,22 +60,18 @@ class Breaker(ProviderWrapper):
                 self._is_probing = False
 
     def _admit(self) -> int:
-        """The period the call belongs to. Raises `Unavailable` if it must not be made."""
+        """The period that the request belongs to. Raises `Unavailable` while the breaker is open."""
         if self._open_until is not None:
             left = max(0.0, self._open_until - current_time())
             if left or self._is_probing:
-                when = f"it is tried again in {math.ceil(left)} s" if left else "one call is trying it now"
-                told = f"provider `{self.name}` failed {self._failed} times in a row and is left alone; {when}"
-                raise Unavailable(
-                    f"{told}; the last failure: {self._why}",
-                    retry_after=left or None,
-                    was_asked=False,
-                )
+                when = f"in {math.ceil(left)} s" if left else "by another request at this moment"
+                told = f"provider `{self.name}` failed {self._failed} times in a row and is tried again {when}"
+                raise Unavailable(f"{told}; the last failure: {self._why}", retry_after=left or None, was_asked=False)
             self._is_probing = True
         return self._period
 
     def _record_answer(self, period: int) -> int:
-        """The backend has said something. Returns the period the call belongs to from here on."""
+        """The backend has answered. Returns the period that the request belongs to from here on."""
         if period == self._period and self._open_until is not None:
             self._open_until = None
             self._failed = self._limit - 1
@@ -97,4 +93,4 @@ class Breaker(ProviderWrapper):
             self._open_until = current_time() + self._cool
             self._period += 1
             self._is_probing = False
-            log.warning("provider %s is left alone for %g s: %s", self.name, self._cool, error.message)
+            log.warning("provider %s is not asked for %g s: %s", self.name, self._cool, error.message)

@@ -1,4 +1,4 @@
-"""One backend with everything that may stand before it, in the one order that works."""
+"""One backend behind its retries, rate limits, circuit breaker and time limits, in the one order that works."""
 
 from typing import Annotated
 
@@ -15,41 +15,41 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class RateLimits(Struct, frozen=True, kw_only=True):
-    """How much may be asked; None is as much as comes."""
+    """How much a backend may be asked; None is no limit."""
 
     concurrency: Count | None = None
-    """How many answers may be under way at once."""
+    """How many requests may be open at once."""
     per_minute: Count | None = None
-    """How many may be begun within any 60 seconds."""
+    """How many requests may begin within any 60 seconds."""
 
 
 class BackendOptions(RateLimits, frozen=True, kw_only=True):
-    """What stands before a backend. As it is made, nothing does. The limits are those of all its models together."""
+    """What a backend is wrapped in; by default nothing. The limits are those of all its models together."""
 
     attempts: Count = 1
-    """How often a turn is tried, the first time included, if the backend fails before it has said anything."""
+    """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = None
-    """After how many failures in a row the backend is left alone for a while."""
+    """After how many failures in a row the circuit breaker opens: the backend is not asked for `cool_seconds`."""
     cool_seconds: Seconds = 30.0
-    """How long it is left alone."""
+    """How long the circuit breaker stays open."""
     first_seconds: Seconds | None = None
     """How long the first event of an answer may take."""
     idle_seconds: Seconds | None = None
     """How long each further event may take."""
     wait_seconds: Seconds = 300.0
-    """How long a request waits in line when a limit is reached."""
+    """How long a request waits in the queue when a limit is reached."""
     models: dict[str, RateLimits] = {}
-    """Limits for single models, besides those for all of them."""
+    """Limits for single models, besides those of the backend."""
 
 
 def compose(provider: Provider, options: BackendOptions) -> Provider:
-    """The provider behind what the options ask for; the bare one if they ask for nothing.
+    """The provider wrapped as the options say; the provider itself if they say nothing.
 
-    From the inside: time limits count only while the backend itself is waited for. The breaker stands next, so that a probe
-    is one request and a call that has waited in line is stopped by what happened meanwhile. The limits stand before it: what
-    they count is what reaches the backend. Trying again comes last, since every try is a request like any other: it
-    stands in line, passes the breaker, and in between holds nothing. What breaker and limits refuse is not tried again. A model's
-    own limits stand before those of all, so that nobody holds a place of the backend while waiting for one of the model.
+    From the inside out: time limits count only while the backend itself is waited for. The breaker comes next, so that a probe
+    is one request and a request that has waited in the queue sees what happened meanwhile. The rate limits follow, and a model's
+    own limits surround those of the backend, so that nobody holds a place of the backend while waiting for one of the model.
+    Retries are outermost: each attempt queues, passes the breaker, and holds nothing in between. What the breaker and the limits
+    refuse is not tried again.
     """
     if options.first_seconds is not None or options.idle_seconds is not None:
         provider = Deadlines(provider, first=options.first_seconds, idle=options.idle_seconds)

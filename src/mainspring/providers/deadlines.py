@@ -1,7 +1,7 @@
-"""Time limits on a model that should be speaking: for its first event, and for each one after that.
+"""Time limits for the first event of a model's answer, and for each event after it.
 
-How long a connection may take, and how long it may stay silent, `_http` knows itself. But a backend that is reached and keeps its
-line alive without ever getting to the point is not silent, and a model in this process has no line at all.
+`http_client` knows how long a connection may take and how long it may stay silent. But a backend that keeps its connection alive
+without producing events is not silent, and a model in this process has no connection at all.
 """
 
 from asyncio import AbstractEventLoop, CancelledError, Task, current_task, get_running_loop
@@ -19,9 +19,9 @@ from mainspring.providers.wrapper import ProviderWrapper
 
 
 class Deadlines(ProviderWrapper):
-    """Raises `Unavailable`, the stream behind it closed, when an event takes too long; None means as long as it likes.
+    """Closes the stream and raises `Unavailable` when an event takes too long; None is no limit.
 
-    Only the time spent waiting for the backend counts, never that of a reader who is slow to ask for the next event.
+    Only the time spent waiting for the backend counts, not that of a slow reader.
     """
 
     def __init__(self, provider: Provider, *, first: float | None = None, idle: float | None = None) -> None:
@@ -38,20 +38,20 @@ class Deadlines(ProviderWrapper):
                     yield event
                 return
             loop = get_running_loop()
-            watch, time = _IdleTimer(loop, self._idle), loop.time
+            timer, time = _IdleTimer(loop, self._idle), loop.time
             try:
                 async for event in events:
-                    watch.waiting = None
+                    timer.waiting = None
                     yield event
-                    watch.since, watch.waiting = time(), current_task(loop)
+                    timer.since, timer.waiting = time(), current_task(loop)
             except CancelledError:
-                if not watch.has_struck():
+                if not timer.has_struck():
                     raise
                 raise Unavailable(
                     f"provider `{self.name}` fell silent for {self._idle:g} s within its answer; try again"
                 ) from None
             finally:
-                watch.stop()
+                timer.stop()
 
     async def _first_event(self, events: AsyncGenerator[ModelEvent, None]) -> ModelEvent | None:
         with move_on_after(self._first):
@@ -61,8 +61,8 @@ class Deadlines(ProviderWrapper):
 
 
 class _IdleTimer:
-    """Cancels whoever has been waiting for too long. One timer serves a whole stream: it looks at what `since` says when it runs
-    out, so that an event costs no more than writing the time down."""
+    """Cancels a task that has been waiting for too long. One timer serves a whole stream: it checks `since` when it expires, so
+    that an event costs no more than storing the time."""
 
     __slots__ = ("_limit", "_loop", "_struck", "_timer", "since", "waiting")
 
@@ -74,7 +74,7 @@ class _IdleTimer:
         self.waiting = current_task(loop)
 
     def has_struck(self) -> bool:
-        """Whether the cancellation that has arrived is this watch's own and nobody else's."""
+        """Whether the cancellation that has arrived is only this timer's own."""
         return self._struck is not None and self._struck.uncancel() == 0
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class _IdleTimer:
 
     def _look(self) -> None:
         waiting, now = self.waiting, self._loop.time()
-        # Somebody else's cancellation is not to be mixed up with this one's.
+        # Somebody else's cancellation must not be mistaken for this timer's.
         since = now if waiting is None or waiting.cancelling() else self.since
         if waiting is None or now < since + self._limit:
             self._timer = self._loop.call_at(since + self._limit, self._look)

@@ -1,7 +1,7 @@
-"""Limits on how much a backend is asked, at once and per minute. Who cannot be served yet waits in a line that is fair.
+"""Rate limits: how many requests a backend gets at once and per minute. Requests beyond that wait in a fair queue.
 
-Every tenant has a line of its own, first come, first served; a place that becomes free goes to each line in turn. So a tenant
-with a thousand runs delays another by one turn of each line at most, however many of its own are waiting.
+Every tenant has a queue of its own, first in, first out, and a free place goes to each queue in turn. A tenant with a thousand
+runs delays another by one turn of each queue at most.
 """
 
 from asyncio import CancelledError, Future, TimerHandle, get_running_loop
@@ -21,10 +21,10 @@ MINUTE = 60.0
 
 
 class RateLimiter(ProviderWrapper):
-    """Lets no more than `concurrency` streams be open, and no more than `per_minute` begin within any 60 seconds.
+    """Keeps at most `concurrency` streams open, and lets at most `per_minute` begin within any 60 seconds.
 
-    With `model` the limits are that model's alone, and others pass. A place is free again when its stream has ended, failed
-    or been closed. Raises `RateLimited` when `line` requests of the same tenant wait already, and after `patience` seconds.
+    With `model` the limits apply to that model only. A place is free again when its stream has ended, failed or been closed.
+    Raises `RateLimited` when `line` requests of the same tenant wait already, and after `patience` seconds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RateLimiter(ProviderWrapper):
             self._leave()
 
     async def _enter(self, tenant: str) -> None:
-        """Returns with a place that is taken. Who is cancelled leaves the line."""
+        """Waits for a place and takes it. On cancel the request leaves the queue."""
         line = self._lines.get(tenant, ())
         if len(line) >= self._longest:
             raise self._refusal(f"{len(line)} requests of this tenant are waiting for it already")
@@ -85,7 +85,7 @@ class RateLimiter(ProviderWrapper):
     def _withdraw(self, tenant: str, place: "Future[None]") -> None:
         line = self._lines.get(tenant)
         if place.done() and not place.cancelled():
-            # It was given a moment ago, and nobody has come for it.
+            # It was granted a moment ago, and nobody uses it.
             self._leave()
         elif line is not None and place in line:
             line.remove(place)
@@ -97,7 +97,7 @@ class RateLimiter(ProviderWrapper):
         self._admit()
 
     def _admit(self) -> None:
-        """Gives out what places there are."""
+        """Grants the free places to waiting requests."""
         while self._lines and self._has_place():
             tenant = next(iter(self._lines))
             line = self._lines.pop(tenant)

@@ -1,4 +1,4 @@
-"""Asking again: a provider whose passing failures are tried anew, as long as nobody has heard anything of the turn."""
+"""Retries with exponential backoff and jitter, as long as no event of the turn has been handed on."""
 
 import math
 from collections.abc import AsyncGenerator, Callable
@@ -15,13 +15,12 @@ from mainspring.providers.wrapper import ProviderWrapper
 
 
 class Retrying(ProviderWrapper):
-    """Makes up to `attempts` tries, the first included. Raises the failure of the last one.
+    """Makes up to `attempts` attempts, the first included. Raises the error of the last one.
 
-    Tried again is what is `retryable` and came from the backend itself, before the first event of the turn: after that a reader
-    has seen half an answer, and only the loop, which can hide it, may ask again. Between tries it waits a random time of up to
-    `base` seconds, doubled each time and at most `cap`; everybody who failed at once must not come back at once. A backend that
-    says when to come back is not asked earlier, and if that is later than `longest` seconds, not at all. While it waits, it
-    holds no connection and no place in a line.
+    Retries an error that is `retryable` and came from the backend itself before the first event: after that a reader has seen
+    half an answer, and only the loop, which can hide it, may ask again. Waits a random time of up to `base` seconds, doubled
+    with each attempt up to `cap`, so that clients that failed together do not return together. A `retry_after` is honoured, and
+    one longer than `longest` seconds ends the retries. While waiting, it holds no connection and no place in a queue.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""Which backend serves which model: names, aliases, and what is tried when a model fails."""
+"""Routes a model name to its backend: names, aliases, and fallback when a model fails."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from difflib import get_close_matches
 from logging import getLogger
 
 from anyio import create_task_group
@@ -21,6 +20,7 @@ from mainspring.core.errors import (
 )
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
+from mainspring.definitions.parsed_file import hint
 from mainspring.ports import ModelInfo, Provider
 from mainspring.providers.wrapper import count_tokens
 
@@ -38,15 +38,14 @@ class ModelRoute(Struct, frozen=True):
 
 
 class Router:
-    """Many providers as one.
+    """Many providers as one, with fallback.
 
-    `provider/model` is asked of that provider as `model`. A name whose part before the first slash is no provider goes as it is
-    to the `default` one. An alias stands for a chain of names, aliases among them, that are tried in order.
+    `provider/model` goes to that provider as `model`. A name whose part before the first slash is no provider goes unchanged to
+    the `default` one. An alias stands for a chain of names, aliases among them, that are tried in order.
 
-    The next of a chain is tried when the backend is down, busy, unreadable or does not accept our key, or when the request is too
-    long for the model, and only while no event has been handed on. A request that is refused for what it says, an unknown model
-    among that, would only hide a mistake if it were tried elsewhere. If all fail, the first failure that may pass is
-    raised, or else the first.
+    Falls back to the next of a chain when the backend is down, busy, unreadable or rejects our key, or when the request is too
+    long for the model, and only while no event has been handed on. A request that is refused for what it says is not tried
+    elsewhere: that would hide a mistake. If all fail, raises the first error that is retryable, or else the first.
 
     Raises `InvalidRequest` for providers and aliases that cannot work. It owns its providers: `close` closes each once.
     """
@@ -166,6 +165,4 @@ class Router:
 
 def _hint(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    if close := get_close_matches(word, names, 1):
-        return f"; did you mean `{close[0]}`?"
-    return f"; known: {', '.join([f'`{name}`' for name in names])}" if names else "; no provider is"
+    return f"; {hint(word, names)}" if names else "; no provider is"

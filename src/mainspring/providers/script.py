@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Annotated, Literal, TypedDict, Unpack
 
 from msgspec import Meta, Struct
@@ -12,6 +11,7 @@ from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, Ra
 from mainspring.core.events import Finish, ItemDone, ItemStarted, TextDelta, TurnEnded
 from mainspring.core.items import Json, Reasoning, Usage, assistant
 from mainspring.core.model_request import ModelRequest
+from mainspring.definitions.parsed_file import hint
 
 Expectation = str | re.Pattern[str] | Callable[[ModelRequest], bool | None]
 Fault = Literal["unknown_item", "changed_text", "changed_kind", "same_id", "no_end", "two_ends", "not_an_event"]
@@ -163,7 +163,7 @@ class ScriptedFailure(Struct, frozen=True):
     def build(self) -> ProviderError:
         """The error. Raises `ValueError` for a code that no provider uses."""
         if self.code not in _CODES:
-            raise ValueError(f"no provider error has the code `{self.code}`{instead(self.code, _CODES)}")
+            raise ValueError(f"no provider error has the code `{self.code}`; {hint(self.code, list(_CODES))}")
         kind = _CODES[self.code]
         message = self.message or f"the script fails with {self.code}"
         if kind is RateLimited:
@@ -171,10 +171,3 @@ class ScriptedFailure(Struct, frozen=True):
         if self.retry_after is not None:
             raise ValueError(f"only `{RateLimited.code}` has a `retry_after`, not `{self.code}`")
         return kind(message)
-
-
-def instead(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if close := get_close_matches(word, names, 1):
-        return f"; did you mean `{close[0]}`?"
-    return f"; known: {', '.join([f'`{name}`' for name in names])}"

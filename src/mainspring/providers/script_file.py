@@ -8,12 +8,13 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Finish
 from mainspring.core.items import Usage
-from mainspring.providers.script import FAULTS, Call, Count, Fault, ScriptedFailure, Seconds, Turn, instead
+from mainspring.definitions.parsed_file import hint
+from mainspring.providers.script import FAULTS, Call, Count, Fault, ScriptedFailure, Seconds, Turn
 
 
 class _Regex(Struct, frozen=True):
@@ -39,21 +40,11 @@ class _FileTurn(Struct, frozen=True):
 
     def build(self) -> Turn:
         """The turn. Raises `ValueError` for what cannot be."""
-        return Turn(
-            think=self.think,
-            say=self.say,
-            refuse=self.refuse,
-            calls=self.calls,
-            events=FAULTS[self.malformed] if self.malformed else None,
-            finish=self.finish,
-            usage=self.usage,
-            cut=self.cut,
-            fail=self.fail.build() if self.fail else None,
-            stall=self.stall,
-            pause=self.pause,
-            expect=_pattern(self.expect.regex) if isinstance(self.expect, _Regex) else self.expect,
-            when=self.when,
-        )
+        given = {name: value for name, value in asdict(self).items() if name != "malformed"}
+        events = FAULTS[self.malformed] if self.malformed else None
+        fail = self.fail.build() if self.fail else None
+        expect = _pattern(self.expect.regex) if isinstance(self.expect, _Regex) else self.expect
+        return Turn(**given | {"events": events, "fail": fail, "expect": expect})
 
 
 class FileKeys(Struct, frozen=True):
@@ -99,7 +90,7 @@ def _misfits(value: object, kind: type[Struct], where: str) -> Iterator[str]:
     known = {field.name: field for field in fields(kind)}
     for key, inner in value.items():
         if key not in known:
-            yield f"{where}: there is no key `{key}`{instead(key, known)}"
+            yield f"{where}: there is no key `{key}`; {hint(key, list(known))}"
         elif inner and key in ("turns", "calls") and isinstance(inner, list):
             for number, part in enumerate(inner, start=1):
                 yield from _misfits(part, _NESTED[key], _within(where, f"{key[:-1]} {number}"))

@@ -1,4 +1,4 @@
-"""What providers have in common that stand before another one."""
+"""What providers that wrap another provider share."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from mainspring.ports import ModelInfo, Provider, TokenCounter
 
 
 class ProviderWrapper:
-    """The provider behind it in everything but its `stream`, which a child adds."""
+    """Delegates everything to the provider behind it but `stream`, which a child implements."""
 
     def __init__(self, provider: Provider) -> None:
         self.name = provider.name
@@ -25,7 +25,7 @@ class ProviderWrapper:
 
 
 async def count_tokens(provider: Provider, request: ModelRequest) -> int:
-    """The provider's own count, or the estimate that everybody makes for a provider that cannot count."""
+    """The provider's own count, or our estimate if it cannot count."""
     if isinstance(provider, TokenCounter):
         return await provider.count_tokens(request)
     return estimate(request.items, request.instructions, request.tools)

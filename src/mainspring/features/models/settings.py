@@ -28,9 +28,9 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     model: str | None = None
     """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
     attempts: Count = 3
-    """How often a turn is tried, the first time included, if the backend fails before it has said anything."""
+    """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = 10
-    """After how many failures in a row the backend is left alone for a while."""
+    """After how many failures in a row the circuit breaker opens: the backend is not asked for `cool_seconds`."""
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ backend enforces all of JSON Schema, each call is validated against its tool's o
 to the model, which may try again. Of rejected answers, only the usage is passed on.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from mainspring.core.errors import BadOutput
@@ -19,15 +19,16 @@ from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelInfo, Provider
+from mainspring.ports import Provider
 from mainspring.providers.constrained.reply import ConstrainedReply
 from mainspring.providers.constrained.request import Choices, Misfit, constrain, find_answered_call, find_choices, strip_tools
 from mainspring.providers.turn import TurnBuilder, list_call_ids
+from mainspring.providers.wrapper import ProviderWrapper
 
 TRIES = 3
 
 
-class Constrained:
+class Constrained(ProviderWrapper):
     """A provider whose tool calls are valid for the schema of a declared tool, or not made.
 
     Its stream raises `BadOutput` if the model finds no valid call in `TRIES` tries. The wrapped provider is closed with this one.
@@ -35,21 +36,20 @@ class Constrained:
     """
 
     def __init__(self, inner: Provider, *, new_id: NewId = random_id) -> None:
-        self.name = inner.name
-        self._inner = inner
+        super().__init__(inner)
         self._new_id = new_id
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         choices = find_choices(request)
         if not choices.tools:
-            async with aclosing(self._inner.stream(strip_tools(request))) as events:
+            async with aclosing(self._provider.stream(strip_tools(request))) as events:
                 async for event in events:
                     yield event
             return
         misfit, spent = None, Usage()
         for _ in range(TRIES):
             answer = self._answer(request, choices)
-            async with aclosing(self._inner.stream(constrain(request, choices, misfit))) as events:
+            async with aclosing(self._provider.stream(constrain(request, choices, misfit))) as events:
                 async for event in events:
                     for told in answer.take(event):
                         yield _add_usage(told, spent)
@@ -59,15 +59,9 @@ class Constrained:
         else:
             raise _build_error(misfit)
         if answer.is_repeated:
-            async with aclosing(self._inner.stream(strip_tools(request))) as events:
+            async with aclosing(self._provider.stream(strip_tools(request))) as events:
                 async for event in events:
                     yield _add_usage(event, spent)
-
-    async def models(self) -> Sequence[ModelInfo]:
-        return await self._inner.models()
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     def _answer(self, request: ModelRequest, choices: Choices) -> ConstrainedReply:
         turn = TurnBuilder(self._new_id, list_call_ids(request.items))
