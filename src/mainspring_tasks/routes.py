@@ -1,7 +1,7 @@
 """`/v1/chat` and `/v1/decisions`: a person's tasks in plain language, with the conversation kept here or brought along.
 
 Whose tasks they are is the API key's to say: a tenant has one list, and where there is only the default tenant, each key has one.
-The agent is opened by the first request, and lives as long as the server: a task of the server's, `own`, enters and leaves it.
+The first request opens the agent, and it stays open as long as the server runs; the server's task `keep_open` owns it.
 """
 
 import re
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from anyio import Event, sleep_forever
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -82,7 +83,7 @@ class DecisionReply(Struct, frozen=True):
 
 
 class ChatRoutes:
-    """Both endpoints. `own` must run as long as they are served."""
+    """Both endpoints. `keep_open` must run as long as they are served."""
 
     def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
         self._engine, self._settings = engine, settings
@@ -115,12 +116,12 @@ class ChatRoutes:
             ),
         )
 
-    async def own(self) -> None:
+    async def keep_open(self) -> None:
         """Opens the agent once it is wanted, or tries to again, and closes it when this is cancelled."""
         while True:
             await self._wanted.wait()
             try:
-                await self._live()
+                await self._open_agent()
             except (MainspringError, OSError) as error:
                 log.error("the task agent cannot be opened: %s", error)
                 self._failure = str(error)
@@ -128,7 +129,7 @@ class ChatRoutes:
             self._wanted, self._ready = Event(), Event()
             ready.set()
 
-    async def _live(self) -> None:
+    async def _open_agent(self) -> None:
         engine = self._engine
         folder = engine.store.path.parent if isinstance(engine.store, SqliteStore) else Path()
         async with opened(self._settings, engine, folder) as self._opened:
@@ -139,11 +140,11 @@ class ChatRoutes:
         """Sends a message about one's tasks; the server keeps the conversation."""
         raw = await read_json_body(request)
         body, caller = parse_body(raw, SendMessage), get_caller(request)
-        person = person_of(caller)
+        person = identify_person(caller)
 
         async def sent() -> HttpResponse:
             chats = (await self._agent()).chats
-            by = speaker_of(caller)
+            by = make_run_caller(caller)
             sent = await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by)
             reply = {
                 "conversation_id": sent.conversation_id,
@@ -158,10 +159,10 @@ class ChatRoutes:
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""
         raw = await read_json_body(request)
-        context = _context(raw, caller := get_caller(request))
+        context = _parse_context(raw, caller := get_caller(request))
 
         async def made() -> HttpResponse:
-            made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=speaker_of(caller))
+            made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=make_run_caller(caller))
             return json_response(made.decision, headers={DECISION_ID: made.id})
 
         return await self._replies.reply(request, context.user_id, raw, made)
@@ -175,7 +176,7 @@ class ChatRoutes:
         return self._opened
 
 
-def person_of(caller: ApiCaller) -> str:
+def identify_person(caller: ApiCaller) -> str:
     """Whose tasks a caller's are: the tenant's, the key's, or those of whoever is at this machine. No two have one name."""
     if not caller.tenant:
         return caller.subject or LOCAL
@@ -183,31 +184,25 @@ def person_of(caller: ApiCaller) -> str:
     return f"tenant:{caller.tenant}" if is_taken else caller.tenant
 
 
-def speaker_of(caller: ApiCaller) -> Caller:
+def make_run_caller(caller: ApiCaller) -> Caller:
     """On whose behalf the agent acts. The scope `decisions` is for the five task tools, and for the yes that a deletion needs."""
     from mainspring_tasks.decision_types import ALLOWED_TOOLS
 
     scopes = None if caller.tools is None else (APPROVE, *[f"{EXECUTE}:{name}" for name in sorted(ALLOWED_TOOLS)])
-    return Caller(caller.subject or person_of(caller), scopes)
+    return Caller(caller.subject or identify_person(caller), scopes)
 
 
-def _context(body: bytes, caller: ApiCaller) -> "DecisionContext":
+def _parse_context(body: bytes, caller: ApiCaller) -> "DecisionContext":
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
     from mainspring_tasks.decision_types import DecisionContext
 
     given = parse_body(body, Decide)
-    person = person_of(caller)
+    person = identify_person(caller)
     if given.user_id not in (None, person):
         raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")
-    return _converted(given, person, DecisionContext)
-
-
-def _converted(given: Decide, person: str, kind: "type[DecisionContext]") -> "DecisionContext":
-    import msgspec
-
     try:
-        return msgspec.convert({**msgspec.structs.asdict(given), "user_id": person}, kind)
-    except msgspec.ValidationError as error:
+        return convert({**asdict(given), "user_id": person}, DecisionContext)
+    except ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         # A rule of the context itself names its field in its sentence.
         ours = re.match(r"DecisionContext\.(\w+)", message)

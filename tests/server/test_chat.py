@@ -36,7 +36,7 @@ from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
 from mainspring_tasks.projection import Decided
-from mainspring_tasks.routes import person_of
+from mainspring_tasks.routes import identify_person
 from mainspring_tasks.server.identity import signed
 from mainspring_tasks.server.serve_tasks import Address, application
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
@@ -171,7 +171,7 @@ async def test_no_tenant_has_the_name_of_somebody_else(tmp_path: Path) -> None:
             ApiCaller(),
             ApiCaller("local"),
         ]
-        assert len({person_of(caller) for caller in names}) == len(names)
+        assert len({identify_person(caller) for caller in names}) == len(names)
         await d.chat("add plan", call("add_task", description="Secret plan"), answer("Added.", "CREATE_TASK"), key=ada)
         same = await d.keys.create(tenant=f"key:{id}")
 

@@ -75,7 +75,7 @@ def server(
                 log.info("took up %d unfinished runs", len(resumed))
             async with create_task_group() as tasks:
                 tasks.start_soon(engine.watch_over)
-                tasks.start_soon(chat.own)
+                tasks.start_soon(chat.keep_open)
                 yield
                 tasks.cancel_scope.cancel()
 

@@ -44,19 +44,19 @@ class Cursor(Struct, frozen=True):
 
 def read_cursor(request: Request) -> Cursor:
     """`limit`, `order` and `after` of the query. Raises `InvalidRequest`."""
-    limit = read_number(request, "limit")
-    if limit is not None and not 1 <= limit <= 100:
-        raise _invalid("limit", "between 1 and 100", str(limit))
+    limit = read_number(request, "limit", most=100)
     newest_first = read_choice(request, "order", {"desc": True, "asc": False})
     return Cursor(20 if limit is None else limit, newest_first is not False, request.query_params.get("after"))
 
 
-def read_number(request: Request, name: str) -> int | None:
-    """A whole number of the query, None if it is not there. Raises `InvalidRequest` for anything else."""
-    text = request.query_params.get(name)
-    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise _invalid(name, "a whole number from 0 on", text)
-    return None if text is None else int(text)
+def read_number(request: Request, name: str, *, most: int | None = None) -> int | None:
+    """A whole number of the query, from 1 to `most` if that is given; None if it is not there. Raises `InvalidRequest`."""
+    if (text := request.query_params.get(name)) is None:
+        return None
+    is_number = text.isascii() and text.isdigit() and len(text) <= 15
+    if not is_number or (most is not None and not 1 <= int(text) <= most):
+        raise _invalid(name, "a whole number from 0 on" if most is None else f"between 1 and {most}", text)
+    return int(text)
 
 
 def read_choice(request: Request, name: str, meanings: Mapping[str, T]) -> T | None:

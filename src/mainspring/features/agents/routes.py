@@ -152,7 +152,7 @@ class AgentRoutes:
         """Runs an agent with tools and streams its events; the last is always `completed`."""
         body = parse_body(await read_json_body(request), InvokeAgentIteratively)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
-        return EventStream(_frames(handle), {}, handle.request_cancel, end=b"")
+        return EventStream(_read_frames(handle), {}, handle.request_cancel, end=b"")
 
     async def _start(
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
@@ -197,19 +197,19 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-async def _frames(handle: Handle) -> AsyncIterator[list[bytes]]:
+async def _read_frames(handle: Handle) -> AsyncIterator[list[bytes]]:
     """The run's events as server-sent ones, as many at a time as there are."""
     run: Run | None = None
     async for batch in handle.batches():
         frames: list[bytes] = []
         for record in batch:
             before, run = run, open_run(record, History()) if run is None else fold(run, record)
-            frames += [b"data: %b\n\n" % encode(_shown(event)) for event in told(before, record, run)]
+            frames += [b"data: %b\n\n" % encode(_hide_backend(event)) for event in told(before, record, run)]
         if frames:
             yield frames
 
 
-def _shown(event: ToolLoopEvent) -> ToolLoopEvent:
+def _hide_backend(event: ToolLoopEvent) -> ToolLoopEvent:
     """What a client may know: where the backend is does not concern it."""
     if event.event_type != "error":
         return event

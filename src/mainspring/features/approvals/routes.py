@@ -75,7 +75,7 @@ class ApprovalRoutes:
     async def answer(self, request: Request) -> HttpResponse:
         """Approves or refuses a call. Returns the continued response, or the approval (202) while other calls of it wait."""
         body = parse_body(await read_json_body(request), AnswerApproval)
-        answered = await self._answered(request, body)
+        answered = await self._answer(request, body)
         if (handle := answered.handle) is None:
             return json_response(answered.approval, 202)
         if body.background is False:
@@ -83,7 +83,7 @@ class ApprovalRoutes:
             raise_failure(handle.run)
         return json_response(render_response(handle.response, choose_dialect(request, self._dialect)))
 
-    async def _answered(self, request: Request, body: AnswerApproval) -> Answered:
+    async def _answer(self, request: Request, body: AnswerApproval) -> Answered:
         caller = get_caller(request)
         try:
             return await self._approvals.answer(

@@ -112,17 +112,19 @@ class ContainerRoutes:
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
         tenant = get_tenant(request)
-        return json_response(_shown(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
+        return json_response(_render_container(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the containers, newest first."""
         wanted = request.query_params.get("name")
         found = [about for about in self._containers.all(get_tenant(request)) if wanted in (None, about.name)]
-        return json_response(cut_page([_shown(about) for about in found], [about.id for about in found], read_cursor(request)))
+        return json_response(
+            cut_page([_render_container(about) for about in found], [about.id for about in found], read_cursor(request))
+        )
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a container."""
-        return json_response(_shown(self._containers.about(*_key(request))))
+        return json_response(_render_container(self._containers.about(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a container and its files."""
@@ -143,20 +145,20 @@ class ContainerRoutes:
             )
         sent = parse_upload(request.headers["content-type"], await read_body(request))
         entry = await self._containers.put(tenant, id, sent.name, sent.data)
-        return json_response(_file(id, entry, (entry.path,)))
+        return json_response(_render_file(id, entry, (entry.path,)))
 
     async def list_files(self, request: Request) -> HttpResponse:
         """Lists the files of a container, newest first."""
         tenant, id = _key(request)
         listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
-        files = [_file(id, entry, given) for entry in listing.entries]
+        files = [_render_file(id, entry, given) for entry in listing.entries]
         return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
     async def retrieve_file(self, request: Request) -> HttpResponse:
         """Retrieves a file of a container, without its content."""
         tenant, id = _key(request)
         entry = await self._entry(request)
-        return json_response(_file(id, entry, self._containers.given(tenant, id)))
+        return json_response(_render_file(id, entry, self._containers.given(tenant, id)))
 
     async def content(self, request: Request) -> HttpResponse:
         """Downloads a file of a container."""
@@ -183,7 +185,7 @@ class ContainerRoutes:
         tenant, id = _key(request)
         wanted = str(request.path_params["file_id"])
         for entry in (await self._containers.list(tenant, id)).entries:
-            if _file_id(id, entry) == wanted:
+            if _derive_file_id(id, entry) == wanted:
                 return entry
         raise NotFound(f"Container file with id '{wanted}' not found in container '{id}'.", param="file_id")
 
@@ -195,7 +197,7 @@ class UploadedFile(Struct, frozen=True):
 
 def parse_upload(content_type: str, body: bytes) -> UploadedFile:
     """The part `file` of a form. Raises `InvalidRequest`."""
-    boundary = _parameter("Content-Type", content_type, "boundary")
+    boundary = _parse_parameter("Content-Type", content_type, "boundary")
     if not _BOUNDARY.fullmatch(boundary):
         raise _malformed("its boundary is missing or strange")
     # The first boundary stands at the very beginning, as if behind a line end.
@@ -204,18 +206,18 @@ def parse_upload(content_type: str, body: bytes) -> UploadedFile:
         raise _malformed("it does not end with its boundary")
     for part in parts[1:-1]:
         head, found, data = part.partition(b"\r\n\r\n")
-        about = _disposition(head.decode("utf-8", "replace"))
-        if found and _parameter("Content-Disposition", about, "name") == "file":
-            return UploadedFile(_parameter("Content-Disposition", about, "filename"), data)
+        about = _find_disposition(head.decode("utf-8", "replace"))
+        if found and _parse_parameter("Content-Disposition", about, "name") == "file":
+            return UploadedFile(_parse_parameter("Content-Disposition", about, "filename"), data)
     raise _malformed("it has no part called `file`")
 
 
-def _disposition(head: str) -> str:
+def _find_disposition(head: str) -> str:
     lines = [line.partition(":") for line in head.split("\r\n")]
     return next((value.strip() for name, _, value in lines if name.strip().lower() == "content-disposition"), "")
 
 
-def _parameter(header: str, value: str, name: str) -> str:
+def _parse_parameter(header: str, value: str, name: str) -> str:
     message = Message()
     message[header] = value.replace("\n", " ").replace("\r", " ")
     found = message.get_param(name, "", header)
@@ -247,18 +249,18 @@ def _key(request: Request) -> tuple[str, str]:
     return get_tenant(request), str(request.path_params["container_id"])
 
 
-def _shown(about: About) -> ContainerObject:
+def _render_container(about: About) -> ContainerObject:
     expires = ExpiresAfter(int(about.idle_seconds // 60))
     return ContainerObject(about.id, int(about.created_at), int(about.used_at), about.name, expires)
 
 
-def _file_id(container: str, entry: Entry) -> str:
+def _derive_file_id(container: str, entry: Entry) -> str:
     return f"cfile_{sha256(os.fsencode(f'{container}/{entry.path}')).hexdigest()[:24]}"
 
 
-def _file(container: str, entry: Entry, given: Collection[str]) -> ContainerFile:
+def _render_file(container: str, entry: Entry, given: Collection[str]) -> ContainerFile:
     return ContainerFile(
-        _file_id(container, entry),
+        _derive_file_id(container, entry),
         entry.size,
         container,
         entry.modified // 10**9,

@@ -83,7 +83,7 @@ class ConversationRoutes:
         conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = get_tenant(request)
         items = await self._documents(body.items or (), tenant, conversation.id)
-        await self._engine.store.put([_document(conversation, tenant), *items])
+        await self._engine.store.put([_make_document(conversation, tenant), *items])
         return json_response(conversation)
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -95,7 +95,7 @@ class ConversationRoutes:
         body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
-        await self._engine.store.put([_document(changed, get_tenant(request))])
+        await self._engine.store.put([_make_document(changed, get_tenant(request))])
         return json_response(changed)
 
     async def delete(self, request: Request) -> HttpResponse:
@@ -118,7 +118,7 @@ class ConversationRoutes:
         found = await self._engine.store.documents(
             ITEM, tenant=tenant, parent=conversation.id, after=number, limit=cursor.limit + 1, newest_first=cursor.newest_first
         )
-        return json_response(_page(found[: cursor.limit], has_more=len(found) > cursor.limit))
+        return json_response(_make_item_page(found[: cursor.limit], has_more=len(found) > cursor.limit))
 
     async def add_items(self, request: Request) -> HttpResponse:
         """Adds items to a conversation."""
@@ -130,7 +130,7 @@ class ConversationRoutes:
                 if await self._engine.store.get(ITEM, item.id, tenant=tenant, parent=conversation.id) is not None:
                     raise _already_there(item.id)
             raise _not_found(conversation.id)
-        return json_response(_page(items, has_more=False))
+        return json_response(_make_item_page(items, has_more=False))
 
     async def retrieve_item(self, request: Request) -> HttpResponse:
         """Retrieves an item of a conversation."""
@@ -169,11 +169,11 @@ class ConversationRoutes:
         return list(documents.values())
 
 
-def _document(conversation: Conversation, tenant: str) -> Document:
+def _make_document(conversation: Conversation, tenant: str) -> Document:
     return Document(CONVERSATION, conversation.id, encode(conversation), tenant)
 
 
-def _page(documents: Sequence[Document], *, has_more: bool) -> Page:
+def _make_item_page(documents: Sequence[Document], *, has_more: bool) -> Page:
     ids = [document.id for document in documents]
     data = [render_client_item(decode(document.body, Item)) for document in documents]
     return make_page(data, ids, has_more=has_more)

@@ -13,7 +13,7 @@ from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recal
 from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.queries import read_choice
+from mainspring.http.queries import read_choice, read_number
 
 
 class Recollection(Struct, frozen=True):
@@ -68,7 +68,7 @@ class MemoryRoutes:
             given.get("q", ""),
             tenant=get_tenant(request),
             level=read_choice(request, "level", {level: level for level in LEVELS}) or "index",
-            top_k=_top_k(given.get("top_k")),
+            top_k=read_number(request, "top_k", most=MOST_RESULTS) or TOP_K,
             agent=given.get("agent"),
             session=given.get("session"),
         )
@@ -91,12 +91,3 @@ class MemoryRoutes:
             message = "this server remembers nothing; its operator can set `enabled = true` under `[memory]` in mainspring.toml"
             raise Fault(404, "memory_off", message)
         return self._memory
-
-
-def _top_k(text: str | None) -> int:
-    if text is None:
-        return TOP_K
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_RESULTS):
-        message = f"top_k must be between 1 and {MOST_RESULTS}, not `{text[:40]}`"
-        raise InvalidRequest(message, param="top_k", code="invalid_value")
-    return int(text)

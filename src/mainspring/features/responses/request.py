@@ -91,10 +91,10 @@ def make_order(
     context_tokens: int | None = None,
 ) -> RunSpec:
     """The order that a request stands for. Raises `InvalidRequest`."""
-    given = _input(request.input, new_id)
+    given = _parse_input(request.input, new_id)
     if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
         raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
-    tools = tuple([_tool(number, tool) for number, tool in enumerate(request.tools or ())])
+    tools = tuple([_parse_tool(number, tool) for number, tool in enumerate(request.tools or ())])
     named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
     limits: Json = {}
     if request.max_tool_calls is not None:
@@ -108,26 +108,26 @@ def make_order(
         input=given,
         instructions=request.instructions,
         tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
-        tool_choice=_choice(request.tool_choice, {str(tool.data["type"]) for tool in tools if isinstance(tool, Unknown)}),
+        tool_choice=_parse_choice(request.tool_choice, {str(tool.data["type"]) for tool in tools if isinstance(tool, Unknown)}),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         parent=request.previous_response_id,
         store=request.store is not False,
         background=request.background is True,
         metadata=request.metadata or {},
         echo=_echo(request),
-        conversation=_conversation(request.conversation),
+        conversation=_parse_conversation(request.conversation),
         temperature=request.temperature,
         top_p=request.top_p,
-        text=_text(request.text),
+        text=_check_text(request.text),
         reasoning=request.reasoning,
         truncation=request.truncation or "disabled",
-        compact_threshold=_threshold(request.context_management),
+        compact_threshold=_parse_threshold(request.context_management),
         context_tokens=context_tokens,
         **limits,
     )
 
 
-def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, ...]:
+def _parse_input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, ...]:
     if given is None:
         return ()
     if isinstance(given, str):
@@ -135,7 +135,7 @@ def _input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, .
     return tuple([assign_id(parse_client_item(part), new_id) for item in given for part in split_server_call(item)])
 
 
-def _tool(number: int, tool: Json) -> Tool:
+def _parse_tool(number: int, tool: Json) -> Tool:
     if not isinstance(tool.get("type"), str):
         place = f"tools[{number}].type"
         raise InvalidRequest(f"{place} is missing; say what kind of tool it is", param=place, code="missing_required_parameter")
@@ -148,14 +148,14 @@ def _tool(number: int, tool: Json) -> Tool:
             return Unknown(tool)
         definition = formed
     else:
-        definition = _function(number, tool)
+        definition = _parse_function(number, tool)
     if _NAME.fullmatch(definition.name) is None:
         message = f"tools[{number}].name must be 1 to 64 ASCII letters, digits, `_` or `-`, not `{definition.name[:80]}`"
         raise InvalidRequest(message, param=f"tools[{number}].name")
     return definition
 
 
-def _function(number: int, tool: Json) -> ToolDefinition:
+def _parse_function(number: int, tool: Json) -> ToolDefinition:
     try:
         # Client functions run at the client, whatever else their declaration says.
         known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
@@ -167,7 +167,7 @@ def _function(number: int, tool: Json) -> ToolDefinition:
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def _choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
+def _parse_choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
     """Which tools are to be called. `others` are the kinds of declared tools that we do not have, and cannot have called."""
     match choice:
         case None | "auto":
@@ -184,7 +184,7 @@ def _choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
             return ToolChoice("required", name=choice_mark(label, str(rest["name"]) if rest.get("name") else None))
         case {"type": "allowed_tools", "tools": [*tools], **rest}:
             mode = rest.get("mode", "auto")
-            names = tuple([_allowed(tool) for tool in tools if isinstance(tool, dict)])
+            names = tuple([_name_allowed(tool) for tool in tools if isinstance(tool, dict)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
         case {"type": str(kind)} if kind in others:
@@ -195,7 +195,7 @@ def _choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
     raise InvalidRequest(message, param="tool_choice")
 
 
-def _allowed(tool: Json) -> str:
+def _name_allowed(tool: Json) -> str:
     match tool:
         case {"type": "mcp", "server_label": str(label), **rest}:
             return choice_mark(label, str(rest["name"]) if rest.get("name") else None)
@@ -203,7 +203,7 @@ def _allowed(tool: Json) -> str:
             return str(tool.get("name", tool.get("type")))
 
 
-def _conversation(given: str | Json | None) -> Conversation | None:
+def _parse_conversation(given: str | Json | None) -> Conversation | None:
     match given:
         case None:
             return None
@@ -213,7 +213,7 @@ def _conversation(given: str | Json | None) -> Conversation | None:
             raise InvalidRequest('conversation must be an id, or {"id": ...}', param="conversation")
 
 
-def _threshold(management: Sequence[Json] | None) -> int | None:
+def _parse_threshold(management: Sequence[Json] | None) -> int | None:
     match management:
         case None | ():
             return None
@@ -227,7 +227,7 @@ def _threshold(management: Sequence[Json] | None) -> int | None:
     raise InvalidRequest(message, param="context_management")
 
 
-def _text(text: Json | None) -> Json | None:
+def _check_text(text: Json | None) -> Json | None:
     form = (text or {}).get("format")
     if form is None:
         return text
@@ -246,7 +246,7 @@ def _text(text: Json | None) -> Json | None:
 
 def _echo(request: CreateResponse) -> Json:
     """The fields that come back in the Response as they were sent."""
-    echo: Json = {"tools": [_echoed_tool(tool) for tool in request.tools or ()]}
+    echo: Json = {"tools": [_echo_tool(tool) for tool in request.tools or ()]}
     for field in (
         "presence_penalty", "frequency_penalty", "top_logprobs", "truncation", "safety_identifier", "prompt_cache_key", "user",
     ):  # fmt: skip
@@ -265,7 +265,7 @@ def _echo(request: CreateResponse) -> Json:
     return echo
 
 
-def _echoed_tool(tool: Json) -> Json:
+def _echo_tool(tool: Json) -> Json:
     """Function tools come back with every field; of other kinds, no secret does."""
     if tool.get("type") == "function":
         return {"description": None, "parameters": None, "strict": True, **tool}

@@ -141,7 +141,7 @@ class ResponseRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """Lists stored responses, newest first."""
         cursor = read_cursor(request)
-        only = _filter(request, self._dialect_of(request))
+        only = _read_filter(request, self._dialect_of(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
         told: list[Response] = []
         for run in page.runs:
@@ -195,7 +195,7 @@ class ResponseRoutes:
         return choose_dialect(request, self._dialect)
 
 
-def _filter(request: Request, dialect: Dialect) -> Filter:
+def _read_filter(request: Request, dialect: Dialect) -> Filter:
     """Which responses a list shows. Status and times are those that the responses show."""
     after, before = read_number(request, "created_after"), read_number(request, "created_before")
     statuses = _STATUSES if dialect.requires_action else {**_STATUSES, "completed": ("completed", "requires_action")}

@@ -65,7 +65,7 @@ class ResponseSockets:
                 dialect = replace(choose_dialect(socket, self._dialect), error_event=False)
                 end = await _Connection(socket, self._engine, self._agents, dialect).run()
             if end is not None:
-                await _tell(socket, end)
+                await _send_error(socket, end)
                 await socket.close(POLICY_VIOLATION, end.code)
         except WebSocketDisconnect:
             pass
@@ -120,7 +120,7 @@ class _Connection:
                     connection.cancel()
                     return
                 if (error := frame if isinstance(frame, Fault) else await self._answer(frame)) is not None:
-                    await _tell(self._socket, error)
+                    await _send_error(self._socket, error)
         except WebSocketDisconnect:
             # The reader learns of it too, and ends the connection.
             return
@@ -138,7 +138,7 @@ class _Connection:
         parent: Any = None
         is_well = False
         try:
-            parent = _frame(text).previous_response_id
+            parent = _parse_frame(text).previous_response_id
             handle = await self._start(parse_request(text.encode()))
             await self._stream(handle)
             is_well = self._remember(handle.run)
@@ -164,7 +164,7 @@ class _Connection:
             return await engine.start(spec)
         kept = self._kept.get(spec.parent)
         if spec.store and kept is not None and not kept.is_stored:
-            return await engine.start(_self_contained(spec, kept.history))
+            return await engine.start(_inline_history(spec, kept.history))
         if spec.store:
             return await engine.start(spec)
         if kept is None:
@@ -190,7 +190,7 @@ class _Connection:
         return True
 
 
-def _frame(text: str) -> _Frame:
+def _parse_frame(text: str) -> _Frame:
     try:
         frame = msgspec.json.decode(text, type=_Frame)
     except msgspec.ValidationError:
@@ -203,7 +203,7 @@ def _frame(text: str) -> _Frame:
     return frame
 
 
-def _self_contained(spec: RunSpec, history: History) -> RunSpec:
+def _inline_history(spec: RunSpec, history: History) -> RunSpec:
     """The order for a run that is to be stored but whose parent is not: it holds what came before, instead of a link to it."""
     # Approvals were used by the run they were given to; as input they would be asked for their request again.
     told = [entry.item for entry in history.entries if not entry.hidden]
@@ -212,7 +212,7 @@ def _self_contained(spec: RunSpec, history: History) -> RunSpec:
     return replace(spec, parent=None, input=(*before, *spec.input), echo=echo)
 
 
-async def _tell(socket: WebSocket, error: Fault | MainspringError) -> None:
+async def _send_error(socket: WebSocket, error: Fault | MainspringError) -> None:
     """The error envelope of the WebSocket transport."""
     await socket.send_text(encode({"type": "error", "status": error.status, "error": render_error(error)}).decode())
 

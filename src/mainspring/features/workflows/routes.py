@@ -128,20 +128,20 @@ class WorkflowRoutes:
 
     async def retrieve_run(self, request: Request) -> HttpResponse:
         """Retrieves a run of a workflow, finished or not."""
-        return json_response(shown_run((await self._found(request)).run))
+        return json_response(shown_run((await self._find(request)).run))
 
     async def cancel(self, request: Request) -> HttpResponse:
         """Cancels a run and the steps in progress. A run that has ended stays as it is."""
-        handle = await self._found(request)
+        handle = await self._find(request)
         return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
 
     async def events(self, request: Request) -> HttpResponse:
         """Streams the events of a run, from the first."""
         after = read_number(request, "starting_after")
-        handle = await self._found(request)
-        return EventStream(_frames(handle, -1 if after is None else after), {}, lambda: None)
+        handle = await self._find(request)
+        return EventStream(_read_frames(handle, -1 if after is None else after), {}, lambda: None)
 
-    async def _found(self, request: Request) -> WorkflowHandle:
+    async def _find(self, request: Request) -> WorkflowHandle:
         run_id = str(request.path_params["run_id"])
         handle = await self._workflows.attach(run_id, tenant=get_tenant(request))
         if handle.run.order.workflow != _name(request):
@@ -149,23 +149,23 @@ class WorkflowRoutes:
         return handle
 
 
-async def _frames(handle: WorkflowHandle, after: int) -> AsyncIterator[list[bytes]]:
+async def _read_frames(handle: WorkflowHandle, after: int) -> AsyncIterator[list[bytes]]:
     """The events behind number `after` as they come, with a sign of life where none comes for a while."""
     while True:
         batch = None
         with move_on_after(HEARTBEAT_SECONDS):
             batch = await handle.more(after)
         if batch is None:
-            yield [_frame("heartbeat", {"type": "heartbeat", "run_id": handle.id, "last_event": handle.run.seq - 1})]
+            yield [_render_frame("heartbeat", {"type": "heartbeat", "run_id": handle.id, "last_event": handle.run.seq - 1})]
         elif batch:
             told = [shown_event(record) for record in batch]
-            yield [_frame(event["type"], event) for event in told]
+            yield [_render_frame(event["type"], event) for event in told]
             after = batch[-1].seq
         else:
             return
 
 
-def _frame(kind: str, data: object) -> bytes:
+def _render_frame(kind: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(data))
 
 
