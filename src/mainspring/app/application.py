@@ -50,7 +50,7 @@ class CallerBudgetStep(OrderStep):
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         try:
-            admitted = await self._admission.prepare(replace(_as_caller(order), budget=None, purse=None), context)
+            admitted = await self._admission.prepare(replace(_as_caller(order), budget=None, allowance=None), context)
         except InvalidRequest as error:
             raise NotAdmitted(error.message) from None
         return replace(admitted, tenant=order.tenant)

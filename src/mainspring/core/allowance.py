@@ -1,8 +1,8 @@
-"""What a turn may use: it is reserved before the turn begins, so that what is used never exceeds the purse.
+"""What a turn may use: it is reserved before the turn begins, so that what is used never exceeds the allowance.
 
 The input of a turn is what the last one was told and said, by its own count, and an estimate of what has come since; of a first
 turn it is all estimate. The output is bounded by what is left beside it. So a backend that keeps to the bound stays within the
-purse, but for what an estimate falls short of.
+allowance, but for what an estimate falls short of.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def told(run: Run, items: Sequence[Item]) -> int:
 
 
 def room(run: Run, items: Sequence[Item]) -> int | None:
-    """How many tokens the output of the next turn may have, below 1 if the turn may not begin; None if there is no purse."""
-    if (purse := run.spec.purse) is None:
+    """How many tokens the output of the next turn may have, below 1 if the turn may not begin; None if there is no allowance."""
+    if (allowance := run.spec.allowance) is None:
         return None
-    used, asked, price = spent(run) + run.delegated.usage, told(run, items), purse.price
-    bounds = [] if purse.tokens is None else [purse.tokens - used.total_tokens - asked]
-    if purse.cost is not None:
+    used, asked, price = spent(run) + run.delegated.usage, told(run, items), allowance.price
+    bounds = [] if allowance.tokens is None else [allowance.tokens - used.total_tokens - asked]
+    if allowance.cost is not None:
         dearest = max([each for each in (price.input, price.cached, price.cache_write) if each is not None])
-        left = purse.cost - price.of(used) - asked * dearest / MILLION
+        left = allowance.cost - price.of(used) - asked * dearest / MILLION
         if left < 0 or price.output:
             bounds.append(int(left / price.output * MILLION) if left > 0 else 0)
     return min(bounds, default=None)

@@ -38,7 +38,7 @@ def before_turn(run: Run) -> Compact | Finish | None:
 
 def is_out_of_purse(run: Run) -> bool:
     """Whether there is not enough left to ask the model once more."""
-    if run.spec.purse is None:
+    if run.spec.allowance is None:
         return False
     left = room(run, request_for(run).items)
     return left is not None and left < 1

@@ -7,6 +7,7 @@ until it is done and is asked once whether it really is) and `decision` (few tur
 from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -83,8 +84,8 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
         return (told + usage.output_tokens * self.output) / MILLION
 
 
-class Purse(Struct, frozen=True):
-    """Tokens and money of a run, in and out together: a turn begins only if it cannot use more, see `loop.purse`."""
+class Allowance(Struct, frozen=True):
+    """Tokens and money of a run, in and out together: a turn begins only if it cannot use more, see `core.allowance`."""
 
     tokens: int | None = None
     cost: float | None = None
@@ -152,7 +153,7 @@ class Caller(Struct, frozen=True):
 
 
 class Charter(Struct, frozen=True):
-    """What a defined agent may do, whatever else allows more; None leaves it to others. See `policies.charter`.
+    """What a defined agent may do, whatever else allows more; None leaves it to others. See `features.agents.charter`.
 
     `rules` are verdicts by pattern of tools. `commands` are the programs it may run, `domains` the hosts it may reach (`*` is
     every one), `files` the patterns of paths below `root` that it may touch. `skills` are active from the start, `outputs` names
@@ -182,7 +183,7 @@ class RunSpec(Struct, frozen=True):
     `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
     `agent` is the defined agent that it runs as, if one. `traceparent` is the span of others (W3C) that the run belongs to.
     `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
-    `purse` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all of them hold.
+    `allowance` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all hold.
     `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
     `governed` is a digest of the operator's settings that it began under, empty if there were none. `dictated` is the call that a
     step of a workflow makes; no model is asked then."""
@@ -212,7 +213,7 @@ class RunSpec(Struct, frozen=True):
     budget: Json | None = None
     agent: str = ""
     traceparent: str = ""
-    purse: Purse | None = None
+    allowance: Allowance | None = msgspec.field(default=None, name="purse")
     flags: tuple[str, ...] = ()
     charters: tuple[Charter, ...] = ()
     within: str = ""

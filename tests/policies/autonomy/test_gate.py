@@ -18,8 +18,8 @@ from mainspring.core.events import ItemDone, ItemStarted, Reason, Recorded, Tool
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage
 from mainspring.core.reasons import termination
 from mainspring.core.run import Run
+from mainspring.core.spec import Allowance, Price
 from mainspring.core.spec import Limits as RunLimits
-from mainspring.core.spec import Price, Purse
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
 from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget, measure_run, measure_use
 from mainspring.ports import Store
@@ -188,7 +188,7 @@ async def test_a_budget_whose_state_cannot_be_learned_denies() -> None:
 def test_an_order_is_narrowed_and_never_widened() -> None:
     wide = apply_budget(order(), with_limits(max_tokens=500))
     assert wide.limits == replace(RunLimits(max_turns=None), budget_turns=100, max_seconds=3600, max_tool_calls=200)
-    assert wide.purse == Purse(tokens=500)
+    assert wide.allowance == Allowance(tokens=500)
     own = RunLimits(max_turns=5, max_seconds=10.0, max_tokens=7, max_tool_calls=3)
     assert apply_budget(replace(order(), limits=own), BUDGET).limits == replace(own, budget_turns=100)
 

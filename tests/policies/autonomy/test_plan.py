@@ -72,7 +72,7 @@ async def test_every_run_is_under_the_engines_budget() -> None:
 async def test_without_a_budget_nothing_is_bounded() -> None:
     async with engine(None, call("write", path="a")) as at:
         run = await at.run("Go.")
-    assert (done, layers(run), run.spec.purse) == (["a"], [], None)
+    assert (done, layers(run), run.spec.allowance) == (["a"], [], None)
 
 
 @pytest.mark.parametrize(("budget", "level"), [(LEVELS[2], "0"), (LEVELS[0], "3"), (None, "0"), (None, "read-only")])

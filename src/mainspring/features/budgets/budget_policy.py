@@ -26,7 +26,7 @@ from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Call, Run
-from mainspring.core.spec import Price, Purse, RunSpec
+from mainspring.core.spec import Allowance, Price, RunSpec
 from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget, State
 from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
@@ -185,6 +185,6 @@ def apply_budget(spec: RunSpec, budget: AutonomyBudget) -> RunSpec:
         max_seconds=pick_least(limits.max_seconds, most.seconds),
         max_tool_calls=pick_least(limits.max_tool_calls, most.calls or None),
     )
-    purse = None if most.tokens is None and most.cost is None else Purse(most.tokens, most.cost, price or Price(0, 0))
+    allowance = None if most.tokens is None and most.cost is None else Allowance(most.tokens, most.cost, price or Price(0, 0))
     whole = msgspec.json.decode(msgspec.json.encode(budget))
-    return replace(spec, limits=held, completion=completion, budget=whole, purse=purse)
+    return replace(spec, limits=held, completion=completion, budget=whole, allowance=allowance)

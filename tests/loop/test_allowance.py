@@ -1,4 +1,4 @@
-"""A purse: what a turn may use is set aside before it begins, so that a run never uses more than it was given."""
+"""An allowance: what a turn may use is set aside before it begins, so that a run never uses more than it was given."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from tests.loop.world import Made, Said, Story, Turn, calls, fails, is_cut, orde
 from mainspring.core.allowance import room, spent, told
 from mainspring.core.compaction import Summary, compaction_item, payload_of
 from mainspring.core.events import Compacted, ErrorInfo, Reason
-from mainspring.core.items import Json, Usage
+from mainspring.core.items import Json, Usage, decode, encode
 from mainspring.core.model_request import request_for
-from mainspring.core.spec import Price, Purse
+from mainspring.core.spec import Allowance, Price, RunSpec
 
 DONE = ("completed", Reason.FINAL_ANSWER)
 PRICE = Price(input=2, output=10)
 
 
 def holding(tokens: int | None = None, cost: float | None = None, price: Price = PRICE, **changes: Any) -> Story:
-    return Story(order(purse=Purse(tokens, cost, price), tools=(), **changes))
+    return Story(order(allowance=Allowance(tokens, cost, price), tools=(), **changes))
 
 
 def asked(story: Story) -> int:
@@ -76,7 +76,7 @@ def test_the_stricter_of_tokens_and_money_bounds() -> None:
 
 
 def test_what_the_last_turn_had_counts_by_its_own_count() -> None:
-    story = Story(order(purse=Purse(10_000)))
+    story = Story(order(allowance=Allowance(10_000)))
     before = asked(story)
     story.play(calls("look", usage=used(4000, 30)))
     assert before < 300
@@ -85,14 +85,14 @@ def test_what_the_last_turn_had_counts_by_its_own_count() -> None:
 
 
 def test_a_count_below_the_estimate_is_not_believed() -> None:
-    story = Story(order(purse=Purse(10_000)))
+    story = Story(order(allowance=Allowance(10_000)))
     before = asked(story)
     story.play(calls("look", usage=used(1, 1)))
     assert asked(story) > before
 
 
 def test_a_count_from_before_a_compaction_says_nothing() -> None:
-    story = Story(order(purse=Purse(10_000)))
+    story = Story(order(allowance=Allowance(10_000)))
     story.play(calls("look", usage=used(4000, 30)))
     item = compaction_item("cmp_1", f"{payload_of(Summary('All is well.', 0))}.seal")
     story.apply(Compacted(item, used(100, 10)))
@@ -121,16 +121,16 @@ def test_a_compaction_that_failed_has_used_what_it_was_told() -> None:
 
 
 def test_an_answer_is_not_asked_about_without_room_for_the_question() -> None:
-    story = Story(order("iterative", purse=Purse(1000)))
+    story = Story(order("iterative", allowance=Allowance(1000)))
     story.play(says("done", usage=used(460, 10)))
     assert [story.nudges, story.end] == [[], DONE]
-    story = Story(order("iterative", purse=Purse(1040)))
+    story = Story(order("iterative", allowance=Allowance(1040)))
     story.play(says("done", usage=used(460, 10)), says("yes", usage=used(530, 5)))
     assert story.nudges == ["confirm"]
 
 
 def test_a_closing_turn_without_room_is_not_begun() -> None:
-    story = Story(order(max_turns=1, purse=Purse(600), close="word " * 200))
+    story = Story(order(max_turns=1, allowance=Allowance(600), close="word " * 200))
     story.play(calls("look", usage=used(200, 5)))
     assert [story.nudges, story.end] == [["close"], ("incomplete", Reason.MAX_TURNS)]
 
@@ -145,7 +145,7 @@ def turns(draw: st.DrawFn) -> tuple[str, int, int]:
 def test_what_is_used_never_exceeds_the_purse(script: list[tuple[str, int, int]], tokens: int, cost: float | None) -> None:
     """Of a model that keeps to its bound and whose input is not underrated, whatever fails, is cut off or begins again."""
     limits: Json = {"max_turns": None, "max_errors_in_row": None, "retry_model_errors": True}
-    story = Story(order(purse=Purse(tokens, cost, PRICE), **limits))
+    story = Story(order(allowance=Allowance(tokens, cost, PRICE), **limits))
     for kind, of_input, of_output in script:
         if story.run.has_ended:
             break
@@ -167,3 +167,10 @@ def _turn(kind: str, usage: Usage) -> Turn:
             return fails(retryable=True, usage=usage)
         case _:
             return is_cut()
+
+
+def test_an_allowance_is_stored_under_its_first_name() -> None:
+    spec = order(allowance=Allowance(10))
+    stored = encode(spec)
+    assert b'"purse":{' in stored
+    assert decode(stored, RunSpec) == spec
