@@ -103,7 +103,7 @@ async def scored(model: str, chosen: list[Case], seconds: float) -> list[Score]:
         tasks, logs = LocalTasks(f"{folder}/tasks.db"), DecisionLogs(Path(folder, "decisions.db"))
         async with (
             Engine(provider, store=store) as engine,
-            LLMAgentEngine(engine, tasks, logs, model=model, model_seconds=seconds) as agent,
+            LLMAgentEngine(engine.host, tasks, logs, model=model, model_seconds=seconds) as agent,
         ):
             for number, case in enumerate(chosen):
                 made = await _decided(agent, tasks, case, f"user_{number}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from mainspring.app.settings import Settings, load
+from mainspring.app.settings import find_settings_type, load
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.json_schema import build_schema
 from mainspring.features.config.settings_page import render_page, render_settings
@@ -15,8 +15,8 @@ from mainspring.features.config.settings_page import render_page, render_setting
 
 def test_defaults_work_without_any_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load({}, environment={}) == Settings()
-    assert Settings().host == "127.0.0.1"
+    assert load({}, environment={}) == find_settings_type()()
+    assert find_settings_type()().host == "127.0.0.1"
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -25,13 +25,13 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
     settings = load(
         {"port": 3, "model": None}, file=file, environment={"MAINSPRING_PORT": "2", "MAINSPRING_MODEL": "b", "PORT": "9"}
     )
-    assert settings == Settings(port=3, model="b", host="0.0.0.0", tools=("m:f",))
+    assert settings == find_settings_type()(port=3, model="b", host="0.0.0.0", tools=("m:f",))
 
 
 def test_the_environment_speaks_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"MAINSPRING_TOOLS": "a:b c", "MAINSPRING_REQUIRES_ACTION": "true", "MAINSPRING_DRAIN_SECONDS": "2.5"}
-    assert load({}, environment=given) == Settings(tools=("a:b", "c"), requires_action=True, drain_seconds=2.5)
+    assert load({}, environment=given) == find_settings_type()(tools=("a:b", "c"), requires_action=True, drain_seconds=2.5)
 
 
 def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:
@@ -100,7 +100,9 @@ tasks = "postgresql://me:sekrit@host/db"
 
 
 def test_the_reference_page_says_what_the_structs_say() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text() == render_page(Settings), "mainspring config docs > docs/settings.md"
+    assert (ROOT / "docs" / "settings.md").read_text() == render_page(find_settings_type()), (
+        "mainspring config docs > docs/settings.md"
+    )
 
 
 def test_settings_are_shown_as_toml_without_secrets(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_settings_are_shown_as_toml_without_secrets(tmp_path: Path) -> None:
     ],
 )
 def test_the_schema_for_editors_takes_what_the_settings_take(text: str, is_right: bool, tmp_path: Path) -> None:
-    schema = build_schema(Settings, "Settings")
+    schema = build_schema(find_settings_type(), "Settings")
     assert jsonschema_rs.validator_for(schema).is_valid(tomllib.loads(text)) is is_right
     file = tmp_path / "settings.toml"
     file.write_text(text)
@@ -135,7 +137,7 @@ def test_the_schema_for_editors_takes_what_the_settings_take(text: str, is_right
 
 
 def test_every_field_of_the_schema_is_described() -> None:
-    tables = build_schema(Settings, "Settings")["$defs"]
+    tables = build_schema(find_settings_type(), "Settings")["$defs"]
     described = [name for name in tables if name.endswith("Settings") or name.startswith(("Budget", "Tenant"))]
     missing = [(name, key) for name in described for key, each in tables[name]["properties"].items() if "description" not in each]
     assert (len(described) > 10, missing) == (True, [])

@@ -1,30 +1,24 @@
 """What a feature brings to the product, as one value: `Part`. `app/parts.py` lists the parts in order.
 
-A part is data until it is built. `build` gets the part's own settings table and what the composition root hands over, and
-returns what the engine and the server are made of. A feature that is not configured contributes nothing, and costs nothing.
+A part is data until it is built: its module imports nothing heavy, since every start of `mainspring` reads the list. `build` gets
+the part's own settings table and returns what the engine and the server are made of. A feature that is not configured
+contributes nothing, and costs nothing.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from mainspring.engine.engine import Engine
-from mainspring.engine.policy_order import PolicySlots
-from mainspring.ports import OrderStep, RunObserver, Sink, ToolExecutor
-from mainspring.tools.contract import Tool
-
-
-class PartContents(Struct, frozen=True, kw_only=True):
-    """What a part adds to the engine. `lifespan` is entered once the engine runs and left before it stops."""
-
-    tools: tuple[Tool, ...] = ()
-    executors: tuple[ToolExecutor, ...] = ()
-    policies: PolicySlots = {}
-    steps: tuple[OrderStep, ...] = ()
-    observers: tuple[RunObserver, ...] = ()
-    sinks: tuple[Sink, ...] = ()
-    lifespan: Callable[[Engine], AbstractAsyncContextManager[object]] | None = None
+if TYPE_CHECKING:
+    from mainspring.engine.engine import Engine
+    from mainspring.engine.policy_order import PolicySlots
+    from mainspring.http.endpoints import Endpoint
+    from mainspring.ports import OrderStep, Provider, RunObserver, Sink, ToolExecutor
+    from mainspring.tools.contract import Tool
 
 
 class Command(Struct, frozen=True):
@@ -37,9 +31,54 @@ class Command(Struct, frozen=True):
     """The heading that `mainspring --help` lists it under."""
 
 
+class Application(Struct, frozen=True, kw_only=True):
+    """What an application has of its own: see `app.application`. `wrap` puts a provider of its own before the model."""
+
+    executors: "tuple[ToolExecutor, ...]"
+    policies: "PolicySlots"
+    wrap: "Callable[[Provider], Provider]"
+    clock: Callable[[], float] = time.time
+
+
+class Host(Struct, frozen=True):
+    """The engine that a part works in. `open_application` gives a core engine for runs of the part's own, on the same store and
+    model, under the operator's policies and budgets. `folder` is where files are that have no other place."""
+
+    engine: "Engine"
+    open_application: "Callable[[Application], Engine]"
+    folder: Path
+
+
+class ServedPart(Struct, frozen=True):
+    """What a part adds to the server. `lifespan` is entered once the engine runs and left before it stops."""
+
+    endpoints: "tuple[Endpoint, ...]"
+    lifespan: Callable[[], AbstractAsyncContextManager[object]] | None = None
+
+
+class PartContents(Struct, frozen=True, kw_only=True):
+    """What a part adds to the engine. `serve` is called only where there is a server."""
+
+    tools: "tuple[Tool, ...]" = ()
+    executors: "tuple[ToolExecutor, ...]" = ()
+    policies: "PolicySlots" = {}
+    steps: "tuple[OrderStep, ...]" = ()
+    observers: "tuple[RunObserver, ...]" = ()
+    sinks: "tuple[Sink, ...]" = ()
+    lifespan: Callable[[Host], AbstractAsyncContextManager[object]] | None = None
+    serve: Callable[[Host], ServedPart] | None = None
+
+
 class Part(Struct, frozen=True, kw_only=True):
-    """A feature. `settings` is its table in `mainspring.toml`."""
+    """A feature. `settings` is the type of its table in `mainspring.toml`, which is called `table`, or as the part if that is
+    empty. `build` is given that table."""
 
     name: str
+    table: str = ""
     settings: type[Struct] | None = None
+    build: Callable[[Any], PartContents] | None = None
     commands: tuple[Command, ...] = ()
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name

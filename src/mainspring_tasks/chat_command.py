@@ -11,15 +11,14 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
-from mainspring.app.assembly import build_engine
-from mainspring.app.settings import load
-from mainspring.cli.context import EngineOptions
+from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
 from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import encode
+from mainspring.parts import Host
 from mainspring_tasks.conversations import Chats, Sent
-from mainspring_tasks.decision_settings import check_constitution, opened, with_options
+from mainspring_tasks.decision_settings import TaskTables, check_constitution, opened, with_options
 from mainspring_tasks.server.identity import named
 from mainspring_tasks.task_commands import data_folder
 
@@ -66,7 +65,7 @@ def chat(
     """
     given = {"tasks": tasks, "tasks_secret_file": tasks_secret_file, "constitution": constitution, "model": model}
     options = {name: str(value) for name, value in given.items() if value is not None}
-    settings = with_options(load({}).decisions, options)
+    settings = with_options(load_settings(TaskTables).decisions, options)
     check_constitution(settings)
     named(user)
     home = folder or data_folder()
@@ -76,7 +75,7 @@ def chat(
     )
 
     async def live() -> int:
-        async with engine, opened(settings, engine, home, model_seconds=300.0) as found:
+        async with engine.lifespan, opened(settings, engine.find(Host), model_seconds=300.0) as found:
             return await _talk(Talk(user, conversation, message), found.chats, json)
 
     return live()

@@ -11,13 +11,13 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from mainspring.app.assembly import build_engine
-from mainspring.cli.context import EngineOptions
+from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
 from mainspring.cli.output import clean, write_lines
 from mainspring.cli.text import on_one_line
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
+from mainspring.parts import Host
 from mainspring_tasks.decision_engine import LLMAgentEngine, Made
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import DecisionContext
@@ -141,7 +141,7 @@ def validate(
                 return await agent.decide(DecisionContext(fixture.test_id, fixture.input, fixture.test_id))
 
             try:
-                async with engine, LLMAgentEngine(engine, tasks, logs) as agent:
+                async with engine.lifespan, LLMAgentEngine(engine.find(Host), tasks, logs) as agent:
                     report = await run_validation(cases, decide)
                 if baseline is not None:
                     report = replace(report, drift_detected=await _has_drifted(baseline, _choose_log(log), logs))

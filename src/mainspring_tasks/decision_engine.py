@@ -26,9 +26,7 @@ from anyio import CancelScope, Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.app.application import NotAdmitted
-from mainspring.app.engine import Engine
-from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
+from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound
 from mainspring.core.events import Recorded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, assistant, user
@@ -37,6 +35,7 @@ from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.engine.approvals import EXPIRED, SPENT
 from mainspring.engine.engine import OWNED
 from mainspring.features.approvals.pending import continuing_id
+from mainspring.parts import Application, Host
 from mainspring_tasks import words
 from mainspring_tasks.acts import Act
 from mainspring_tasks.answer_format import FORMAT
@@ -115,7 +114,7 @@ class LLMAgentEngine:
 
     def __init__(
         self,
-        engine: Engine,
+        host: Host,
         tasks: TaskServer,
         logs: DecisionLogs,
         *,
@@ -129,10 +128,11 @@ class LLMAgentEngine:
         new_id: NewId = random_id,
     ) -> None:
         self._tools = TaskTools(tasks)
-        self._engine = engine.open_application(executors=(self._tools,), policies=RULES, wrap=Impatient, clock=clock)
-        self._threads, self._store = Threads(engine.store), engine.store
+        application = Application(executors=(self._tools,), policies=RULES, wrap=Impatient, clock=clock)
+        self._engine = host.open_application(application)
+        self._threads, self._store = Threads(host.engine.store), host.engine.store
         self._logs = logs
-        self._model = model or engine.model
+        self._model = model or host.engine.model
         self._constitution = constitution if constitution is not None else constitution_in()
         self._iterations, self._history, self._confirm_seconds = max_iterations, history, confirm_seconds
         self._model_seconds = model_seconds

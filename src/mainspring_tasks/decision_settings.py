@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.parts import Host
 from mainspring_tasks.constitution import constitution
 
 if TYPE_CHECKING:
-    from mainspring.app.engine import Engine
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.task_tools import TaskServer
@@ -56,6 +56,12 @@ class DecisionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return (self.tasks or "").startswith(("http://", "https://"))
 
 
+class TaskTables(Struct, frozen=True):
+    """The settings that the commands of the task agent read."""
+
+    decisions: DecisionSettings = DecisionSettings()
+
+
 def with_options(settings: DecisionSettings, options: Mapping[str, str]) -> DecisionSettings:
     """The settings with the options of a command line. Raises `InvalidRequest` for options that do not go together."""
     try:
@@ -78,25 +84,23 @@ class Opened(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened(
-    settings: DecisionSettings, engine: "Engine", folder: Path, *, model_seconds: float = MODEL_SECONDS
-) -> AsyncIterator[Opened]:
-    """The agent that the settings describe, on an engine that is open; `folder` is where files are that have no other place."""
+async def opened(settings: DecisionSettings, host: Host, *, model_seconds: float = MODEL_SECONDS) -> AsyncIterator[Opened]:
+    """The agent that the settings describe, in an engine that is open."""
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.decision_log import DecisionLogs
     from mainspring_tasks.task_tools import LocalTasks
 
     async with AsyncExitStack() as stack:
-        logs = DecisionLogs(Path(settings.log or folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
+        logs = DecisionLogs(Path(settings.log or host.folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
         await logs.open()
-        tasks = _tasks(settings, folder)
+        tasks = _tasks(settings, host.folder)
         stack.push_async_callback(tasks.close)
         if isinstance(tasks, LocalTasks):
             await tasks.open()
         agent = LLMAgentEngine(
-            engine,
+            host,
             tasks,
             logs,
             model=settings.model or "",
@@ -107,7 +111,7 @@ async def opened(
             confirm_seconds=settings.confirm_seconds,
         )
         await stack.enter_async_context(agent)
-        yield Opened(agent, Chats(agent, engine.store, history=settings.history))
+        yield Opened(agent, Chats(agent, host.engine.store, history=settings.history))
 
 
 def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":

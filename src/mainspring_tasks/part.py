@@ -1,7 +1,26 @@
-from mainspring.parts import Command, Part
+"""The task agent as a part of Mainspring: `/v1/chat`, `/v1/decisions`, and the commands `chat`, `tasks` and `decisions`."""
+
+from mainspring.parts import Command, Host, Part, PartContents, ServedPart
+from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
+
+
+def build(settings: DecisionSettings) -> PartContents:
+    """Raises `InvalidRequest` for a constitution that cannot be read."""
+    check_constitution(settings)
+
+    def serve(host: Host) -> ServedPart:
+        from mainspring_tasks.routes import serve_chat  # only a server needs its libraries
+
+        return serve_chat(host, settings)
+
+    return PartContents(serve=serve)
+
 
 PART = Part(
     name="tasks",
+    table="decisions",
+    settings=DecisionSettings,
+    build=build,
     commands=(
         Command(
             "chat",

@@ -5,17 +5,17 @@ The first request opens the agent, and it stays open as long as the server runs;
 """
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from logging import getLogger
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from anyio import Event, sleep_forever
+from anyio import Event, create_task_group, sleep_forever
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.spec import Caller
@@ -25,7 +25,7 @@ from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentReplies
-from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.parts import Host, ServedPart
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
 
 if TYPE_CHECKING:
@@ -82,12 +82,26 @@ class DecisionReply(Struct, frozen=True):
     pending_action: Json | None
 
 
+def serve_chat(host: Host, settings: DecisionSettings) -> ServedPart:
+    """Both endpoints, and the agent behind them for as long as the server runs."""
+    routes = ChatRoutes(host, settings)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with create_task_group() as tasks:
+            tasks.start_soon(routes.keep_open)
+            yield
+            tasks.cancel_scope.cancel()
+
+    return ServedPart(routes.endpoints(), lifespan)
+
+
 class ChatRoutes:
     """Both endpoints. `keep_open` must run as long as they are served."""
 
-    def __init__(self, engine: Engine, settings: DecisionSettings) -> None:
-        self._engine, self._settings = engine, settings
-        self._replies = IdempotentReplies(engine.store)
+    def __init__(self, host: Host, settings: DecisionSettings) -> None:
+        self._host, self._settings = host, settings
+        self._replies = IdempotentReplies(host.engine.store)
         self._wanted, self._ready = Event(), Event()
         self._opened: Opened | None = None
         self._failure = "the server is stopping"
@@ -130,9 +144,7 @@ class ChatRoutes:
             ready.set()
 
     async def _open_agent(self) -> None:
-        engine = self._engine
-        folder = engine.store.path.parent if isinstance(engine.store, SqliteStore) else Path()
-        async with opened(self._settings, engine, folder) as self._opened:
+        async with opened(self._settings, self._host) as self._opened:
             self._ready.set()
             await sleep_forever()
 

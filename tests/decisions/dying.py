@@ -58,7 +58,7 @@ def opened(folder: Path, *cues: Cue, tasks: type[LocalTasks] = LocalTasks) -> tu
     engine = Engine(actor, database=folder / "runs.db")
     actor.store = engine.store
     logs = DecisionLogs(folder / "decisions.db")
-    return engine, LLMAgentEngine(engine, tasks(str(folder / "tasks.db")), logs), logs
+    return engine, LLMAgentEngine(engine.host, tasks(str(folder / "tasks.db")), logs), logs
 
 
 async def main(folder: Path, message: str, moment: str) -> None:

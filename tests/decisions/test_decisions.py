@@ -527,7 +527,7 @@ async def test_a_task_server_that_raises_is_one_failed_call(tmp_path: Path) -> N
 async def test_a_store_that_is_closed_is_a_decision_to_say_so(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         actor, logs = Actor(), DecisionLogs(tmp_path / "other.db")
-        agent = LLMAgentEngine(Engine(actor, store=w.store), w.tasks, logs)  # never entered, so it cannot run anything
+        agent = LLMAgentEngine(Engine(actor, store=w.store).host, w.tasks, logs)  # never entered, so it cannot run anything
         made = await agent.process_message(DecisionContext("ada", "hello", "c"))
         assert made.response_text == words.BROKEN
         (row,) = await logs.query_decisions()

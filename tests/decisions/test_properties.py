@@ -130,7 +130,7 @@ async def talk(lines: list[tuple[str, list[tuple[str, object]]]]) -> None:
         await store.open()
         for name in NAMES:
             await perform(kept, "ada", "add_task", {"description": name})
-        async with Engine(model, store=store) as engine, LLMAgentEngine(engine, Direct(kept), logs) as agent:
+        async with Engine(model, store=store) as engine, LLMAgentEngine(engine.host, Direct(kept), logs) as agent:
             for message, turns in lines:
                 model.turns = list(turns)
                 before = {task.id for task in await kept.list("ada")}

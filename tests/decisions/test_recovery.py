@@ -38,7 +38,7 @@ async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_th
     await store.open()
     async with anyio.create_task_group() as group:
         engine = Engine(Actor(call("add_task", description="Milk"), thinking), store=store)
-        agent = LLMAgentEngine(engine, tasks, logs)
+        agent = LLMAgentEngine(engine.host, tasks, logs)
 
         async def decide() -> None:
             decisions.append(await agent.process_message(DecisionContext("ada", "add milk", "c")))
@@ -54,7 +54,7 @@ async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_th
     assert (row.run_id, row.outcome_category) == (run_id, None)
     async with Engine(Actor(), store=store) as engine:
         assert await engine.resume_all() == []
-    async with Engine(Actor(), store=store) as engine, LLMAgentEngine(engine, tasks, logs):
+    async with Engine(Actor(), store=store) as engine, LLMAgentEngine(engine.host, tasks, logs):
         assert await store.unfinished() == []
     trace = await logs.get_decision_trace(row.decision_id)
     assert trace.decision.outcome_category == "ERROR:RESPONSE_GENERATION"

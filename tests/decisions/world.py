@@ -128,7 +128,7 @@ async def world(
     try:
         async with (
             Engine(provider or actor, store=store) as engine,
-            LLMAgentEngine(engine, server, logs, clock=clock, **options) as agent,  # type: ignore[arg-type]
+            LLMAgentEngine(engine.host, server, logs, clock=clock, **options) as agent,  # type: ignore[arg-type]
         ):
             yield World(agent, actor, server, logs, clock, store)
     finally:

@@ -30,13 +30,15 @@ from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import ApiCaller, Keys
 from mainspring.http.idempotency import REPLY_KEY, Reservation
+from mainspring.parts import PartContents
 from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
 from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
+from mainspring_tasks.part import build
 from mainspring_tasks.projection import Decided
-from mainspring_tasks.routes import identify_person
+from mainspring_tasks.routes import identify_person, serve_chat
 from mainspring_tasks.server.identity import signed
 from mainspring_tasks.server.serve_tasks import Address, application
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
@@ -76,8 +78,9 @@ class Door:
 @asynccontextmanager
 async def door(folder: Path, settings: DecisionSettings | None = None) -> AsyncIterator[Door]:
     actor = Actor()
-    engine = Engine(actor, database=folder / "runs.db")
-    async with hosted(server(engine, decisions=settings)) as url, ClientSession() as client:
+    chat = PartContents(serve=lambda host: serve_chat(host, settings or DecisionSettings()))
+    engine = Engine(actor, database=folder / "runs.db", parts=[chat])
+    async with hosted(server(engine)) as url, ClientSession() as client:
         yield Door(url, actor, engine, client)
 
 
@@ -451,7 +454,7 @@ async def test_runs_of_the_chat_are_counted_and_exported_like_any_other(tmp_path
             pass
 
     actor = Actor()
-    engine = Engine(actor, database=tmp_path / "runs.db", exporter=Exports())
+    engine = Engine(actor, database=tmp_path / "runs.db", exporter=Exports(), parts=[build(DecisionSettings())])
     async with hosted(server(engine)) as url, ClientSession() as client:
         d = Door(url, actor, engine, client)
         await d.chat("Add milk", call("add_task", description="Milk"), answer("Added.", "CREATE_TASK"))

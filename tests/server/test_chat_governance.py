@@ -24,6 +24,8 @@ from mainspring.providers.scripted import call
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.registry import Registry
 from mainspring_tasks import words
+from mainspring_tasks.decision_settings import DecisionSettings
+from mainspring_tasks.part import build
 
 MILK = (call("add_task", description="milk"), answer("Added.", "CREATE_TASK"))
 
@@ -35,6 +37,7 @@ async def door(
     actor = Actor()
     engine = Engine(
         actor,
+        parts=[build(DecisionSettings())],
         tools=tools or Registry(),
         database=folder / "runs.db",
         policies=build_policies(convert(governance or {}, GovernanceSettings), AddressGuard()),

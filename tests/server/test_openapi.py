@@ -13,6 +13,8 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.http.endpoints import WEBSOCKET, ScopeTable
 from mainspring.providers.scripted import Scripted
+from mainspring_tasks.decision_settings import DecisionSettings
+from mainspring_tasks.part import build
 
 
 async def test_the_document_lists_every_route_and_its_references_resolve(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
 
 
 def test_every_route_needs_a_scope_and_has_a_summary() -> None:
-    app = server(Engine(Scripted()))
+    app = server(Engine(Scripted(), parts=[build(DecisionSettings())]))
     table = next(each.kwargs["scopes"] for each in app.user_middleware if "scopes" in each.kwargs)
     assert isinstance(table, ScopeTable)
     routes = [route for route in app.routes if isinstance(route, Route | WebSocketRoute)]

@@ -8,7 +8,7 @@ uses the application is not whom the operator wants asked.
 
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, NotAdmitted
 from mainspring.core.events import Event, RunEnded
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec
@@ -17,10 +17,6 @@ from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.plan import Admission
 from mainspring.ports import Ask, CallPolicy, Deny, OrderContext, OrderStep, Verdict
-
-
-class NotAdmitted(InvalidRequest):
-    """The operator's budget does not cover the run, which was not started."""
 
 
 def ask_nobody(slots: PolicySlots) -> PolicySlots:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.app.build import composed
 from mainspring.app.engine import Engine
-from mainspring.app.settings import Settings, load
+from mainspring.app.settings import Settings, find_settings_type, load
 from mainspring.cli.context import Assembly, EngineOptions
 from mainspring.cli.output import say
 from mainspring.core.delegation import TOOL_PREFIX
@@ -46,7 +46,7 @@ def assemble(options: EngineOptions) -> Assembly:
     return Assembly(
         engine.core,
         engine,
-        (engine.agents, engine.workflows),
+        (engine.agents, engine.workflows, engine.host),
         frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
         frozenset([server.label for server in engine.mcp.servers]),
         lambda run: check_run(engine, run),
@@ -66,7 +66,7 @@ def build_engine(options: EngineOptions) -> Engine:
         case "run":
             named = {"tools", "builtins", "agents", "skills", "workflows", "mcp", "memory"}
             given = {name: value for name, value in options.settings.items() if value is not None}
-            defaults = {name: value for name, value in asdict(Settings()).items() if name in named}
+            defaults = {name: value for name, value in asdict(find_settings_type()()).items() if name in named}
             return _build(replace(load({}, file=options.config), **{**defaults, **given}), options)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mainspring
 from mainspring.app.engine import Engine, memory_for
-from mainspring.app.settings import Settings
+from mainspring.app.settings import Settings, build_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
 from mainspring.engine.policy_order import PolicySlots
@@ -51,6 +51,7 @@ def composed(
         provider,
         default_model=model,
         owns_provider=True,
+        parts=build_parts(settings),
         governed=digest_settings(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
         tools=registry,
         instructions=instructions,

@@ -4,7 +4,6 @@
 them together; what the settings file says comes here through `app.build`.
 """
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from difflib import get_close_matches
@@ -69,7 +68,7 @@ from mainspring.features.workflows.http_request import HttpRequest
 from mainspring.features.workflows.step_provider import StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
-from mainspring.parts import PartContents
+from mainspring.parts import Application, Host, PartContents
 from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -190,7 +189,7 @@ class Engine:
         self.mcp = mcp or McpTools()
         self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
-        self._exporter, self._parts = exporter, tuple(parts)
+        self._exporter, self.parts = exporter, tuple(parts)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
         self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), store is None
         context = self.builtins.context
@@ -254,23 +253,23 @@ class Engine:
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
 
-    def open_application(
-        self,
-        *,
-        executors: Sequence[ToolExecutor],
-        policies: PolicySlots,
-        wrap: Callable[[Provider], Provider],
-        clock: Callable[[], float] = time.time,
-    ) -> CoreEngine:
-        """A core engine for an application, on this engine's store and provider: see `app.application`. Use it as `async with`
-        inside of this engine's. `wrap` puts a provider of the application's before the model."""
-        standard: PolicySlots = {**fill_standard_slots(executors), "approval": ()}  # the application says what is asked
+    @property
+    def host(self) -> Host:
+        """This engine as parts and applications see it."""
+        folder = self.store.path.parent if isinstance(self.store, SqliteStore) else Path()
+        return Host(self.core, self.open_application, folder)
+
+    def open_application(self, application: Application) -> CoreEngine:
+        """A core engine for an application, on this engine's store and model: see `app.application`. Use it as `async with`,
+        inside of this engine's."""
+        # What a person is asked is for the application to say.
+        standard: PolicySlots = {**fill_standard_slots(application.executors), "approval": ()}
         ledger: tuple[Sink, ...] = (CallerLedger(self.admission.ledger),) if self.admission.is_shared else ()
         return CoreEngine(
-            wrap(self.core.provider),
+            application.wrap(self.core.provider),
             self.store,
-            executors=executors,
-            policies=order_policies(standard, *[ask_nobody(slots) for slots in self.operator_policies], policies),
+            executors=application.executors,
+            policies=order_policies(standard, *[ask_nobody(slots) for slots in self.operator_policies], application.policies),
             sinks=(*self._event_sinks, *ledger),
             steps=(CallerBudgetStep(self.admission),),
             observers=self.core.observers,
@@ -278,7 +277,7 @@ class Engine:
             audit=self.core.is_audited,
             governed=self.core.governed,
             owns=True,
-            clock=clock,
+            clock=application.clock,
             new_id=self.core.new_id,
         )
 
@@ -288,7 +287,7 @@ class Engine:
         return [
             {"skill scope": (SkillScope(active.refusal),)} if self.skills.folders else {},
             {"charter": (CharterPolicy(),)},
-            *[part.policies for part in self._parts],
+            *[part.policies for part in self.parts],
         ]
 
     def _steps(
@@ -301,7 +300,7 @@ class Engine:
             HostedToolsStep(self.builtins, definitions),
             McpToolsStep(self.mcp, new_id),
             *([InjectionFlagsStep()] if scans else []),
-            *[step for part in self._parts for step in part.steps],
+            *[step for part in self.parts for step in part.steps],
             self.admission,
         ]
 
@@ -310,7 +309,7 @@ class Engine:
         return [
             TraceObserver(self.metrics, self._exporter),
             *([MemoryObserver(self.memory)] if isinstance(self.memory, Memory) else []),
-            *[observer for part in self._parts for observer in part.observers],
+            *[observer for part in self.parts for observer in part.observers],
         ]
 
     @property
@@ -334,9 +333,9 @@ class Engine:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.core)
             await stack.enter_async_context(self.workflows)
-            for part in self._parts:
+            for part in self.parts:
                 if part.lifespan is not None:
-                    await stack.enter_async_context(part.lifespan(self.core))
+                    await stack.enter_async_context(part.lifespan(self.host))
             if isinstance(self.memory, Memory):
                 await catch_up_memory(self.memory, self.core)
             self._running = stack.pop_all()

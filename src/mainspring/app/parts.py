@@ -1,6 +1,7 @@
 """The parts of the product, in order: the table of contents."""
 
-from importlib import import_module
+from functools import cache
+from importlib.metadata import entry_points
 
 from mainspring.features.agents.part import PART as AGENTS
 from mainspring.features.approvals.part import PART as APPROVALS
@@ -35,6 +36,16 @@ ENGINE = Part(
 PARTS = (ENGINE, RUNS, KEYS, MCP, AGENTS, WORKFLOWS, APPROVALS, GOVERNANCE, BUDGETS, AUDIT, MEMORY, MODELS, TRACES, CONFIG)
 
 
+GROUP = "mainspring.parts"
+"""The entry point group under which installed packages add their parts."""
+
+
+@cache
 def find_installed_parts() -> tuple[Part, ...]:
-    """The parts of installed packages."""
-    return (import_module("mainspring_tasks.part").PART,)
+    """The parts of installed packages, by the names of their entry points."""
+    return tuple([point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)])
+
+
+def find_parts() -> tuple[Part, ...]:
+    """Every part: our own, then those of installed packages."""
+    return (*PARTS, *find_installed_parts())

@@ -78,9 +78,9 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _find_settings_type() -> type[Struct]:
-    from mainspring.app.settings import Settings
+    from mainspring.app.settings import find_settings_type
 
-    return Settings
+    return find_settings_type()
 
 
 def _load_settings(given: Mapping[str, object], config: Path | None) -> Struct:

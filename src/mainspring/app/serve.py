@@ -12,7 +12,7 @@ from uvicorn import Config, Server
 import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.server import server
-from mainspring.app.settings import Settings
+from mainspring.app.settings import Settings, find_settings_type
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
 from mainspring.core.errors import InvalidRequest
@@ -20,7 +20,6 @@ from mainspring.http.auth import Keys, is_loopback
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
-from mainspring_tasks.decision_settings import check_constitution
 
 # How long clients have to read what they are told at the end.
 GOODBYE_SECONDS = 5
@@ -80,7 +79,6 @@ def serve(settings: Settings) -> int:
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
-    check_constitution(settings.decisions)
     choice = build_server_engine(settings)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
@@ -90,7 +88,6 @@ def serve(settings: Settings) -> int:
             dialect,
             keys=Keys(engine.store, configured=settings.api_key),
             is_local=is_loopback(settings.host),
-            decisions=settings.decisions,
         ),
         host=settings.host,
         port=settings.port,
@@ -132,7 +129,7 @@ async def _try_out(store: Store) -> None:
 
 def _serve_from_pipe() -> int:
     with os.fdopen(int(sys.argv[1]), "rb") as pipe:
-        settings = msgspec.json.decode(pipe.read(), type=Settings)
+        settings = msgspec.json.decode(pipe.read(), type=find_settings_type())
     return serve(settings)
 
 

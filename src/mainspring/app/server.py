@@ -1,7 +1,7 @@
 """The server: an engine behind the endpoints of every feature."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
 
 from anyio import create_task_group
@@ -31,8 +31,6 @@ from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.tools.sandbox.sandbox_port import SandboxHealth
-from mainspring_tasks.decision_settings import DecisionSettings
-from mainspring_tasks.routes import ChatRoutes
 
 log = getLogger(__name__)
 
@@ -43,7 +41,6 @@ def server(
     *,
     keys: Keys | None = None,
     is_local: bool = True,
-    decisions: DecisionSettings | None = None,
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
@@ -51,13 +48,12 @@ def server(
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
-    chat = ChatRoutes(engine, decisions or DecisionSettings())
-    parts = (
+    served = [part.serve(engine.host) for part in engine.parts if part.serve is not None]
+    routes = (
         ResponseRoutes(core, agents, dialect),
         ConversationRoutes(core),
         AgentRoutes(agents),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
-        chat,
         BudgetRoutes(engine.admission.ledger),
         TraceRoutes(core, engine.metrics),
         MemoryRoutes(engine.memory),
@@ -73,13 +69,16 @@ def server(
             resumed = await engine.resume_all()
             if resumed:
                 log.info("took up %d unfinished runs", len(resumed))
-            async with create_task_group() as tasks:
+            async with AsyncExitStack() as stack, create_task_group() as tasks:
+                for part in served:
+                    if part.lifespan is not None:
+                        await stack.enter_async_context(part.lifespan())
                 tasks.start_soon(engine.watch_over)
-                tasks.start_soon(chat.keep_open)
                 yield
                 tasks.cancel_scope.cancel()
 
-    endpoints = [endpoint for part in parts for endpoint in part.endpoints()]
+    endpoints = [endpoint for each in routes for endpoint in each.endpoints()]
+    endpoints += [endpoint for part in served for endpoint in part.endpoints]
     keys = keys or Keys(engine.store)
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan)
 

@@ -5,13 +5,15 @@ Every option is a field below; its comment is its documentation. Unknown keys ar
 
 import os
 from collections.abc import Container, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import msgspec
-from msgspec import Meta, field
-from msgspec.structs import fields, replace
+from msgspec import Meta, defstruct, field
+from msgspec.structs import asdict, fields, replace
 
+from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile
 from mainspring.definitions.reader import decode_text
@@ -22,7 +24,7 @@ from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
-from mainspring_tasks.decision_settings import DecisionSettings
+from mainspring.parts import PartContents
 
 FILE = "mainspring.toml"
 
@@ -74,8 +76,6 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Where to send spans and metrics: a table `[otel]`."""
     memory: MemorySettings = MemorySettings()
     """Whether and how runs are remembered: a table `[memory]`."""
-    decisions: DecisionSettings = DecisionSettings()
-    """The task agent behind /v1/chat: a table `[decisions]`."""
     drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False
@@ -88,13 +88,28 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Announce a failure by an `error` event before `response.failed`."""
 
 
+@cache
+def find_settings_type() -> type[Settings]:
+    """All settings: our own, and the tables of the parts that have one."""
+    tables = [(part.table_name, part.settings, part.settings()) for part in find_parts() if part.settings is not None]
+    kind = defstruct("AllSettings", tables, bases=(Settings,), frozen=True, kw_only=True, module=__name__)
+    return cast(type[Settings], kind)
+
+
+def build_parts(settings: Settings) -> tuple[PartContents, ...]:
+    """What the parts bring under these settings."""
+    tables = asdict(settings)
+    defaults = {part.table_name: part.settings() for part in find_parts() if part.settings is not None}
+    return tuple([part.build((defaults | tables).get(part.table_name)) for part in find_parts() if part.build is not None])
+
+
 def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings in force; `given` are those of the command line, None meaning not given. Raises `InvalidRequest` with
     everything that is wrong."""
     problems: list[str] = []
     overrides = _from_environment(environment, problems) | _from_command_line(given, problems)
     path = file or Path(FILE)
-    settings = _from_file(path, overrides, problems) if file is not None or path.exists() else Settings()
+    settings = _from_file(path, overrides, problems) if file is not None or path.exists() else find_settings_type()()
     if problems:
         separator = " " if len(problems) == 1 else "\n  "
         raise InvalidRequest(separator.join(["the settings are not right:", *problems]))
@@ -107,13 +122,13 @@ def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Se
         parsed = parse_toml(path, decode_text(path, path.read_bytes()))
     except OSError as error:
         problems.append(f"{path} cannot be read: {error.strerror}")
-        return Settings()
+        return find_settings_type()()
     except InvalidRequest as error:
         problems.append(error.message)
-        return Settings()
+        return find_settings_type()()
     tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
     used = ParsedFile(path, Node(tables), parsed.problems)
-    settings = used.convert(Settings)
+    settings = used.convert(find_settings_type())
     servers = tables["mcp"].value if "mcp" in tables else None
     for label, table in servers.items() if isinstance(servers, dict) else ():
         if (server := ParsedFile(path, table).convert(McpServerSettings)) is not None:
@@ -122,12 +137,12 @@ def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Se
             except ValueError as error:
                 used.add_problem(("mcp", label), str(error))
     problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(used.problems))]
-    return settings or Settings()
+    return settings or find_settings_type()()
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
     values: dict[str, object] = {}
-    for setting in fields(Settings):
+    for setting in fields(find_settings_type()):
         variable = f"MAINSPRING_{setting.name.upper()}"
         if (text := environment.get(variable)) is None:
             continue
@@ -140,7 +155,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
 
 
 def _from_command_line(given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-    types = {setting.name: setting.type for setting in fields(Settings)}
+    types = {setting.name: setting.type for setting in fields(find_settings_type())}
     values: dict[str, object] = {}
     for name, value in given.items():
         try:

@@ -4,6 +4,7 @@
     ├── CallerError                 the request is at fault; repeating it will not help
     │   ├── InvalidRequest          400
     │   │   ├── InvalidInputs       422, an agent's inputs do not fit its definition
+    │   │   ├── NotAdmitted         no budget for a run of an application
     │   │   ├── PreviousNotFound    the run to continue is unknown
     │   │   └── AlreadyInConversation   an item is to be added twice
     │   └── NotFound                404
@@ -61,6 +62,10 @@ class InvalidInputs(InvalidRequest):
 
     code = "invalid_inputs"
     status = 422
+
+
+class NotAdmitted(InvalidRequest):
+    """The operator's budget does not cover the run of an application, which was not started."""
 
 
 class PreviousNotFound(InvalidRequest):

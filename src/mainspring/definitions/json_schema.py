@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from inspect import getsource
+from inspect import getdoc, getsource
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any, Final
@@ -29,15 +29,28 @@ def build_schema(kind: type[Struct], title: str) -> Json:
 
 
 def read_field_docs(kind: type[Struct]) -> dict[str, str]:
-    """What each field means, those of base classes included; fields without a string are left out."""
+    """What each field means, those of base classes included. The tables of a class made at run time are
+    described by what they say of themselves."""
     docs: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Struct) and base is not Struct]):
-        body = next(node.body for node in ast.parse(dedent(getsource(base))).body if isinstance(node, ast.ClassDef))
+        body = _find_body(base)
         for field, below in pairwise(body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     docs[name] = " ".join(text.split())
+        for name, table in () if body else base.__annotations__.items():
+            if issubclass(table, Struct):
+                docs[name] = " ".join((getdoc(table) or "").split()).partition(". ")[0].rstrip(".") + "."
     return docs
+
+
+def _find_body(kind: type[Struct]) -> list[ast.stmt]:
+    """The statements of the class; none for one that was made at run time."""
+    try:
+        source = getsource(kind)
+    except OSError:
+        return []
+    return next((node.body for node in ast.parse(dedent(source)).body if isinstance(node, ast.ClassDef)), [])
 
 
 def list_structs(kind: type[Struct]) -> list[type[Struct]]:

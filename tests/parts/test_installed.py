@@ -1,0 +1,120 @@
+"""A package that is installed beside Mainspring adds a part: a tool, a route, a command and a setting, in files of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from tests.server.process import serving
+
+PART = '''
+from msgspec import Struct
+
+from mainspring.parts import Command, Part, PartContents, ServedPart
+
+
+class GreeterSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How people are greeted."""
+
+    word: str = "Hello"
+    """What is said first."""
+
+
+def build(settings):
+    from greeter_tool import Greet
+    from greeter_routes import serve
+
+    return PartContents(tools=(Greet(settings.word),), serve=lambda host: serve(settings.word))
+
+
+PART = Part(
+    name="greeter",
+    settings=GreeterSettings,
+    build=build,
+    commands=(Command("greet", "greeter_commands:greet", "Greets somebody.", "Run"),),
+)
+'''
+TOOL = """
+from mainspring.tools.contract import ToolResult
+
+
+class Greet:
+    name = "greet"
+    description = "Greets somebody."
+    parameters_schema = {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]}
+
+    def __init__(self, word):
+        self._word = word
+
+    async def execute(self, params, context):
+        return ToolResult.ok(f"{self._word}, {params['who']}!")
+"""
+ROUTES = '''
+from mainspring.http.endpoints import PUBLIC, Endpoint
+from mainspring.http.faults import json_response
+from mainspring.parts import ServedPart
+
+
+def serve(word):
+    async def show(request):
+        """The word that people are greeted with."""
+        return json_response({"word": word})
+
+    return ServedPart((Endpoint("GET", "/v1/greeting", show, PUBLIC),))
+'''
+COMMANDS = '''
+def greet(who: str) -> int:
+    """Greets somebody."""
+    print(f"Hello, {who}!")
+    return 0
+'''
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """A package with a part, and the environment in which it is installed."""
+    packages = tmp_path / "packages"
+    about = packages / "greeter-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[mainspring.parts]\ngreeter = greeter_part:PART\n")
+    files = {"greeter_part": PART, "greeter_tool": TOOL, "greeter_routes": ROUTES, "greeter_commands": COMMANDS}
+    for name, text in files.items():
+        (packages / f"{name}.py").write_text(text)
+    return {"PYTHONPATH": str(packages)}
+
+
+def run(env: dict[str, str], folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "mainspring", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_command_is_listed_and_runs(installed: dict[str, str], tmp_path: Path) -> None:
+    assert "Greets somebody." in run(installed, tmp_path, "--help")
+    assert run(installed, tmp_path, "greet", "Ada") == "Hello, Ada!\n"
+
+
+def test_its_tool_route_and_setting_are_served(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('[greeter]\nword = "Salve"\n')
+    turns: list[dict[str, object]] = [
+        {"calls": [{"name": "greet", "arguments": {"who": "Ada"}}]},
+        {"say": "Done.", "expect": "Salve, Ada!"},
+    ]
+    with serving(tmp_path, turns, env=installed) as served:
+        with urlopen(f"{served.url}/greeting", timeout=60) as reply:
+            assert json.load(reply) == {"word": "Salve"}
+        with urlopen(f"{served.url.removesuffix('/v1')}/openapi.json", timeout=60) as reply:
+            assert "/v1/greeting" in json.load(reply)["paths"]
+
+
+def test_a_mistake_in_its_table_is_told_with_its_line(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('[greeter]\nwrod = "Salve"\n')
+    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "mainspring.toml:2:" in done.stderr
+    assert "did you mean `word`" in done.stderr
