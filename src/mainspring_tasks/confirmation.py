@@ -12,8 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from mainspring.core.items import ApprovalResponse, decode, encode
-from mainspring.engine.approvals import given_by
-from mainspring.features.approvals.pending import continuing_id
+from mainspring.engine.approvals import continuing_id, given_by
 from mainspring.ports import Document, Store
 from mainspring_tasks.decision_types import PendingAction
 from mainspring_tasks.task_references import Seen

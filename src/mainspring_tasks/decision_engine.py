@@ -32,9 +32,8 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, assistant, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
-from mainspring.engine.approvals import EXPIRED, SPENT
+from mainspring.engine.approvals import EXPIRED, SPENT, continuing_id
 from mainspring.engine.engine import OWNED
-from mainspring.features.approvals.pending import continuing_id
 from mainspring.parts import Application, Host
 from mainspring_tasks import words
 from mainspring_tasks.acts import Act

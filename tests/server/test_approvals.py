@@ -21,8 +21,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
-from mainspring.engine.approvals import GIVEN, Given
-from mainspring.features.approvals.pending import continuing_id
+from mainspring.engine.approvals import GIVEN, Given, continuing_id
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import KeyScope
 from mainspring.ports import Document

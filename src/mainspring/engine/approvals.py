@@ -114,6 +114,11 @@ def _is_brought(tool: ToolDefinition, spec: RunSpec) -> bool:
     return server is not None and server.label in [list_label(item) for item in spec.listed]
 
 
+def continuing_id(run_id: str) -> str:
+    """The id of the run that acts on the answers to what this one asks."""
+    return f"resp_{sha256(f'continues {run_id}'.encode()).hexdigest()[:24]}"
+
+
 def state_of(question: Asked, answer: Given | None, now: float) -> State:
     is_late = question.until is not None and now >= question.until
     if answer is not None and (answer.used or not is_late):

@@ -7,7 +7,6 @@ run that asks about several calls goes on when the last of them is answered.
 
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
-from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
@@ -17,7 +16,7 @@ from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.core.events import CallJudged, RunStarted
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
 from mainspring.core.spec import Caller, Conversation, RunSpec
-from mainspring.engine.approvals import ASKED, GIVEN, Asked, Given, State, expired, given_by, spent, state_of
+from mainspring.engine.approvals import ASKED, GIVEN, Asked, Given, State, continuing_id, expired, given_by, spent, state_of
 from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
@@ -271,11 +270,6 @@ class Approvals:
             if known is not None and known.run == order.id:
                 answers.append(ApprovalResponse(request.id, known.approve, known.reason or None))
         return tuple(answers)
-
-
-def continuing_id(run_id: str) -> str:
-    """The id of the run that acts on the answers to what this one asks."""
-    return f"resp_{sha256(f'continues {run_id}'.encode()).hexdigest()[:24]}"
 
 
 def _server(tool: Tool) -> ServerTool | None:

@@ -9,9 +9,8 @@ from anyio import move_on_after, sleep
 
 from mainspring.core.errors import NotFound
 from mainspring.core.events import Reason
-from mainspring.engine.approvals import asked
+from mainspring.engine.approvals import asked, continuing_id
 from mainspring.engine.engine import Engine, Handle
-from mainspring.features.approvals.pending import continuing_id
 
 LOOK_SECONDS: Final = 0.5
 

@@ -23,9 +23,8 @@ from mainspring.core.events import Reason
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json, decode
 from mainspring.core.spec import Caller
-from mainspring.engine.approvals import withdraw
+from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import Engine
-from mainspring.features.approvals.pending import continuing_id
 from mainspring.features.workflows.call_steps import Calls
 from mainspring.features.workflows.step_driver import Agents, Driver, stopped
 from mainspring.features.workflows.workflow_definition import complete_inputs
