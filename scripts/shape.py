@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.walk import walk
+from tests.kit.walk import walk
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"

@@ -14,6 +14,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 from tests.kit.processes import DEVNULL, PIPE, Process, start
+from tests.kit.waiting import PATIENCE
 
 import mainspring
 from mainspring.core.events import Event, Recorded
@@ -23,7 +24,7 @@ from mainspring.storage.sqlite_runs import SqliteStore
 
 Variables = dict[str, str]
 
-SECONDS = 60
+SECONDS = 2 * PATIENCE
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _OURS = (
     "MAINSPRING_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "OLLAMA_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES",

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts.walk import walk
+from tests.kit.walk import walk
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 

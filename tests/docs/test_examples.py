@@ -28,6 +28,7 @@ from typing import NamedTuple, Self
 
 import pytest
 import yaml
+from tests.kit.processes import DEVNULL, STDOUT, Process, start
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.is_file()]
@@ -143,7 +144,7 @@ class Bench:
         self.cwd = scratch / "page"
         self.home = scratch / "home"
         self.log = scratch / "log"
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process | subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self.cwd.mkdir()
@@ -191,15 +192,15 @@ class Bench:
         }
         # A file, not a pipe: a process left in the background must not keep the block from ending.
         with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self.cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process: Process | subprocess.Popen[bytes]
+            if command[0] == sys.executable:
+                process = start(
+                    command, cwd=self.cwd, env=environment, stdout=log.fileno(), stderr=STDOUT, start_new_session=True
+                )
+            else:
+                process = subprocess.Popen(
+                    command, cwd=self.cwd, env=environment, stdin=DEVNULL, stdout=log, stderr=STDOUT, start_new_session=True
+                )
         self.processes.append(process)
         try:
             outcome = f"exit status {process.wait(SECONDS_PER_BLOCK)}"

@@ -32,7 +32,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 PACKAGES = ("mainspring", "mainspring_tasks")
-LIBRARIES = ("aiohttp", "anyio", "apsw", "jinja2", "jsonschema_rs", "mcp", "rich", "starlette", "typer", "uvicorn", "yaml")
+LIBRARIES = (
+    "aiohttp", "anyio", "apsw", "hypothesis", "jinja2", "jsonschema_rs", "mcp", "pytest", "rich", "starlette", "typer",
+    "uvicorn", "yaml",
+)  # fmt: skip
 
 
 class Order(NamedTuple):

@@ -1,7 +1,6 @@
-"""What wrappers are tested with: a provider in the hands of the test, and a clock that jumps instead of waiting."""
+"""What wrappers are tested with: a provider in the hands of the test."""
 
 import asyncio
-import selectors
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -16,31 +15,6 @@ from mainspring.ports import ModelInfo, Provider
 
 BEGUN = ItemStarted(Message("assistant", id="msg_1", status="in_progress"))
 ANSWER: tuple[ModelEvent, ...] = (BEGUN, TextDelta("msg_1", "noon"), ItemDone(assistant("noon", id="msg_1")), TurnEnded())
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """Whenever nothing is left to do but to wait, the time has come. Without I/O, a test takes no time and always the same."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        super().__init__(_JumpingSelector(self))
-
-    def time(self) -> float:
-        return self.now
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    def __init__(self, loop: JumpingLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "everybody waits, and nothing will ever happen"
-        self._loop.now += timeout
-        return super().select(0)
-
-
-JUMPING: tuple[str, dict[str, object]] = ("asyncio", {"loop_factory": JumpingLoop})
 
 
 class Held:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import anyio
 import msgspec
 import pytest
-from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, settle
+from tests.kit.clock import JUMPING
+from tests.providers.stand import ANSWER, BEGUN, Puppet, Reader, asks, settle
 
 from mainspring.core.errors import RateLimited, Unavailable
 from mainspring.core.model_request import ModelRequest

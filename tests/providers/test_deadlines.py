@@ -7,7 +7,8 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, settle
+from tests.kit.clock import JUMPING
+from tests.providers.stand import ANSWER, BEGUN, Puppet, Reader, asks, settle
 
 from mainspring.core.errors import Refused, Unavailable
 from mainspring.core.events import ModelEvent, TextDelta

@@ -6,7 +6,8 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.providers.stand import ANSWER, BEGUN, JUMPING, Held, Puppet, Reader, settle
+from tests.kit.clock import JUMPING
+from tests.providers.stand import ANSWER, BEGUN, Held, Puppet, Reader, settle
 
 from mainspring.core.errors import RateLimited, Unavailable
 from mainspring.providers.rate_limits import RateLimiter

@@ -6,7 +6,8 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.providers.stand import BEGUN, JUMPING, Puppet, Reader, asks, heard, said, settle
+from tests.kit.clock import JUMPING
+from tests.providers.stand import BEGUN, Puppet, Reader, asks, heard, said, settle
 
 from mainspring.core.errors import (
     BadOutput,

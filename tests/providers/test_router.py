@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.providers.stand import ANSWER, BEGUN, JUMPING, Puppet, Reader, asks, heard, said, settle
+from tests.kit.clock import JUMPING
+from tests.providers.stand import ANSWER, BEGUN, Puppet, Reader, asks, heard, said, settle
 
 from mainspring.core.errors import (
     BadOutput,

@@ -1,14 +1,15 @@
 """The file: whose it is, what it refuses, who may share it, and what happens when it cannot be used."""
 
 import asyncio
-import multiprocessing
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.kit.processes import ROOT, start
 from tests.tasks.conftest import NOBODY
 
 from mainspring.core.errors import InvalidRequest, StoreError
@@ -152,11 +153,9 @@ def add_as_process(path: Path, number: int) -> None:
 @pytest.mark.slow
 async def test_processes_may_create_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
-    processes = [multiprocessing.get_context("spawn").Process(target=add_as_process, args=(path, number)) for number in range(6)]
+    code = f"from pathlib import Path; from {__name__} import add_as_process; add_as_process(Path({str(path)!r}), %d)"
+    processes = [start([sys.executable, "-c", code % number], cwd=ROOT) for number in range(6)]
     for process in processes:
-        process.start()
-    for process in processes:
-        await asyncio.to_thread(process.join)
-    assert [process.exitcode for process in processes] == [0] * 6
+        assert await asyncio.to_thread(process.communicate) == ("", "")
     async with opened(path) as store:
         assert {kept.description for kept in await store.list("alice")} == {str(number) for number in range(6)}

@@ -1,9 +1,9 @@
 """The files that a streamed request with two tool calls goes through, in the order in which it enters them.
 
-    python -m scripts.walk
+    python -m tests.kit.walk
 
-One request to the server's application in this process, traced. A hop is a call, or a coroutine that goes on, in another
-file of ours than the one before.
+One request to the server's application in this process, traced, by a clock that makes each walk the same. A hop is a
+call, or a coroutine that goes on, in another file of ours than the one before.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from starlette.types import Message, Scope
+from tests.kit.clock import JumpingLoop
 
 from mainspring import tool
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.providers.scripted import Scripted, call, calls, say
 
-SOURCES = Path(__file__).resolve().parent.parent / "src"
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 
 class Walk(NamedTuple):
@@ -36,13 +37,14 @@ class Walk(NamedTuple):
 
 def walk() -> Walk:
     """Raises `AssertionError` if the request did not end well."""
-    steps = asyncio.run(_request())
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        steps = runner.run(_request())
     files = list(dict.fromkeys(steps))
     return Walk(files, sum(before != after for before, after in pairwise(steps)))
 
 
 @tool
-def add(a: int, b: int) -> int:
+async def add(a: int, b: int) -> int:
     """Adds two numbers."""
     return a + b
 
