@@ -18,10 +18,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from mainspring import Engine, tool
-from mainspring.app.engine import memory_for
 from mainspring.core.items import Usage
 from mainspring.features.memory import observation_rows as rows
-from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.memory import Memory, build_memory
 from mainspring.features.memory.observation import Observation
 from mainspring.providers.scripted import Scripted, call, turn
 
@@ -49,7 +48,7 @@ async def add(a: int, b: int) -> int:
 async def filled(path: Path, count: int) -> Memory:
     """An open memory with so many observations of sixty words, most of them of one tenant."""
     dice = random.Random(1)
-    memory = memory_for(path)
+    memory = build_memory(path)
     await memory.open()
     began = time.process_time()
     for number in range(count):
@@ -95,7 +94,7 @@ async def recall(memory: Memory) -> None:
                 "SELECT id FROM observation_words JOIN observations ON number = observation_words.rowid "
                 "WHERE observation_words MATCH ? AND observations.tenant = '' ORDER BY bm25(observation_words) LIMIT 10"
             )
-            values = (" OR ".join(rows.terms(query)),)
+            values = (" OR ".join(rows.split_terms(query)),)
             return await database.read(lambda connection: connection.execute(sql, values).fetchall()) if query else None
 
         wall, cpu = await timed(ours)

@@ -21,8 +21,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
-from mainspring_tasks.server.identity import fixed
-from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.identity import fix_user
+from mainspring_tasks.server.mcp_server import build_task_server
 from mainspring_tasks.server.perform import perform
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 from mainspring_tasks.server.task_definitions import TOOLS
@@ -52,10 +52,10 @@ async def measured(folder: Path, calls: int, rounds: int) -> dict[str, float]:
         await perform(store, "dora", "add_task", {"description": f"Buy {number} bottles of milk"})
     async with (
         Client(Server("bare", on_list_tools=list_nothing, on_call_tool=do_nothing)) as bare,
-        Client(build(store, fixed("alice"))) as alice,
-        Client(build(store, fixed("bob"))) as bob,
-        Client(build(store, fixed("cleo"))) as cleo,
-        Client(build(store, fixed("dora"))) as dora,
+        Client(build_task_server(store, fix_user("alice"))) as alice,
+        Client(build_task_server(store, fix_user("bob"))) as bob,
+        Client(build_task_server(store, fix_user("cleo"))) as cleo,
+        Client(build_task_server(store, fix_user("dora"))) as dora,
     ):
         contestants: dict[str, Callable[[], Awaitable[object]]] = {
             "bare": lambda: bare.call_tool("nothing", {}),

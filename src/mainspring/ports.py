@@ -455,3 +455,19 @@ class RunObserver(Protocol):
     async def run_forgotten(self, run: Run) -> None:
         """The run was deleted from the store."""
         return
+
+
+Vector = Sequence[float]
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts. `model` names the space that they are in: vectors of two models cannot be compared."""
+
+    model: str
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """One vector for each text, all of one size. Raises `Refused` if these texts can never be embedded, else a
+        `ProviderError`."""
+        ...
+
+    async def close(self) -> None: ...

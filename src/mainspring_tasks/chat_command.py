@@ -19,7 +19,7 @@ from mainspring.core.items import encode
 from mainspring.parts import Host
 from mainspring_tasks.conversations import Chats, Sent
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, opened, with_options
-from mainspring_tasks.server.identity import named
+from mainspring_tasks.server.identity import check_user_name
 from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
@@ -67,7 +67,7 @@ def chat(
     options = {name: str(value) for name, value in given.items() if value is not None}
     settings = with_options(load_settings(TaskTables).decisions, options)
     check_constitution(settings)
-    named(user)
+    check_user_name(user)
     home = folder or data_folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     engine = build_engine(

@@ -115,9 +115,9 @@ async def opened(settings: DecisionSettings, host: Host, *, model_seconds: float
 
 
 def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":
-    from mainspring_tasks.server.identity import secret_in
+    from mainspring_tasks.server.identity import read_secret
     from mainspring_tasks.task_tools import LocalTasks, RemoteTasks
 
     if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
-        return RemoteTasks(settings.tasks, secret_in(Path(settings.tasks_secret_file)))
+        return RemoteTasks(settings.tasks, read_secret(Path(settings.tasks_secret_file)))
     return LocalTasks(settings.tasks or str(folder / "tasks.db"))

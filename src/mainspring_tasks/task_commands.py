@@ -11,10 +11,10 @@ import typer
 
 from mainspring.cli.options import Expires
 from mainspring.core.errors import InvalidRequest
-from mainspring_tasks.server.identity import Identity, fixed, secret_in, signed
-from mainspring_tasks.server.identity import token as sign_token
-from mainspring_tasks.server.serve_tasks import Address, address, serve_http, serve_stdio
-from mainspring_tasks.server.task_store import store_of
+from mainspring_tasks.server.identity import Identity, fix_user, read_secret, verify_tokens
+from mainspring_tasks.server.identity import issue_token as sign_token
+from mainspring_tasks.server.serve_tasks import Address, parse_address, serve_http, serve_stdio
+from mainspring_tasks.server.task_store import choose_task_store
 
 app = typer.Typer()
 
@@ -58,9 +58,9 @@ def serve(
         mainspring tasks token alice --secret-file tasks.key
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    at = None if http is None else address(http, allow_host or ())
+    at = None if http is None else parse_address(http, allow_host or ())
     identity = _identity(user, secret_file, at)
-    store = store_of(database or str(data_folder() / "tasks.db"))
+    store = choose_task_store(database or str(data_folder() / "tasks.db"))
     return asyncio.run(serve_stdio(store, identity) if at is None else serve_http(store, identity, at))
 
 
@@ -74,7 +74,7 @@ def token(
     if secret_file is None:
         raise InvalidRequest("say which secret signs the token: --secret-file FILE, the same as for `mainspring tasks serve`")
     expires_at = 0 if expires is None else int(time.time() + expires)
-    print(sign_token(secret_in(secret_file), user, expires_at=expires_at))
+    print(sign_token(read_secret(secret_file), user, expires_at=expires_at))
     return 0
 
 
@@ -85,14 +85,14 @@ def _identity(user: str | None, secret_file: Path | None, at: Address | None) ->
     if secret_file is not None:
         if at is None:
             raise InvalidRequest("tokens are for servers on the network: give --http HOST:PORT as well, or --user NAME instead")
-        return signed(secret_in(secret_file, make=True))
+        return verify_tokens(read_secret(secret_file, make=True))
     if user is None:
         other = "" if at is None else ", or let tokens say so with --secret-file FILE"
         raise InvalidRequest(f"say whose tasks they are with --user NAME or MAINSPRING_TASKS_USER{other}", param="user")
     if at is not None and not at.is_local:
         told = f"{at.host} can be reached by others, who would all be `{user}`"
         raise InvalidRequest(f"{told}: give --secret-file FILE instead of --user, or listen at 127.0.0.1", param="http")
-    return fixed(user)
+    return fix_user(user)
 
 
 def data_folder() -> Path:

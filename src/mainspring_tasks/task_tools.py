@@ -19,9 +19,9 @@ from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.exchange import Answer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
-from mainspring_tasks.server.identity import fixed, token
-from mainspring_tasks.server.task_definitions import definitions
-from mainspring_tasks.server.task_store import TaskStore, store_of
+from mainspring_tasks.server.identity import fix_user, issue_token
+from mainspring_tasks.server.task_definitions import make_definitions
+from mainspring_tasks.server.task_store import TaskStore, choose_task_store
 from mainspring_tasks.task_references import Listed, Match, Seen, named
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MOST_TOLD: Final = 100
 
 # `asks` is for an engine without our rules, which may take up a run of ours after a crash: it does nothing that nobody agrees to.
 TOOLS: Final[tuple[ToolDefinition, ...]] = tuple(
-    [replace(tool, server=ServerTool(LABEL, tool.name), asks=True, timeout=SECONDS) for tool in definitions()]
+    [replace(tool, server=ServerTool(LABEL, tool.name), asks=True, timeout=SECONDS) for tool in make_definitions()]
 )
 
 
@@ -72,7 +72,7 @@ class LocalTasks:
     async def _opened(self) -> TaskStore:
         async with self._opening:
             if self._store is None:
-                store = store_of(self._database)
+                store = choose_task_store(self._database)
                 await store.open()
                 self._store = store
             return self._store
@@ -82,9 +82,9 @@ def _session(store: TaskStore, user: str) -> "Client":
     # The SDK takes a second to import, and a thread keeps everybody else going meanwhile.
     from mcp import Client
 
-    from mainspring_tasks.server.mcp_server import build
+    from mainspring_tasks.server.mcp_server import build_task_server
 
-    return Client(build(store, fixed(user)))
+    return Client(build_task_server(store, fix_user(user)))
 
 
 class RemoteTasks:
@@ -107,7 +107,7 @@ class RemoteTasks:
 
     def _connection(self, user: str) -> Connection:
         if user not in self._connections:
-            headers = {"Authorization": f"Bearer {token(self._secret, user)}"}
+            headers = {"Authorization": f"Bearer {issue_token(self._secret, user)}"}
             self._connections[user] = Connection(ServerSpec(LABEL, url=self._url, headers=headers, trusted=True))
         self._connections.move_to_end(user)
         self._released = {connection for connection in self._released if not connection.is_over}

@@ -14,7 +14,7 @@ from mainspring.core.items import Json
 from mainspring_tasks import words
 from mainspring_tasks.constitution import constitution
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
-from mainspring_tasks.server.task import now, task
+from mainspring_tasks.server.task import make_task, utc_now
 
 
 def said(reply: str, intent: str = "GENERAL_CHAT", decision: str = "respond") -> str:
@@ -139,7 +139,7 @@ async def test_deleting_asks_and_a_later_process_hears_the_answer(shell: Shell) 
     id = UUID("0b7e8f5c-3d1a-4c55-9a51-6f2f0a3c9d10")
     tasks = SqliteTasks(shell.folder / "data" / "tasks.db")
     await tasks.open()
-    await tasks.add("local", task(id, "Buy milk", now()))
+    await tasks.add("local", make_task(id, "Buy milk", utc_now()))
     model = shell.script(
         {"calls": [{"name": "list_tasks", "arguments": {}}]},
         {"calls": [{"name": "delete_task", "arguments": {"task_id": str(id)}}]},

@@ -136,7 +136,7 @@ async def test_capture_hears_no_deltas() -> None:
             heard.append(type(event))
 
     memory = a_memory()
-    sink = Counting(memory._store, lambda text, most: text, memory._written)
+    sink = Counting(memory._store, lambda text, most: text, memory._after_write)
     async with Engine(Scripted(say("abc")), sinks=[sink]) as engine:
         await engine.run("Go.")
     assert len(heard) == 1
@@ -309,7 +309,8 @@ async def test_a_crash_leaves_a_sign_and_a_close_does_not(tmp_path: Path) -> Non
         assert second.cut_off_since is not None
     async with a_memory(path) as third:
         assert third.cut_off_since is not None
-        await third.caught_up()
+        async with Engine(Scripted()) as engine:
+            await third.catch_up(engine.core)
     async with a_memory(path) as fourth:
         assert fourth.cut_off_since is None
     await crashed.close()

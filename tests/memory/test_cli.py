@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_what_was_observed_is_found_shown_and_forgotten(shell: Shell) -> None:
     assert "there is no observation `obs_2`" in gone.err
     assert shell.run("memory", "forget", *THERE, "--all").out == "1 observations are forgotten\n"
     assert shell.run("memory", "search", "car", *THERE, "--tenant", "acme").out != ""
+
+
+def test_looking_for_what_is_old_does_not_delete_it(tmp_path: Path) -> None:
+    async def remember() -> None:
+        async with a_memory(tmp_path / "runs.db", keep_days=10_000) as memory:
+            await memory.record(seen("The car is red.", id="obs_1", timestamp=time.time() - 365 * 86_400))
+
+    asyncio.run(remember())
+    for _ in range(2):
+        assert Shell(tmp_path).run("memory", "search", "car", *THERE).out.startswith("obs_1  ")
 
 
 @pytest.mark.slow

@@ -279,6 +279,6 @@ async def test_what_is_told_of_a_run_after_it_was_deleted_is_not_remembered() ->
         run = await engine.run("Go.")
         handle = await engine.attach(run.spec.id)
         await engine.forget(run.spec.id)
-        await engine.memory.catch_up(handle.retell)
         assert isinstance(engine.memory, Memory)
+        await engine.memory.run_resumed(handle.retell)
         assert await engine.memory.search("marzipan", tenant="") == []

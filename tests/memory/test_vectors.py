@@ -12,12 +12,12 @@ from tests.memory.world import a_memory, embeddings, seen, vector
 
 from mainspring import Engine
 from mainspring.core.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.features.memory.embedding import Embedder
 from mainspring.features.memory.memory import Memory
-from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.features.memory.observation_rows import Hit, ObservationScope
 from mainspring.features.memory.openai_embedder import OpenAIEmbedder
-from mainspring.features.memory.recall import fused
-from mainspring.features.memory.vectors import Placed, Vectors
+from mainspring.features.memory.recall import fuse_rankings
+from mainspring.features.memory.vectors import PlacedVector, Vectors
+from mainspring.ports import Embedder
 from mainspring.providers.scripted import Scripted, say
 
 
@@ -30,7 +30,7 @@ async def test_an_observation_is_embedded_and_found_by_its_meaning() -> None:
     async with embeddings() as backend, a_memory(**backend.options()) as memory:
         await memory.capture._keep(seen("The automobile would not start.", id="car"))
         await memory.capture._keep(seen("A fresh baguette every morning.", id="bread"))
-        await memory.settled()
+        await memory.settle()
         assert backend.asked == [["The automobile would not start.", "A fresh baguette every morning."]]
         assert (await citations(memory, "vehicle"))[0] == "car"
         assert (await citations(memory, "loaf"))[0] == "bread"
@@ -42,10 +42,10 @@ async def test_words_and_meaning_are_fused() -> None:
         await memory.record(seen("sedan at the corner", id="meaning"))
         await memory.record(seen("the car is red, a car indeed", id="both"))
         await memory.record(seen("ticket 4711 is open", id="word"))
-        await memory.settled()
+        await memory.settle()
         assert (await citations(memory, "car"))[:2] == ["both", "meaning"]
         assert (await citations(memory, "4711"))[0] == "word"
-    ranked = fused([Hit("a", 9.0), Hit("b", 8.0)], [Hit("b", 0.9), Hit("c", 0.8)])
+    ranked = fuse_rankings([Hit("a", 9.0), Hit("b", 8.0)], [Hit("b", 0.9), Hit("c", 0.8)])
     assert [hit.id for hit in ranked] == ["b", "a", "c"]
 
 
@@ -57,7 +57,7 @@ async def test_the_run_of_an_engine_is_found_by_meaning_after_a_restart(tmp_path
         ) as engine:
             await engine.run("Go.")
         async with a_memory(path, **backend.options()) as memory:
-            await memory.settled()
+            await memory.settle()
             assert len(await citations(memory, "drizzle")) == 1
     assert sorted(os.listdir(tmp_path)) == ["runs.db", "runs.db-vectors"]
 
@@ -66,7 +66,7 @@ async def test_secrets_are_not_sent_to_the_embedder() -> None:
     async with embeddings() as backend, a_memory(**backend.options()) as memory:
         await memory.record(seen("The api_key: 'hunter2-correct-horse-7' opens it."))
         await memory.record(seen("marzipan", tags=("pii",)))
-        await memory.settled()
+        await memory.settle()
         assert "hunter2" not in str(backend.asked)
         assert "marzipan" not in str(backend.asked)
 
@@ -76,19 +76,19 @@ async def test_a_failing_backend_costs_no_observation_and_is_told_once(caplog: p
         backend.answers = [500, 503, 429]
         async with a_memory(**backend.options()) as memory:
             await memory.record(seen("The car is red.", id="1"))
-            await memory.settled()
+            await memory.settle()
             assert await citations(memory, "car") == ["1"]
             while backend.answers:
-                await memory.settled()
+                await memory.settle()
             assert caplog.text.count("recall goes by words alone") == 1
-            await memory.settled()
+            await memory.settle()
             assert await citations(memory, "automobile") == ["1"]
 
 
 async def test_a_backend_that_is_not_there_leaves_the_words(caplog: pytest.LogCaptureFixture) -> None:
     async with a_memory(embedding_model="tiny", embedding_url="http://127.0.0.1:9/v1") as memory:
         await memory.record(seen("The car is red.", id="1"))
-        await memory.settled()
+        await memory.settle()
         assert await citations(memory, "car") == ["1"]
         assert await citations(memory, "automobile") == []
     assert caplog.text.count("recall goes by words alone") == 1
@@ -99,7 +99,7 @@ async def test_a_text_that_is_refused_does_not_hold_up_the_others() -> None:
         backend.refuses = "poison"
         for id, text in {"1": "a car", "2": "poison", "3": "a loaf"}.items():
             await memory.record(seen(text, id=id))
-        await memory.settled()
+        await memory.settle()
         backend.refuses = None
         assert (await citations(memory, "automobile"))[0] == "1"
         assert (await citations(memory, "bakery"))[0] == "3"
@@ -110,7 +110,7 @@ async def test_many_are_embedded_in_batches() -> None:
     async with embeddings() as backend, a_memory(**backend.options()) as memory:
         for number in range(150):
             await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
-        await memory.settled()
+        await memory.settle()
         assert sum(map(len, backend.asked)) == 150
         assert len(backend.asked) <= 5
 
@@ -127,10 +127,10 @@ async def test_another_model_makes_all_vectors_anew(tmp_path: Path) -> None:
     async with embeddings() as backend, a_memory(path, **backend.options()) as memory:
         await memory.record(seen("a car", id="car"))
         await memory.record(seen("a loaf", id="loaf"))
-        await memory.settled()
+        await memory.settle()
     embedder: Embedder = Other("other", "http://127.0.0.1:9/v1")
     async with Memory(path, redact=lambda text, most: text, embedder=embedder) as memory:
-        await memory.settled()
+        await memory.settle()
         assert await citations(memory, "wheels", top_k=1) == ["car"]
 
 
@@ -140,13 +140,13 @@ async def test_forgetting_and_retention_reach_the_vectors(tmp_path: Path) -> Non
         async with a_memory(path, **backend.options()) as memory:
             for number in range(6):
                 await memory.record(seen("a car", id=str(number), session_id=str(number % 2)))
-            await memory.settled()
+            await memory.settle()
             await memory.forget(tenant="", session="0")
-            near = await memory._vectors.near(vector("car"), Whose(""), 10)
+            near = await memory._vectors.find_nearest(vector("car"), ObservationScope(""), 10)
             assert {hit.id for hit in near} == {"1", "3", "5"}
         # Without an embedder as well.
         async with a_memory(path, keep_observations=1) as memory:
-            near = await memory._vectors.near(vector("car"), Whose(""), 10)
+            near = await memory._vectors.find_nearest(vector("car"), ObservationScope(""), 10)
             assert {hit.id for hit in near} == {"5"}
             assert await citations(memory, "car") == ["5"]
 
@@ -165,8 +165,8 @@ async def test_recall_by_meaning_never_crosses_tenants(kept: list[tuple[str, str
         whose = {
             await memory.record(seen(text, id=f"obs_{number}", tenant=owner)): owner for number, (owner, text) in enumerate(kept)
         }
-        await memory.settled()
-        near = await memory._vectors.near(vector(query), Whose(tenant), 100)
+        await memory.settle()
+        near = await memory._vectors.find_nearest(vector(query), ObservationScope(tenant), 100)
         assert all(whose[hit.id] == tenant for hit in near)
         assert len(near) == list(whose.values()).count(tenant)
         assert all(whose[each] == tenant for each in await citations(memory, query, tenant, top_k=100))
@@ -186,8 +186,8 @@ class Local:
 async def test_even_a_vector_that_lies_about_its_tenant_shows_nothing() -> None:
     async with Memory(redact=lambda text, most: text, embedder=Local()) as memory:
         await memory.record(seen("a car", id="1", tenant="a"))
-        await memory.settled()
-        await memory._vectors.add([Placed("1", Whose("b", "scout", "s"), vector("car"))])
+        await memory.settle()
+        await memory._vectors.add([PlacedVector("1", ObservationScope("b", "scout", "s"), vector("car"))])
         assert await citations(memory, "vehicle", "b") == []
 
 
@@ -197,11 +197,11 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
     made = {str(number): [dice.gauss(shift, 1.0) for _ in range(128)] for number in range(2000)}
     vectors = Vectors(None)
     await vectors.open("m")
-    await vectors.add([Placed(id, Whose("ab"[int(id) % 2], "scout", "s"), made[id]) for id in made])
+    await vectors.add([PlacedVector(id, ObservationScope("ab"[int(id) % 2], "scout", "s"), made[id]) for id in made])
     for wanted in ("0", "998", "1000"):
         question = [number + dice.gauss(0.0, 0.2) for number in made[wanted]]
         for tenant, owner in (("a", True), ("b", False)):
-            near = await vectors.near(question, Whose(tenant), 10)
+            near = await vectors.find_nearest(question, ObservationScope(tenant), 10)
             assert len(near) == 10
             assert all(int(hit.id) % 2 == "ab".index(tenant) for hit in near)
             assert (near[0].id == wanted) is owner
@@ -212,10 +212,10 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
 async def test_agent_and_session_narrow_the_vectors() -> None:
     vectors = Vectors(None)
     await vectors.open("m")
-    await vectors.add([Placed(f"{a}{s}", Whose("t", a, s), (1.0, 0.0)) for a in "xy" for s in "12"])
-    assert {hit.id for hit in await vectors.near((1.0, 0.1), Whose("t", "x", None), 9)} == {"x1", "x2"}
-    assert {hit.id for hit in await vectors.near((1.0, 0.1), Whose("t", "x", "2"), 9)} == {"x2"}
-    assert await vectors.near((1.0, 0.1, 0.1), Whose("t"), 9) == []
+    await vectors.add([PlacedVector(f"{a}{s}", ObservationScope("t", a, s), (1.0, 0.0)) for a in "xy" for s in "12"])
+    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", None), 9)} == {"x1", "x2"}
+    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", "2"), 9)} == {"x2"}
+    assert await vectors.find_nearest((1.0, 0.1, 0.1), ObservationScope("t"), 9) == []
     await vectors.close()
 
 

@@ -9,8 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from mainspring.app.engine import memory_for
-from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.memory import Memory, build_memory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.settings import MemorySettings
 
@@ -32,7 +31,7 @@ def seen(content: str, **fields: Any) -> Observation:
 
 def a_memory(path: Path | None = None, **options: Any) -> Memory:
     """A memory as the server makes one: with the engine's own redaction."""
-    return memory_for(path, MemorySettings(enabled=True, **options))
+    return build_memory(path, MemorySettings(enabled=True, **options))
 
 
 class Embeddings:

@@ -39,8 +39,8 @@ from mainspring_tasks.decision_settings import DecisionSettings, check_constitut
 from mainspring_tasks.part import build
 from mainspring_tasks.projection import Decided
 from mainspring_tasks.routes import identify_person, serve_chat
-from mainspring_tasks.server.identity import signed
-from mainspring_tasks.server.serve_tasks import Address, application
+from mainspring_tasks.server.identity import verify_tokens
+from mainspring_tasks.server.serve_tasks import Address, build_application
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 
 LIST = call("list_tasks")
@@ -371,7 +371,7 @@ async def test_tasks_may_be_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(secret)
     store = SqliteTasks(tmp_path / "remote.db")
     await store.open()
-    app = application(store, signed(secret), Address("127.0.0.1", 0))
+    app = build_application(store, verify_tokens(secret), Address("127.0.0.1", 0))
     async with hosted(app) as url:
         remote = url.removesuffix("/v1") + "/mcp"
         settings = DecisionSettings(tasks=remote, tasks_secret_file=str(tmp_path / "secret"))

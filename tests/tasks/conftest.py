@@ -22,10 +22,10 @@ from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE
 from tests.tasks.postgres import Postgres, running
 
-from mainspring_tasks.server.identity import fixed
-from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.identity import fix_user
+from mainspring_tasks.server.mcp_server import build_task_server
 from mainspring_tasks.server.task_definitions import TOOLS
-from mainspring_tasks.server.task_store import TaskStore, store_of
+from mainspring_tasks.server.task_store import TaskStore, choose_task_store
 
 Json = dict[str, Any]
 Call = Callable[..., Awaitable[Json]]
@@ -52,7 +52,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def store(database: str) -> AsyncIterator[TaskStore]:
-    store = store_of(database)
+    store = choose_task_store(database)
     await store.open()
     yield store
     await store.close()
@@ -81,7 +81,7 @@ def calling(client: Client) -> Call:
 async def users(store: TaskStore, *names: str) -> AsyncIterator[list[Call]]:
     """Each with a connection of their own."""
     async with AsyncExitStack() as stack:
-        yield [calling(await stack.enter_async_context(Client(build(store, fixed(name))))) for name in names]
+        yield [calling(await stack.enter_async_context(Client(build_task_server(store, fix_user(name))))) for name in names]
 
 
 @asynccontextmanager

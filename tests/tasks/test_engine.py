@@ -12,9 +12,9 @@ from mainspring.app.engine import Engine
 from mainspring.providers.scripted import Scripted, call, say, turn
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import Approval, ServerSpec, ToolFilter
-from mainspring_tasks.server.identity import secret_in, token
+from mainspring_tasks.server.identity import issue_token, read_secret
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
-from mainspring_tasks.server.task_definitions import definitions
+from mainspring_tasks.server.task_definitions import make_definitions
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,8 @@ async def test_our_client_makes_of_the_server_what_is_written_down(store: Sqlite
     finally:
         await tools.close()
     assert [offer.error for offer in found.offers] == [None]
-    assert [replace(tool, timeout=None) for tool in found.definitions] == list(definitions())
-    assert {tool.name for tool in definitions() if "destructive" in tool.effects} == {"delete_task"}
+    assert [replace(tool, timeout=None) for tool in found.definitions] == list(make_definitions())
+    assert {tool.name for tool in make_definitions() if "destructive" in tool.effects} == {"delete_task"}
     assert [name for name, route in found.routes.items() if route.needs_approval] == ["delete_task"]
 
 
@@ -58,10 +58,10 @@ async def test_a_delete_waits_for_a_person_and_an_addition_does_not(store: Sqlit
 
 
 async def test_one_engine_speaks_for_many_users(store: SqliteTasks, tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key", make=True)
+    secret = read_secret(tmp_path / "tasks.key", make=True)
     with served(tmp_path, "--secret-file", "tasks.key", "--database", "tasks.db") as server:
         for user in ("alice", "bob"):
-            headers = {"Authorization": f"Bearer {token(secret, user)}"}
+            headers = {"Authorization": f"Bearer {issue_token(secret, user)}"}
             tools = McpTools([ServerSpec("tasks", url=server.url, headers=headers, trusted=True, require_approval="never")])
             script = Scripted(turn(calls=[call("add_task", description=f"for {user}")]), say("Done.", expect="pending"))
             async with Engine(script, mcp=tools) as engine:

@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.errors import InvalidRequest
-from mainspring_tasks.server.identity import Unidentified, fixed, secret_in, signed, token
+from mainspring_tasks.server.identity import Unidentified, fix_user, issue_token, read_secret, verify_tokens
 
 SECRET = "s" * 32
 
 
 def user_of(given: str, *, secret: str = SECRET, at: float = 1000.0) -> str:
-    return signed(secret, clock=lambda: at)({"authorization": f"Bearer {given}"})
+    return verify_tokens(secret, clock=lambda: at)({"authorization": f"Bearer {given}"})
 
 
 @given(st.text(min_size=1, max_size=255).filter(lambda name: bool(name.strip()) and name.isprintable()))
 def test_a_token_names_its_user(name: str) -> None:
-    assert user_of(token(SECRET, name)) == name
+    assert user_of(issue_token(SECRET, name)) == name
 
 
 @given(st.data())
 def test_a_token_that_was_changed_is_worth_nothing(data: st.DataObject) -> None:
-    good = token(SECRET, "alice", expires_at=2000)
+    good = issue_token(SECRET, "alice", expires_at=2000)
     place = data.draw(st.integers(0, len(good) - 1))
     bad = good[:place] + data.draw(st.characters(codec="ascii").filter(lambda other: other != good[place])) + good[place + 1 :]
     with pytest.raises(Unidentified):
@@ -33,20 +33,20 @@ def test_a_token_that_was_changed_is_worth_nothing(data: st.DataObject) -> None:
 
 def test_the_token_of_one_server_is_worth_nothing_at_another() -> None:
     with pytest.raises(Unidentified, match="none of ours"):
-        user_of(token("t" * 32, "alice"))
+        user_of(issue_token("t" * 32, "alice"))
 
 
 def test_a_token_is_good_until_it_expires() -> None:
-    good = token(SECRET, "alice", expires_at=2000)
+    good = issue_token(SECRET, "alice", expires_at=2000)
     assert user_of(good, at=1999.9) == "alice"
     with pytest.raises(Unidentified, match="expired"):
         user_of(good, at=2000.0)
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YWxpY2U6eA==", f"Basic {token(SECRET, 'alice')}"])
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YWxpY2U6eA==", f"Basic {issue_token(SECRET, 'alice')}"])
 def test_a_request_without_a_token_is_told_what_to_send(header: str | None) -> None:
     with pytest.raises(Unidentified, match=r"Authorization: Bearer TOKEN.*mainspring tasks token USER"):
-        signed(SECRET)({} if header is None else {"authorization": header})
+        verify_tokens(SECRET)({} if header is None else {"authorization": header})
 
 
 def test_a_refusal_does_not_tell_what_was_sent() -> None:
@@ -57,7 +57,7 @@ def test_a_refusal_does_not_tell_what_was_sent() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\0", "x" * 256, "\ud800"])
 def test_a_name_that_is_none_gets_no_token(name: str) -> None:
-    for make in (fixed, lambda name: token(SECRET, name)):
+    for make in (fix_user, lambda name: issue_token(SECRET, name)):
         with pytest.raises(InvalidRequest, match="1 to 255 printable characters"):
             make(name)
 
@@ -65,7 +65,7 @@ def test_a_name_that_is_none_gets_no_token(name: str) -> None:
 def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "tasks.key"
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(secret_in(file, make=True))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(read_secret(file, make=True))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -79,9 +79,9 @@ def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("1234\n")
     with pytest.raises(InvalidRequest, match=r"short holds a secret of 4 characters.*needs 32"):
-        secret_in(tmp_path / "short")
+        read_secret(tmp_path / "short")
     with pytest.raises(InvalidRequest, match="cannot be read from"):
-        secret_in(tmp_path / "no" / "folder" / "key", make=True)
+        read_secret(tmp_path / "no" / "folder" / "key", make=True)
     with pytest.raises(InvalidRequest, match="there is no secret in"):
-        secret_in(tmp_path / "typo")
+        read_secret(tmp_path / "typo")
     assert not (tmp_path / "typo").exists()

@@ -13,8 +13,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.tasks.postgres import Postgres
 
 from mainspring_tasks.server.perform import perform
-from mainspring_tasks.server.task import Reply, Task, task
-from mainspring_tasks.server.task_store import TaskStore, store_of
+from mainspring_tasks.server.task import Task, TaskReply, make_task
+from mainspring_tasks.server.task_store import TaskStore, choose_task_store
 
 USERS = st.sampled_from(["alice", "bob"])
 TEXTS = st.text(min_size=1, max_size=20)
@@ -30,7 +30,7 @@ class Tasks(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.store: TaskStore = store_of(type(self).database())
+        self.store: TaskStore = choose_task_store(type(self).database())
         self.runner.run(self.store.open())
         self.kept: dict[UUID, tuple[str, Task]] = {}
         self.minutes = 0
@@ -39,7 +39,7 @@ class Tasks(RuleBasedStateMachine):
         self.runner.run(self.store.close())
         self.runner.close()
 
-    def ask(self, user: str, name: str, **arguments: object) -> Reply:
+    def ask(self, user: str, name: str, **arguments: object) -> TaskReply:
         self.minutes += 1
         at = START + timedelta(minutes=self.minutes)
         return self.runner.run(perform(self.store, user, name, arguments, clock=lambda: at))
@@ -59,7 +59,7 @@ class Tasks(RuleBasedStateMachine):
             assert answer.error_code == "VALIDATION_ERROR"
             return uuid4()
         assert isinstance(answer.data, Task)
-        assert answer.data == task(answer.data.id, text, self.now)
+        assert answer.data == make_task(answer.data.id, text, self.now)
         self.kept[answer.data.id] = user, answer.data
         return answer.data.id
 
@@ -68,7 +68,7 @@ class Tasks(RuleBasedStateMachine):
         answer = self.ask(user, "update_task", task_id=str(id), description=text)
         if self.is_open(answer, id, user):
             before = self.kept[id][1]
-            assert answer.data == task(id, text, before.created_at, before.completed_at)
+            assert answer.data == make_task(id, text, before.created_at, before.completed_at)
             self.kept[id] = user, answer.data
 
     @rule(id=ids, user=USERS)
@@ -76,14 +76,14 @@ class Tasks(RuleBasedStateMachine):
         answer = self.ask(user, "complete_task", task_id=str(id))
         if self.is_open(answer, id, user):
             before = self.kept[id][1]
-            assert answer.data == task(id, before.description, before.created_at, before.completed_at or self.now)
+            assert answer.data == make_task(id, before.description, before.created_at, before.completed_at or self.now)
             self.kept[id] = user, answer.data
 
     @rule(id=ids, user=USERS)
     def delete(self, id: UUID, user: str) -> None:
         answer = self.ask(user, "delete_task", task_id=str(id))
         if id not in self.kept:
-            assert answer == Reply(True)
+            assert answer == TaskReply(True)
         elif self.is_open(answer, id, user):
             assert answer.data is None
             del self.kept[id]
@@ -91,20 +91,20 @@ class Tasks(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.runner.run(self.store.close())
-        self.store = store_of(type(self).database())
+        self.store = choose_task_store(type(self).database())
         self.runner.run(self.store.open())
 
     @invariant()
     def everybody_sees_their_own(self) -> None:
         for user in ("alice", "bob"):
             own = [kept for owner, kept in reversed(self.kept.values()) if owner == user]
-            assert self.ask(user, "list_tasks") == Reply(True, tuple(own))
+            assert self.ask(user, "list_tasks") == TaskReply(True, tuple(own))
             pending = tuple([kept for kept in own if kept.completed_at is None])
-            assert self.ask(user, "list_tasks", status="pending") == Reply(True, pending)
+            assert self.ask(user, "list_tasks", status="pending") == TaskReply(True, pending)
             completed = tuple([kept for kept in own if kept.status == "completed"])
-            assert self.ask(user, "list_tasks", status="completed") == Reply(True, completed)
+            assert self.ask(user, "list_tasks", status="completed") == TaskReply(True, completed)
 
-    def is_open(self, answer: Reply, id: UUID, user: str) -> bool:
+    def is_open(self, answer: TaskReply, id: UUID, user: str) -> bool:
         """Whether the task is there and this user's; else the refusal must say so."""
         if id not in self.kept:
             assert answer.error_code == "NOT_FOUND"

@@ -9,13 +9,13 @@ from tests.tasks.postgres import Postgres
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring_tasks.server.perform import perform
-from mainspring_tasks.server.task_store import store_of
+from mainspring_tasks.server.task_store import choose_task_store
 
 pytestmark = pytest.mark.slow
 
 
 async def test_a_database_that_goes_away_is_an_error_that_passes(postgres: Postgres) -> None:
-    store = store_of(postgres.database())
+    store = choose_task_store(postgres.database())
     await store.open()
     calls = {"add_task": {"description": "x"}, "list_tasks": {}, "delete_task": {"task_id": NOBODY}}
     await perform(store, "alice", "add_task", {"description": "before"})
@@ -37,7 +37,7 @@ async def test_a_database_that_goes_away_is_an_error_that_passes(postgres: Postg
 
 async def test_a_schema_is_made_once_and_a_newer_one_is_refused(postgres: Postgres) -> None:
     url = postgres.database()
-    stores = [store_of(url) for _ in range(4)]
+    stores = [choose_task_store(url) for _ in range(4)]
     await asyncio.gather(*[store.open() for store in stores])
     for store in stores:
         await store.close()
@@ -55,7 +55,7 @@ async def test_a_schema_is_made_once_and_a_newer_one_is_refused(postgres: Postgr
     ],
 )
 async def test_a_database_that_is_not_there_is_told_without_its_password(url: str, said: str) -> None:
-    store = store_of(url)
+    store = choose_task_store(url)
     with pytest.raises(StoreError, match=said) as caught:
         await store.open()
     assert "hunter2" not in str(caught.value)
@@ -67,11 +67,11 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     monkeypatch.delitem(sys.modules, "mainspring_tasks.server.postgres_tasks", raising=False)
     with pytest.raises(InvalidRequest, match=r"pip install 'mainspring\[postgres\]'"):
-        store_of("postgresql://localhost/tasks")
+        choose_task_store("postgresql://localhost/tasks")
 
 
 async def test_completions_at_once_agree_on_the_time(postgres: Postgres) -> None:
-    store = store_of(postgres.database())
+    store = choose_task_store(postgres.database())
     await store.open()
     added = await perform(store, "alice", "add_task", {"description": "x"})
     arguments = {"task_id": str(added.data.id)}  # type: ignore[union-attr]

@@ -22,8 +22,8 @@ from tests.tasks.conftest import SERVE, Json, by_http, by_stdio, calling, served
 from tests.tasks.postgres import Postgres
 
 from mainspring.core.errors import InvalidRequest
-from mainspring_tasks.server.identity import secret_in, token
-from mainspring_tasks.server.serve_tasks import address
+from mainspring_tasks.server.identity import issue_token, read_secret
+from mainspring_tasks.server.serve_tasks import parse_address
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 
 pytestmark = pytest.mark.slow
@@ -75,11 +75,13 @@ async def test_the_environment_may_name_the_user_and_the_database(tmp_path: Path
 
 
 async def test_users_of_one_server_do_not_meet(tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key", make=True)
+    secret = read_secret(tmp_path / "tasks.key", make=True)
     with served(tmp_path, "--secret-file", "tasks.key", "--database", "tasks.db") as server:
         async with AsyncExitStack() as stack:
             names = ["alice", "bob"]
-            clients = [await stack.enter_async_context(by_http(server.url, token(secret, name), mode="auto")) for name in names]
+            clients = [
+                await stack.enter_async_context(by_http(server.url, issue_token(secret, name), mode="auto")) for name in names
+            ]
             people = dict(zip(names, map(calling, clients), strict=True))
 
             async def adds(name: str, number: int) -> Json:
@@ -103,7 +105,7 @@ async def test_users_of_one_server_do_not_meet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_without_a_token_is_refused(tmp_path: Path, mode: str) -> None:
     with served(tmp_path, "--secret-file", "tasks.key", "--database", "tasks.db") as server:
-        for given in (None, token("t" * 40, "alice"), "alice"):
+        for given in (None, issue_token("t" * 40, "alice"), "alice"):
             with pytest.RaisesGroup(MCPError, allow_unwrapped=True, flatten_subgroups=True):
                 async with by_http(server.url, given, mode=mode) as client:
                     await client.list_tools()
@@ -203,10 +205,10 @@ async def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_the_stateless_protocol_outlives_a_restart(tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key", make=True)
+    secret = read_secret(tmp_path / "tasks.key", make=True)
     options = ("--secret-file", "tasks.key", "--database", "tasks.db")
     with served(tmp_path, *options) as server:
-        async with by_http(server.url, token(secret, "alice")) as client:
+        async with by_http(server.url, issue_token(secret, "alice")) as client:
             task = (await calling(client)("add_task", description="x"))["data"]
             server.kill()
             with served(tmp_path, *options, "--http", f"127.0.0.1:{server.port}"):
@@ -286,19 +288,19 @@ def test_a_server_that_would_not_be_safe_does_not_start(tmp_path: Path, options:
 
 
 def test_a_token_of_the_command_line_fits_the_secret(tmp_path: Path) -> None:
-    secret = secret_in(tmp_path / "tasks.key", make=True)
+    secret = read_secret(tmp_path / "tasks.key", make=True)
     made = run("token", "alice", "--secret-file", "tasks.key", folder=tmp_path).stdout.strip()
-    assert made == token(secret, "alice")
+    assert made == issue_token(secret, "alice")
 
 
 @pytest.mark.parametrize("text", ["", "8100", ":8100", "host:", "host:x", "host:65536", "::1:80", "host:²"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="is not HOST:PORT"):
-        address(text)
+        parse_address(text)
 
 
 def test_an_address_knows_who_can_reach_it() -> None:
-    assert all(address(text).is_local for text in ("127.0.0.1:1", "localhost:1", "[::1]:1"))
-    assert not any(address(text).is_local for text in ("0.0.0.0:1", "[::]:1", "me:1", "10.0.0.1:1"))
-    assert address("0.0.0.0:1").names == ("127.0.0.1", "localhost", "[::1]")
-    assert address("[fd00::1]:1", ["tasks"]).names == ("127.0.0.1", "localhost", "[::1]", "[fd00::1]", "tasks")
+    assert all(parse_address(text).is_local for text in ("127.0.0.1:1", "localhost:1", "[::1]:1"))
+    assert not any(parse_address(text).is_local for text in ("0.0.0.0:1", "[::]:1", "me:1", "10.0.0.1:1"))
+    assert parse_address("0.0.0.0:1").names == ("127.0.0.1", "localhost", "[::1]")
+    assert parse_address("[fd00::1]:1", ["tasks"]).names == ("127.0.0.1", "localhost", "[::1]", "[fd00::1]", "tasks")

@@ -15,8 +15,8 @@ from tests.tasks.conftest import NOBODY
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring_tasks.server.perform import perform
 from mainspring_tasks.server.sqlite_tasks import TASKS, SqliteTasks
-from mainspring_tasks.server.task import Reply, now, task
-from mainspring_tasks.server.task_store import store_of
+from mainspring_tasks.server.task import TaskReply, make_task, utc_now
+from mainspring_tasks.server.task_store import choose_task_store
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def opened(path: Path, **more: float) -> AsyncIterator[SqliteTasks]:
 async def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "tasks.db"
     async with opened(path) as store:
-        await store.add("alice", task(uuid4(), "x", now()))
+        await store.add("alice", make_task(uuid4(), "x", utc_now()))
         found = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert found == {"tasks.db": 0o600, "tasks.db-wal": 0o600, "tasks.db-shm": 0o600}
     assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -69,7 +69,7 @@ async def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | N
 
 def test_a_name_of_another_kind_of_database_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="tasks cannot be kept in `mysql://`"):
-        store_of("mysql://localhost/tasks")
+        choose_task_store("mysql://localhost/tasks")
 
 
 async def test_a_store_that_is_closed_says_so_and_can_be_opened_again(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_calls_at_once_are_all_done(tmp_path: Path) -> None:
 async def test_completions_at_once_agree_on_the_time(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as one, opened(tmp_path / "tasks.db") as two:
         id = uuid4()
-        await one.add("alice", task(id, "x", now()))
+        await one.add("alice", make_task(id, "x", utc_now()))
         replies = await asyncio.gather(
             *[perform(store, "alice", "complete_task", {"task_id": str(id)}) for store in [one, two] * 10]
         )
@@ -143,7 +143,7 @@ async def test_completions_at_once_agree_on_the_time(tmp_path: Path) -> None:
 
 
 def add_as_process(path: Path, number: int) -> None:
-    async def add() -> Reply:
+    async def add() -> TaskReply:
         async with opened(path, lock_seconds=60.0) as store:
             return await perform(store, "alice", "add_task", {"description": str(number)})
 

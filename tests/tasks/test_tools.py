@@ -9,9 +9,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from tests.tasks.conftest import NOBODY, Call, Json, reply, users
 
-from mainspring_tasks.server.identity import Unidentified, fixed
-from mainspring_tasks.server.mcp_server import build
-from mainspring_tasks.server.task_definitions import TOOLS, definitions
+from mainspring_tasks.server.identity import Unidentified, fix_user
+from mainspring_tasks.server.mcp_server import build_task_server
+from mainspring_tasks.server.task_definitions import TOOLS, make_definitions
 from mainspring_tasks.server.task_store import TaskStore
 
 NAMES = ["add_task", "list_tasks", "update_task", "complete_task", "delete_task"]
@@ -34,9 +34,9 @@ def refused(answer: Json, code: str, *words: str) -> None:
 
 @pytest.mark.requirement("B14")
 async def test_exactly_five_tools_are_listed(store: TaskStore) -> None:
-    async with Client(build(store, fixed("alice"))) as client:
+    async with Client(build_task_server(store, fix_user("alice"))) as client:
         listed = (await client.list_tools()).tools
-    assert [tool.name for tool in listed] == NAMES == list(TOOLS) == [tool.name for tool in definitions()]
+    assert [tool.name for tool in listed] == NAMES == list(TOOLS) == [tool.name for tool in make_definitions()]
     hints = {tool.name: tool.annotations.model_dump(exclude_none=True) for tool in listed if tool.annotations is not None}
     assert {name for name, said in hints.items() if said["read_only_hint"]} == {"list_tasks"}
     assert {name for name, said in hints.items() if said["destructive_hint"]} == {"delete_task"}
@@ -46,7 +46,7 @@ async def test_exactly_five_tools_are_listed(store: TaskStore) -> None:
 
 @pytest.mark.requirement("B5")
 async def test_the_schemas_say_what_each_tool_takes(store: TaskStore) -> None:
-    async with Client(build(store, fixed("alice"))) as client:
+    async with Client(build_task_server(store, fix_user("alice"))) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
     takes = {name: (set(tool.input_schema["properties"]), tool.input_schema["required"]) for name, tool in listed.items()}
     assert takes == {
@@ -60,7 +60,7 @@ async def test_the_schemas_say_what_each_tool_takes(store: TaskStore) -> None:
     described = listed["add_task"].input_schema["properties"]["description"]
     assert (described["minLength"], described["maxLength"]) == (1, 1000)
     assert listed["list_tasks"].input_schema["properties"]["status"]["enum"] == ["pending", "completed", "all"]
-    assert [tool.input_schema for tool in listed.values()] == [tool.parameters for tool in definitions()]
+    assert [tool.input_schema for tool in listed.values()] == [tool.parameters for tool in make_definitions()]
     assert [tool.output_schema for tool in listed.values()] == [tool.answer for tool in TOOLS.values()]
 
 
@@ -97,7 +97,7 @@ async def test_tasks_are_listed_newest_first_by_status(store: TaskStore) -> None
 
 async def test_tasks_of_one_moment_or_of_a_clock_that_was_set_back_are_newest_first(store: TaskStore) -> None:
     times = iter([datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)])
-    async with Client(build(store, fixed("alice"), clock=lambda: next(times))) as client:
+    async with Client(build_task_server(store, fix_user("alice"), clock=lambda: next(times))) as client:
         for name in ("one", "two", "three"):
             await client.call_tool("add_task", {"description": name})
         found = reply("list_tasks", await client.call_tool("list_tasks", {}))["data"]
@@ -121,7 +121,7 @@ async def test_an_update_changes_the_description_alone(store: TaskStore) -> None
 
 async def test_a_second_completion_does_not_move_the_time(store: TaskStore) -> None:
     times = iter([datetime(2030, 1, day, tzinfo=UTC) for day in (1, 2, 3)])
-    async with Client(build(store, fixed("alice"), clock=lambda: next(times))) as client:
+    async with Client(build_task_server(store, fix_user("alice"), clock=lambda: next(times))) as client:
         task = reply("add_task", await client.call_tool("add_task", {"description": "x"}))["data"]
         first, second = [
             reply("complete_task", await client.call_tool("complete_task", {"task_id": task["id"]})) for _ in range(2)
@@ -243,7 +243,7 @@ async def test_all_that_is_wrong_is_said_at_once(store: TaskStore) -> None:
 
 @pytest.mark.parametrize("user", ["", "  ", "a\0b", "x" * 256])
 async def test_a_user_without_a_name_has_no_tasks(store: TaskStore, user: str) -> None:
-    async with Client(build(store, lambda headers: user)) as client:
+    async with Client(build_task_server(store, lambda headers: user)) as client:
         for tool, arguments in (("add_task", {"description": "x"}), ("list_tasks", {})):
             refused(reply(tool, await client.call_tool(tool, arguments)), "VALIDATION_ERROR", "whose tasks")
 
@@ -252,12 +252,12 @@ async def test_a_connection_without_a_user_is_told_so(store: TaskStore) -> None:
     def nobody(headers: object) -> str:
         raise Unidentified("send a token")
 
-    async with Client(build(store, nobody)) as client:
+    async with Client(build_task_server(store, nobody)) as client:
         refused(reply("list_tasks", await client.call_tool("list_tasks", {})), "VALIDATION_ERROR", "send a token")
 
 
 async def test_an_unknown_tool_is_an_error_of_the_protocol(store: TaskStore) -> None:
-    async with Client(build(store, fixed("alice"))) as client:
+    async with Client(build_task_server(store, fix_user("alice"))) as client:
         with pytest.raises(MCPError, match="there is no tool `drop_tasks`; known: add_task, list_tasks") as caught:
             await client.call_tool("drop_tasks", {})
     assert caught.value.code == INVALID_PARAMS

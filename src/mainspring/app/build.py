@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import mainspring
-from mainspring.app.engine import Engine, memory_for
+from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings, build_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
@@ -14,6 +14,7 @@ from mainspring.features.budgets.plan import build_plan
 from mainspring.features.governance.governance_settings import build_policies, digest_settings
 from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.features.mcp.settings import make_server_specs
+from mainspring.features.memory.memory import build_memory
 from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
@@ -69,7 +70,7 @@ def composed(
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
         exporter=_exporter(settings, provider.name),
-        memory=memory_for(database, settings.memory) if settings.memory.enabled else False,
+        memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 
 

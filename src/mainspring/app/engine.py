@@ -19,7 +19,7 @@ from mainspring.core.errors import InvalidRequest, RunFailed
 from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import Item, Json, Tool, ToolDefinition, text_of
+from mainspring.core.items import Item, Json, Tool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import (
     Caller,
@@ -37,7 +37,6 @@ from mainspring.core.spec import (
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle, RunDefaults
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.engine.redact import presentable
 from mainspring.features.agents.agent_order import Orders
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
@@ -48,10 +47,7 @@ from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
-from mainspring.features.memory.embedding import Embedder
-from mainspring.features.memory.memory import Memory, NoMemory
-from mainspring.features.memory.memory_observer import MemoryObserver, catch_up_memory
-from mainspring.features.memory.settings import MemorySettings
+from mainspring.features.memory.memory import Memory, NoMemory, build_memory
 from mainspring.features.models.model_choice import resolve_provider
 from mainspring.features.skills.activation import ActiveSkills
 from mainspring.features.skills.skill_folder import SkillFolders
@@ -187,7 +183,7 @@ class Engine:
     ) -> None:
         self.builtins = builtins or BuiltinTools()
         self.mcp = mcp or McpTools()
-        self.memory: Memory | NoMemory = memory_for(database) if memory is True else memory or NoMemory()
+        self.memory: Memory | NoMemory = build_memory(database) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
         self._exporter, self.parts = exporter, tuple(parts)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
@@ -308,7 +304,7 @@ class Engine:
         """Who is told of whole runs."""
         return [
             TraceObserver(self.metrics, self._exporter),
-            *([MemoryObserver(self.memory)] if isinstance(self.memory, Memory) else []),
+            *([self.memory] if isinstance(self.memory, Memory) else []),
             *[observer for part in self.parts for observer in part.observers],
         ]
 
@@ -337,7 +333,7 @@ class Engine:
                 if part.lifespan is not None:
                     await stack.enter_async_context(part.lifespan(self.host))
             if isinstance(self.memory, Memory):
-                await catch_up_memory(self.memory, self.core)
+                await self.memory.catch_up(self.core)
             self._running = stack.pop_all()
         return self
 
@@ -487,25 +483,6 @@ def check_options(options: Iterable[str]) -> None:
 def _skills_of(run: Run) -> Iterable[str]:
     """The skills that a run begins with: those of its agent, and of the agents above it."""
     return [name for charter in run.spec.charters for name in charter.skills]
-
-
-def memory_for(database: str | Path | None, asked: MemorySettings | None = None) -> Memory:
-    """A memory beside the runs of a database, or in this process; it keeps no secrets. Raises `InvalidRequest`."""
-    asked = asked or MemorySettings()
-    embedder: Embedder | None = None
-    if asked.embedding_model is not None:
-        if asked.embedding_url is None:
-            raise InvalidRequest("memory.embedding_model needs memory.embedding_url, such as http://127.0.0.1:11434/v1")
-        from mainspring.features.memory.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
-
-        embedder = OpenAIEmbedder(asked.embedding_model, asked.embedding_url, asked.embedding_key)
-    return Memory(
-        None if database is None else Path(database),
-        redact=lambda text, most: text_of(presentable(text, most)),
-        embedder=embedder,
-        keep_days=asked.keep_days,
-        keep_observations=asked.keep_observations,
-    )
 
 
 def store_for(database: str | Path | None) -> Store:

@@ -27,15 +27,15 @@ class Verified(Struct, frozen=True):
     anchor: int | None = None
 
 
-def chained(last: Link | None, notes: Iterable[Note]) -> Iterator[Link]:
+def chain_notes(last: Link | None, notes: Iterable[Note]) -> Iterator[Link]:
     """The notes as they follow the last record."""
     number, head = (0, GENESIS) if last is None else (last.number, last.hash)
     for note in notes:
-        number, head = number + 1, linked(head, number + 1, note)
+        number, head = number + 1, hash_link(head, number + 1, note)
         yield Link(number, note, head)
 
 
-def linked(head: bytes, number: int, note: Note) -> bytes:
+def hash_link(head: bytes, number: int, note: Note) -> bytes:
     """The hash of a record. Lengths go in, so that nothing can move from one field to the next."""
     call = note.call.encode()
     return sha256(b"".join([head, number.to_bytes(8), len(call).to_bytes(4), call, note.body])).digest()
@@ -59,6 +59,6 @@ def _flaw(seen: Verified, link: Link) -> str | None:
     wanted = seen.length + 1
     if link.number != wanted:
         return f"record {wanted} is missing: record {link.number} follows record {seen.length}"
-    if link.hash != linked(seen.head, link.number, link.note):
+    if link.hash != hash_link(seen.head, link.number, link.note):
         return f"record {link.number} was changed, or is not the one that followed record {seen.length}"
     return None

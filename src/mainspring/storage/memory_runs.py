@@ -13,11 +13,11 @@ from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
-from mainspring.storage.audit_chain import chained
-from mainspring.storage.segment import Segment, among, named, not_ended, not_found, superseded
+from mainspring.storage.audit_chain import chain_notes
+from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
 
 
-class _Kept(Struct):
+class _KeptRun(Struct):
     run: StoredRun
     log: list[Recorded]
     entries: tuple[Entry, ...] | None = None
@@ -37,7 +37,7 @@ class MemoryStore:
     is_durable = False
 
     def __init__(self) -> None:
-        self._runs: dict[str, _Kept] = {}
+        self._runs: dict[str, _KeptRun] = {}
         self._holders: dict[tuple[str, str], list[str]] = {}  # which runs hold an item, by tenant and its id
         self._documents: dict[_Folder, dict[str, Document]] = {}
         self._kinds: set[str] = set()
@@ -75,7 +75,7 @@ class MemoryStore:
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
         self._open()
         holders = [self._runs[run_id] for id in ids for run_id in self._holders.get((tenant, id), [])[-1:]]
-        return among(ids, [kept.entries or () for kept in holders])
+        return pick_items(ids, [kept.entries or () for kept in holders])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
         if tenant not in (None, self._kept(run_id).run.tenant):
@@ -123,7 +123,7 @@ class MemoryStore:
     async def delete(self, run_id: str) -> None:
         kept = self._kept(run_id)
         del self._runs[run_id]
-        for id in named(kept.entries or ()):
+        for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
@@ -173,7 +173,7 @@ class MemoryStore:
 
     async def note(self, notes: Sequence[Note]) -> None:
         self._open()
-        self._audit.extend(chained(self._audit[-1] if self._audit else None, notes))
+        self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, notes))
 
     async def audit(
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
@@ -189,12 +189,12 @@ class MemoryStore:
     async def close(self) -> None:
         self._is_closed = True
 
-    def _open(self) -> dict[str, _Kept]:
+    def _open(self) -> dict[str, _KeptRun]:
         if self._is_closed:
             raise StoreError("the store is not open")
         return self._runs
 
-    def _kept(self, run_id: str, param: str | None = None) -> _Kept:
+    def _kept(self, run_id: str, param: str | None = None) -> _KeptRun:
         if (kept := self._open().get(run_id)) is None:
             raise not_found(run_id, param)
         return kept
@@ -218,16 +218,16 @@ class MemoryStore:
         kept = self._open().get(segment.run_id)
         length = len(kept.log) if kept else 0
         if segment.first != length or (kept and kept.entries is not None):
-            raise superseded(segment, length=length, has_ended=kept is not None and kept.entries is not None)
+            raise explain_mismatch(segment, length=length, has_ended=kept is not None and kept.entries is not None)
         if kept is None:
             assert segment.opening is not None  # a segment that begins with event 0 has one
-            kept = self._runs[segment.run_id] = _Kept(segment.opening, [])
+            kept = self._runs[segment.run_id] = _KeptRun(segment.opening, [])
         kept.log.extend(segment.records)
-        self._audit.extend(chained(self._audit[-1] if self._audit else None, segment.notes))
+        self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, segment.notes))
         if ending := segment.ending:
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
-            for id in named(kept.entries):
+            for id in collect_item_ids(kept.entries):
                 self._holders.setdefault((kept.run.tenant, id), []).append(segment.run_id)
             for document in ending.snapshot.documents:
                 if self._has_parent(document):

@@ -13,8 +13,8 @@ from mainspring.core.items import Item, decode, encode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
 from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
-from mainspring.storage.audit_chain import chained
-from mainspring.storage.segment import Segment, among, named, not_ended, not_found, superseded
+from mainspring.storage.audit_chain import chain_notes
+from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
 from mainspring.storage.sqlite import Migration, Schema
 
 _MIGRATIONS: tuple[Migration, ...] = (
@@ -144,19 +144,21 @@ def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | Non
     added = connection.execute(ADD_SEGMENT, (segment.first, segment.last, body, segment.run_id, segment.first))
     if added.rowcount == 0:
         length, has_ended = connection.execute(LENGTH, (segment.run_id,)).fetchone() or (0, False)
-        return superseded(segment, length=length, has_ended=bool(has_ended))
-    note(connection, segment.notes)
+        return explain_mismatch(segment, length=length, has_ended=bool(has_ended))
+    add_notes(connection, segment.notes)
     if ending := segment.ending:
         response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
         connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
         number = connection.execute("SELECT number FROM runs WHERE id = ?", (segment.run_id,)).fetchone()[0]
-        connection.executemany("INSERT INTO items VALUES (?, ?)", [(id, number) for id in named(ending.snapshot.entries)])
+        connection.executemany(
+            "INSERT INTO items VALUES (?, ?)", [(id, number) for id in collect_item_ids(ending.snapshot.entries)]
+        )
         for document in ending.snapshot.documents:
             _put(connection, document)
     return None
 
 
-def events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
+def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
     found = [record for (body,) in connection.execute(EVENTS, (run_id, after)) for record in decode_log(body)]
     if not found and connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
         raise not_found(run_id)
@@ -169,17 +171,17 @@ def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
     raise not_found(run_id)
 
 
-def items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
+def find_items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
     """Of several runs that hold an item, the newest has the last word."""
     found: dict[str, Item] = {}
     for id in ids:
         if id not in found:
             for [entries] in connection.execute(HOLDING, (id, tenant)):
-                found |= among(ids, [decode(entries, list[Entry])])
+                found |= pick_items(ids, [decode(entries, list[Entry])])
     return found
 
 
-def history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> list[Entry]:
+def load_history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> list[Entry]:
     links = {id: rest for id, *rest in connection.execute(LINKS, (run_id, tenant))}
     found: list[Sequence[Entry]] = []
     wanted: str | None = run_id
@@ -198,11 +200,11 @@ def history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> 
 
 def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
     """What a run found in its conversation."""
-    items = documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
+    items = list_documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
     return joined([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
 
 
-def page(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
+def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
     wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
     conditions: list[str] = ["TRUE", *[condition for condition, _ in wanted]]
     values: list[object] = [value for _, value in wanted]
@@ -234,14 +236,14 @@ _CONDITIONS = (
 )
 
 
-def unfinished(connection: sqlite3.Connection) -> list[str]:
+def list_unfinished(connection: sqlite3.Connection) -> list[str]:
     query = "SELECT id FROM runs WHERE status = 'in_progress' ORDER BY created_at, number"
     return [id for (id,) in connection.execute(query)]
 
 
 def delete(connection: sqlite3.Connection, run_id: str) -> None:
     for number, entries in connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchall():
-        held = named(decode(entries, list[Entry])) if entries is not None else ()
+        held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
         return
@@ -273,7 +275,7 @@ def remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, pare
     return True
 
 
-def documents(
+def list_documents(
     connection: sqlite3.Connection,
     kind: str,
     tenant: str,
@@ -289,12 +291,12 @@ def documents(
     return [Document(*row) for row in found]
 
 
-def note(connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
+def add_notes(connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
     """Adds to the end of the audit. Whoever writes to the file holds its lock, so there is one end."""
     if notes:
         found = connection.execute(LAST_NOTE).fetchone()
         last = None if found is None else Link(found[0], _ANY_NOTE, found[1])
-        rows = [(link.number, link.note.call, link.note.body, link.hash) for link in chained(last, notes)]
+        rows = [(link.number, link.note.call, link.note.body, link.hash) for link in chain_notes(last, notes)]
         connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
 
 
@@ -303,7 +305,7 @@ LAST_NOTE = "SELECT number, CAST(hash AS BLOB) FROM audit ORDER BY number DESC L
 _ANY_NOTE = Note(b"")
 
 
-def audit(
+def list_audit(
     connection: sqlite3.Connection, after: int | None, limit: int | None, newest_first: bool, call: str | None
 ) -> list[Link]:
     conditions: list[str] = ["TRUE"]

@@ -72,7 +72,7 @@ class Segment(Struct, frozen=True):
         return None
 
 
-def superseded(segment: Segment, *, length: int, has_ended: bool) -> Superseded:
+def explain_mismatch(segment: Segment, *, length: int, has_ended: bool) -> Superseded:
     """Why this segment does not continue a log that holds `length` events."""
     run = f"run `{segment.run_id}`"
     if not length:
@@ -91,12 +91,12 @@ def not_ended(run_id: str) -> NotFound:
     return NotFound(f"run `{run_id}` has not ended; it can be continued when it has")
 
 
-def named(entries: Iterable[Entry]) -> set[str]:
+def collect_item_ids(entries: Iterable[Entry]) -> set[str]:
     """The ids of these items, those that have one."""
     return {id for entry in entries if (id := item_id(entry.item))}
 
 
-def among(ids: Sequence[str], logs: Iterable[Sequence[Entry]]) -> dict[str, Item]:
+def pick_items(ids: Sequence[str], logs: Iterable[Sequence[Entry]]) -> dict[str, Item]:
     """Those of these items that are among the entries, by id. An item without one is never meant."""
     wanted = set(ids) - {""}
     return {id: entry.item for entries in logs for entry in entries if (id := item_id(entry.item)) in wanted}

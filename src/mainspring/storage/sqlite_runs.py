@@ -62,24 +62,24 @@ class SqliteStore:
             return refused
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
-        return await self._database.read(rows.events, run_id=run_id, after=after)
+        return await self._database.read(rows.load_events, run_id=run_id, after=after)
 
     async def load(self, run_id: str) -> StoredRun:
         return await self._database.read(rows.load, run_id=run_id)
 
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
-        return await self._database.read(rows.items, ids=ids, tenant=tenant)
+        return await self._database.read(rows.find_items, ids=ids, tenant=tenant)
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
-        return await self._database.read(rows.history, run_id=run_id, tenant=tenant)
+        return await self._database.read(rows.load_history, run_id=run_id, tenant=tenant)
 
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
-        return await self._database.read(rows.page, limit=limit, after=after, newest_first=newest_first, only=only)
+        return await self._database.read(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
 
     async def unfinished(self) -> Sequence[str]:
-        return await self._database.read(rows.unfinished)
+        return await self._database.read(rows.list_unfinished)
 
     async def delete(self, run_id: str) -> None:
         await self._database.write(rows.delete, run_id=run_id)
@@ -104,13 +104,13 @@ class SqliteStore:
         newest_first: bool = False,
     ) -> Sequence[Document]:
         return await self._database.read(
-            rows.documents, kind=kind, tenant=tenant, parent=parent, after=after, limit=limit, newest_first=newest_first
+            rows.list_documents, kind=kind, tenant=tenant, parent=parent, after=after, limit=limit, newest_first=newest_first
         )
 
     async def note(self, notes: Sequence[Note]) -> None:
-        await self._database.write(rows.note, notes=tuple(notes))
+        await self._database.write(rows.add_notes, notes=tuple(notes))
 
     async def audit(
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
     ) -> Sequence[Link]:
-        return await self._database.read(rows.audit, after=after, limit=limit, newest_first=newest_first, call=call)
+        return await self._database.read(rows.list_audit, after=after, limit=limit, newest_first=newest_first, call=call)

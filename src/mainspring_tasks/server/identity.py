@@ -31,13 +31,13 @@ class Unidentified(Exception):
     """A request does not say whose it is. The message says what to do, and never what was sent."""
 
 
-def fixed(user: str) -> Identity:
+def fix_user(user: str) -> Identity:
     """Everybody who connects is this user. Raises `InvalidRequest` if that is no name."""
-    name = named(user)
+    name = check_user_name(user)
     return lambda headers: name
 
 
-def signed(secret: str, *, clock: Callable[[], float] = time.time) -> Identity:
+def verify_tokens(secret: str, *, clock: Callable[[], float] = time.time) -> Identity:
     """The user that the request's token names."""
 
     def identity(headers: Mapping[str, str]) -> str:
@@ -54,20 +54,20 @@ def signed(secret: str, *, clock: Callable[[], float] = time.time) -> Identity:
     return identity
 
 
-def token(secret: str, user: str, *, expires_at: int = 0) -> str:
+def issue_token(secret: str, user: str, *, expires_at: int = 0) -> str:
     """A token that speaks for this user until that time, in seconds since 1970, or for ever. Raises `InvalidRequest`."""
-    name = _base64(named(user).encode())
+    name = _base64(check_user_name(user).encode())
     return f"mst.{name}.{expires_at}.{_signature(secret, name, str(expires_at))}"
 
 
-def named(user: str) -> str:
+def check_user_name(user: str) -> str:
     """The name itself. Raises `InvalidRequest` if it is none."""
     if not user.strip() or not user.isprintable() or len(user) > LONGEST_USER:
         raise InvalidRequest(f"a user's name has 1 to {LONGEST_USER} printable characters, not {user[:60]!a}", param="user")
     return user
 
 
-def secret_in(file: Path, *, make: bool = False) -> str:
+def read_secret(file: Path, *, make: bool = False) -> str:
     """The secret that the file holds. With `make`, a new one, for its owner's eyes alone, if there is no file.
 
     Raises `InvalidRequest`.

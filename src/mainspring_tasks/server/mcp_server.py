@@ -23,8 +23,8 @@ from mcp_types import (
 from mainspring.core.items import Json
 from mainspring_tasks.server.identity import Identity, Unidentified
 from mainspring_tasks.server.perform import Clock, perform
-from mainspring_tasks.server.task import Refusal, Reply, now
-from mainspring_tasks.server.task_definitions import TOOLS, TaskTool, shown
+from mainspring_tasks.server.task import TaskRefusal, TaskReply, utc_now
+from mainspring_tasks.server.task_definitions import TOOLS, TaskTool, quote
 from mainspring_tasks.server.task_store import TaskStore
 
 INSTRUCTIONS = "The user's own list of tasks. Find a task's id with list_tasks; ask the user before deleting anything."
@@ -32,7 +32,7 @@ INSTRUCTIONS = "The user's own list of tasks. Find a task's id with list_tasks; 
 FRESH_MS: Final = 3_600_000
 
 
-def build(store: TaskStore, identity: Identity, *, clock: Clock = now) -> "Server[dict[str, Any]]":
+def build_task_server(store: TaskStore, identity: Identity, *, clock: Clock = utc_now) -> "Server[dict[str, Any]]":
     """A server on an open store, for any transport. It asks `identity` at each call whose it is."""
 
     async def list_tools(context: "ServerRequestContext[Any]", params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -40,11 +40,11 @@ def build(store: TaskStore, identity: Identity, *, clock: Clock = now) -> "Serve
 
     async def call_tool(context: "ServerRequestContext[Any]", params: CallToolRequestParams) -> CallToolResult:
         if params.name not in TOOLS:
-            raise MCPError(INVALID_PARAMS, f"there is no tool `{shown(params.name)}`; known: {', '.join(TOOLS)}")
+            raise MCPError(INVALID_PARAMS, f"there is no tool `{quote(params.name)}`; known: {', '.join(TOOLS)}")
         try:
             user = identity(_headers(context))
         except Unidentified as error:
-            return _result(Refusal("VALIDATION_ERROR", str(error)).reply)
+            return _result(TaskRefusal("VALIDATION_ERROR", str(error)).reply)
         return _result(await perform(store, user, params.name, params.arguments or {}, clock=clock))
 
     return Server(
@@ -86,7 +86,7 @@ def _listed(tool: TaskTool) -> Tool:
     )
 
 
-def _result(reply: Reply) -> CallToolResult:
+def _result(reply: TaskReply) -> CallToolResult:
     """The reply, once for programs and once for models, which read the same."""
     text = msgspec.json.encode(reply).decode()
     return CallToolResult(

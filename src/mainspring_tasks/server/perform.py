@@ -9,36 +9,36 @@ from msgspec import Struct
 
 from mainspring.core.errors import StoreError
 from mainspring.core.items import Json
-from mainspring_tasks.server.task import LONGEST_USER, Refusal, Reply, Task, now, task
-from mainspring_tasks.server.task_definitions import TOOLS, Arguments, TaskTool, checked
+from mainspring_tasks.server.task import LONGEST_USER, Task, TaskRefusal, TaskReply, make_task, utc_now
+from mainspring_tasks.server.task_definitions import TOOLS, TaskArguments, TaskTool, check_arguments
 from mainspring_tasks.server.task_store import TaskStore
 
 Clock = Callable[[], datetime]
 Data = Task | tuple[Task, ...] | None
 
 
-async def perform(store: TaskStore, user: str, name: str, arguments: Json, *, clock: Clock = now) -> Reply:
+async def perform(store: TaskStore, user: str, name: str, arguments: Json, *, clock: Clock = utc_now) -> TaskReply:
     """The reply to a call of a tool of ours; `KeyError` for another. Whatever goes wrong with it is a reply as well."""
     tool = TOOLS[name]
     try:
         _check_user(user)
-        work = _Work(store, user, checked(tool, arguments), clock)
-        return Reply(True, await _ACTIONS[name](work))
-    except Refusal as refusal:
+        work = _Work(store, user, check_arguments(tool, arguments), clock)
+        return TaskReply(True, await _ACTIONS[name](work))
+    except TaskRefusal as refusal:
         return refusal.reply
     except StoreError:
-        return Refusal("DATABASE_ERROR", f"the tasks cannot be reached right now; {_advice(tool)}").reply
+        return TaskRefusal("DATABASE_ERROR", f"the tasks cannot be reached right now; {_advice(tool)}").reply
 
 
 class _Work(Struct, frozen=True):
     store: TaskStore
     user: str
-    arguments: Arguments
+    arguments: TaskArguments
     clock: Clock
 
 
 async def _add(work: _Work) -> Data:
-    added = task(uuid4(), work.arguments.description, work.clock())
+    added = make_task(uuid4(), work.arguments.description, work.clock())
     await work.store.add(work.user, added)
     return added
 
@@ -76,17 +76,17 @@ async def _missing(work: _Work) -> Data:
     id = work.arguments.task_id
     if await work.store.exists(id):
         raise _foreign(id)
-    raise Refusal("NOT_FOUND", f"there is no task `{id}`; list_tasks shows the tasks that there are")
+    raise TaskRefusal("NOT_FOUND", f"there is no task `{id}`; list_tasks shows the tasks that there are")
 
 
-def _foreign(id: UUID) -> Refusal:
-    return Refusal("ACCESS_DENIED", f"task `{id}` is not the user's own; list_tasks shows those that are")
+def _foreign(id: UUID) -> TaskRefusal:
+    return TaskRefusal("ACCESS_DENIED", f"task `{id}` is not the user's own; list_tasks shows those that are")
 
 
 def _check_user(user: str) -> None:
     if not user.strip() or not user.isprintable() or len(user) > LONGEST_USER:
         told = f"the connection does not say whose tasks these are, in 1 to {LONGEST_USER} printable characters"
-        raise Refusal("VALIDATION_ERROR", f"{told}; no argument can: tell the user to connect again as themselves")
+        raise TaskRefusal("VALIDATION_ERROR", f"{told}; no argument can: tell the user to connect again as themselves")
 
 
 def _advice(tool: TaskTool) -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import StoreError
-from mainspring_tasks.server.task import Status, Task, task
+from mainspring_tasks.server.task import Status, Task, make_task
 
 log = getLogger(__name__)
 
@@ -128,4 +128,4 @@ async def _migrate(connection: asyncpg.Connection) -> None:
 def _task(row: asyncpg.Record) -> Task:
     id, description, created_at, completed_at = row
     # asyncpg has an UUID type of its own, which JSON writers do not know.
-    return task(UUID(int=id.int), description, created_at.astimezone(UTC), completed_at and completed_at.astimezone(UTC))
+    return make_task(UUID(int=id.int), description, created_at.astimezone(UTC), completed_at and completed_at.astimezone(UTC))

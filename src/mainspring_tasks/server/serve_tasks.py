@@ -16,7 +16,7 @@ from uvicorn import Config, Server
 
 from mainspring.core.errors import InvalidRequest
 from mainspring_tasks.server.identity import Identity, Unidentified
-from mainspring_tasks.server.mcp_server import build
+from mainspring_tasks.server.mcp_server import build_task_server
 from mainspring_tasks.server.task_store import TaskStore
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Address(Struct, frozen=True):
         return tuple(dict.fromkeys([*LOCAL, *own, *self.allowed]))
 
 
-def address(text: str, allowed: Sequence[str] = ()) -> Address:
+def parse_address(text: str, allowed: Sequence[str] = ()) -> Address:
     """`HOST:PORT`, with an IPv6 address in brackets. Raises `InvalidRequest`."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
@@ -63,7 +63,7 @@ async def serve_stdio(store: TaskStore, identity: Identity) -> int:
     """Serves until the client closes its end."""
     # What was answered is kept, so there is nothing to do before the end; and the SDK cannot be woken while it waits for input.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    server = build(store, identity)
+    server = build_task_server(store, identity)
     await store.open()
     try:
         async with stdio_server() as (incoming, outgoing):
@@ -76,7 +76,7 @@ async def serve_stdio(store: TaskStore, identity: Identity) -> int:
 async def serve_http(store: TaskStore, identity: Identity, address: Address) -> int:
     """Serves until it is told to stop, by SIGINT or SIGTERM; prints where it listens once it does."""
     config = Config(
-        application(store, identity, address),
+        build_application(store, identity, address),
         http="h11",  # the other parser leaves spaces around values, which the protocol compares
         log_level="warning",
         access_log=False,
@@ -92,13 +92,13 @@ async def serve_http(store: TaskStore, identity: Identity, address: Address) -> 
     return 0
 
 
-def application(store: TaskStore, identity: Identity, address: Address) -> "ASGIApp":
+def build_application(store: TaskStore, identity: Identity, address: Address) -> "ASGIApp":
     """The server at `/mcp`, for requests that say whose they are, and were not sent here by a web page of somebody else."""
     hosts = [host for name in address.names for host in (name, f"{name}:*")]
     security = TransportSecuritySettings(
         allowed_hosts=hosts, allowed_origins=[f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
     )
-    inner = build(store, identity).streamable_http_app(
+    inner = build_task_server(store, identity).streamable_http_app(
         # Without sessions a restart costs no client anything, and nobody can go on with another's.
         stateless_http=True,
         json_response=True,

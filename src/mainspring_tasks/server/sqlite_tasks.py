@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from mainspring.storage.sqlite import LOCK_SECONDS, Database, Migration, Schema
-from mainspring_tasks.server.task import Status, Task, task
+from mainspring_tasks.server.task import Status, Task, make_task
 
 _MIGRATIONS: tuple[Migration, ...] = (
     (
@@ -87,7 +87,7 @@ def _fetch(connection: sqlite3.Connection, statement: str, *values: str) -> Sequ
 def _task(row: Row) -> Task:
     id, description, created_at, completed_at = row
     ended = None if completed_at is None else datetime.fromisoformat(completed_at)
-    return task(UUID(id), description, datetime.fromisoformat(created_at), ended)
+    return make_task(UUID(id), description, datetime.fromisoformat(created_at), ended)
 
 
 def _text(at: datetime | None) -> str | None:

@@ -23,7 +23,7 @@ class Task(Struct, frozen=True):
     completed_at: datetime | None
 
 
-class Reply(Struct, frozen=True):
+class TaskReply(Struct, frozen=True):
     """What every tool answers. `error` and `error_code` are null if and only if it is a success."""
 
     success: bool
@@ -32,17 +32,17 @@ class Reply(Struct, frozen=True):
     error_code: Code | None = None
 
 
-class Refusal(Exception):
+class TaskRefusal(Exception):
     """A call that is not carried out, in words that help a model to make a better one."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
-        self.reply = Reply(False, None, message, code)
+        self.reply = TaskReply(False, None, message, code)
 
 
-def task(id: UUID, description: str, created_at: datetime, completed_at: datetime | None = None) -> Task:
+def make_task(id: UUID, description: str, created_at: datetime, completed_at: datetime | None = None) -> Task:
     return Task(id, description, "pending" if completed_at is None else "completed", created_at, completed_at)
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)

@@ -1,6 +1,7 @@
 """The five tools as data: what a model is told of them, what they take and answer, what they do to the world.
 
-`definitions` is all of it as the engine knows tools, for whoever offers them without asking a server. Nothing here needs the SDK.
+`make_definitions` returns them as the engine knows tools, for whoever offers them without asking a server. Nothing here needs
+the SDK.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from mainspring.core.items import Effect, Json, ToolDefinition
-from mainspring_tasks.server.task import LONGEST_DESCRIPTION, Refusal
+from mainspring_tasks.server.task import LONGEST_DESCRIPTION, TaskRefusal
 
 MOST_PROBLEMS = 8
 
@@ -60,7 +61,7 @@ class TaskTool(Struct, frozen=True):
     is_idempotent: bool = True
 
 
-class Arguments(Struct, frozen=True):
+class TaskArguments(Struct, frozen=True):
     """What a call says, held against its tool: the fields that the tool does not take have no meaning."""
 
     description: str = ""
@@ -130,7 +131,7 @@ TOOLS: Final[Mapping[str, TaskTool]] = {
 }
 
 
-def definitions() -> tuple[ToolDefinition, ...]:
+def make_definitions() -> tuple[ToolDefinition, ...]:
     """The tools as our MCP client makes them of what the server lists."""
     return tuple(
         [
@@ -148,12 +149,12 @@ def definitions() -> tuple[ToolDefinition, ...]:
     )
 
 
-def checked(tool: TaskTool, arguments: Json) -> Arguments:
-    """The arguments of a call. Raises `Refusal` with all that is wrong with them."""
+def check_arguments(tool: TaskTool, arguments: Json) -> TaskArguments:
+    """The arguments of a call. Raises `TaskRefusal` with all that is wrong with them."""
     known = tool.parameters["properties"]
     takes = ", ".join([f"`{name}`" for name in known])
     problems = [
-        f"{tool.name} takes no argument `{shown(name)}`, only {takes}{_hint(name, known)}"
+        f"{tool.name} takes no argument `{quote(name)}`, only {takes}{_hint(name, known)}"
         for name in arguments
         if name not in known
     ]
@@ -165,8 +166,8 @@ def checked(tool: TaskTool, arguments: Json) -> Arguments:
         except ValueError as error:
             problems.append(f"`{name}` {error}")
     if problems:
-        raise Refusal("VALIDATION_ERROR", "; ".join(problems[:MOST_PROBLEMS]))
-    return Arguments(**read)  # type: ignore[arg-type]
+        raise TaskRefusal("VALIDATION_ERROR", "; ".join(problems[:MOST_PROBLEMS]))
+    return TaskArguments(**read)  # type: ignore[arg-type]
 
 
 def _effects(tool: TaskTool) -> tuple[Effect, ...]:
@@ -211,7 +212,7 @@ def _task_id(value: object) -> UUID:
         id = None
     # The library takes other spellings as well, with braces or without hyphens, that nobody was ever given.
     if id is None or str(id) != text.lower():
-        raise ValueError(f"must be the id of a task, a UUID as list_tasks gives it, not `{shown(text)}`")
+        raise ValueError(f"must be the id of a task, a UUID as list_tasks gives it, not `{quote(text)}`")
     return id
 
 
@@ -220,7 +221,7 @@ def _status(value: object) -> Which:
         case "pending" | "completed" | "all":
             return value
         case _:
-            said = f"`{shown(value)}`" if isinstance(value, str) else _kind(value)
+            said = f"`{quote(value)}`" if isinstance(value, str) else _kind(value)
             raise ValueError(f"must be `pending`, `completed` or `all`, not {said}")
 
 
@@ -245,6 +246,6 @@ def _kind(value: object) -> str:
             return "an object"
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """The beginning of a text as it can be told, whatever it is."""
     return ascii(text[:60])[1:-1]

@@ -38,7 +38,7 @@ class TaskStore(Protocol):
         """Whether anybody has this task."""
 
 
-def store_of(database: str) -> TaskStore:
+def choose_task_store(database: str) -> TaskStore:
     """The database of a `postgresql://` URL, or an SQLite file. Raises `InvalidRequest` for what can be neither."""
     if database.startswith(("postgresql://", "postgres://")):
         try:

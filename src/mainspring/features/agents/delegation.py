@@ -33,7 +33,7 @@ from mainspring.features.budgets.amounts import Amounts, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget, measure_use, read_budget
 from mainspring.features.governance.injection import refuse_injection
-from mainspring.features.memory.capture import SESSION, TAGS, session_of
+from mainspring.features.memory.capture import SESSION, TAGS, find_session
 from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
 
 KEPT: Final = 0.2
@@ -97,7 +97,7 @@ class AgentTools:
             store=spec.store,
             within=spec.id,
             # What is private stays so, and is forgotten together.
-            metadata={SESSION: session_of(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
+            metadata={SESSION: find_session(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
             traceparent=make_traceparent(spec),
             context_tokens=spec.window.context_tokens,
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from logging import getLogger
-from typing import Final, Protocol
+from typing import Final
 
 from anyio import to_thread
 from msgspec.structs import replace
@@ -24,8 +24,9 @@ from mainspring.core.items import FunctionCall, Json, Message, Refusal, flaw, te
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact
-from mainspring.features.memory.observation_rows import Added, Whose
+from mainspring.features.memory.observation_rows import Added, ObservationScope
 from mainspring.features.memory.observation_store import ObservationStore
+from mainspring.ports import Retell
 
 log = getLogger(__name__)
 
@@ -39,16 +40,16 @@ MOST_PRIVATE: Final = 1_000
 class ObservationCapture:
     """A `Sink` that remembers what runs say and do. Works between `start` and `stop`.
 
-    `written` is awaited after each batch, with what it added and displaced. Private observations are in
+    `after_write` is awaited after each batch, with what it added and displaced. Private observations are in
     `buffered`, the newest of them, and nowhere else.
     """
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(self, store: ObservationStore, redact: Redact, written: Callable[[Added], Awaitable[None]]) -> None:
+    def __init__(self, store: ObservationStore, redact: Redact, after_write: Callable[[Added], Awaitable[None]]) -> None:
         self._store = store
         self._cleaner = Cleaner(redact)
-        self._written = written
+        self._after_write = after_write
         self._pending: list[Observation] = []
         self._unwritten: list[Observation] = []
         self._recorded: list[Added] = []
@@ -60,7 +61,7 @@ class ObservationCapture:
         self.buffered: deque[Observation] = deque(maxlen=MOST_PRIVATE)
 
     async def __call__(self, run: Run, event: Event) -> None:
-        if (seen := observed(run, event)) is not None:
+        if (seen := observe_event(run, event)) is not None:
             await self._keep(seen)
 
     async def record(self, seen: Observation) -> str:
@@ -73,9 +74,9 @@ class ObservationCapture:
         if seen.is_private:
             await self._keep(seen)
             return seen.id
-        kept = await to_thread.run_sync(partial(_cleaned, self._cleaner, [seen]))
+        kept = await to_thread.run_sync(partial(_clean_all, self._cleaner, [seen]))
         added = await self._store.add(kept)
-        if not added.count and not await self._store.load([seen.id], Whose(seen.tenant)):
+        if not added.count and not await self._store.load([seen.id], ObservationScope(seen.tenant)):
             told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
             raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
         # Whoever waits for what is new is told with the next batch, lest they be told of each.
@@ -83,9 +84,9 @@ class ObservationCapture:
         self._wanted.set()
         return seen.id
 
-    async def catch_up(self, retell: "Retell") -> None:
+    async def catch_up(self, retell: Retell) -> None:
         """Remembers what is missing of a run whose events are told again."""
-        past = Past()
+        past = ReplayedObservations()
         retell(past)
         for seen in past.seen:
             # A private one that was lost with its process stays lost.
@@ -94,7 +95,7 @@ class ObservationCapture:
 
     async def _keep(self, seen: Observation) -> None:
         if seen.is_private:
-            self.buffered.append(self._cleaner.cleaned(seen))
+            self.buffered.append(self._cleaner.clean(seen))
             return
         self._pending.append(seen)
         self._wanted.set()
@@ -152,37 +153,25 @@ class ObservationCapture:
 
     async def _write_batch(self, seen: list[Observation]) -> None:
         """What cannot be written is logged, and tried again with what follows it; of too much, the oldest is lost."""
-        batch = [*self._unwritten, *await to_thread.run_sync(partial(_cleaned, self._cleaner, seen))]
+        batch = [*self._unwritten, *await to_thread.run_sync(partial(_clean_all, self._cleaner, seen))]
         try:
             if batch:
                 self._recorded.append(await self._store.add(batch))
             self._unwritten = []
             recorded, self._recorded = self._recorded, []
             gone = [id for added in recorded for id in added.gone]
-            await self._written(Added(sum([added.count for added in recorded]), tuple(gone)))
+            await self._after_write(Added(sum([added.count for added in recorded]), tuple(gone)))
         except StoreError as error:
             self._unwritten = batch[-MOST_PENDING:]
             lost = len(batch) - len(self._unwritten)
             log.error("observations could not be written, %d of them are lost: %s", lost, error)
 
 
-def _cleaned(cleaner: Cleaner, seen: list[Observation]) -> list[Observation]:
-    return [cleaner.cleaned(each) for each in seen]
+def _clean_all(cleaner: Cleaner, seen: list[Observation]) -> list[Observation]:
+    return [cleaner.clean(each) for each in seen]
 
 
-class Watcher(Protocol):
-    """Whoever is told a log."""
-
-    def reset(self) -> None: ...
-
-    def add(self, record: Recorded, run: Run) -> None: ...
-
-
-Retell = Callable[[Watcher], None]
-"""Tells a watcher every event of a run so far."""
-
-
-class Past:
+class ReplayedObservations:
     """The observations of a log that is told again."""
 
     def __init__(self) -> None:
@@ -192,11 +181,11 @@ class Past:
         self.seen.clear()
 
     def add(self, record: Recorded, run: Run) -> None:
-        if (seen := observed(run, record.event)) is not None:
+        if (seen := observe_event(run, record.event)) is not None:
             self.seen.append(seen)
 
 
-def observed(run: Run, event: Event) -> Observation | None:
+def observe_event(run: Run, event: Event) -> Observation | None:
     """What there is to remember of this event, None if nothing; `run` is as the event left it."""
     match event:
         case TurnEnded(error=None):
@@ -249,25 +238,25 @@ def _observation(run: Run, kind: EventType, content: str, what: Json) -> Observa
     digest = sha256(f"{spec.tenant}\0{spec.id}\0{place}".encode(errors="replace")).hexdigest()
     return Observation(
         id=f"obs_{digest[:24]}",
-        session_id=session_of(spec),
+        session_id=find_session(spec),
         agent_name=spec.agent or "assistant",
         event_type=kind,
         content=content,
         metadata={RUN: spec.id, "turn": run.turns, **what},
-        tags=tags_of(spec),
+        tags=find_tags(spec),
         timestamp=run.clock,
         tenant=spec.tenant,
     )
 
 
-def session_of(spec: RunSpec) -> str:
+def find_session(spec: RunSpec) -> str:
     """What the run says it belongs to, else its conversation, else itself."""
     if session := spec.metadata.get(SESSION):
         return session
     return spec.conversation.id if spec.conversation is not None else spec.id
 
 
-def tags_of(spec: RunSpec) -> tuple[str, ...]:
+def find_tags(spec: RunSpec) -> tuple[str, ...]:
     """The tags of a run's observations: those in its metadata, between commas."""
     given = [tag.strip() for tag in spec.metadata.get(TAGS, "").split(",")]
     return (*[tag for tag in given if tag], *(() if spec.store else ("unstored",)))

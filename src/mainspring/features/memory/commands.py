@@ -1,5 +1,7 @@
 """`mainspring memory`: finds, shows and deletes what runs have said and done."""
 
+import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +11,8 @@ from mainspring.cli.database import check_database
 from mainspring.cli.options import AsJson, Database, Tenant
 from mainspring.cli.output import clean, write_lines
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import text_of
-from mainspring.engine.redact import presentable
 from mainspring.features.memory.memory import Memory
-from mainspring.features.memory.recall import LEVELS, told
+from mainspring.features.memory.recall import LEVELS, render_observation
 
 app = typer.Typer()
 
@@ -54,7 +54,7 @@ async def show(
     if json:
         write_lines([seen])
     else:
-        print(clean(f"session {seen.session_id}\n{told(seen, 'full')}"))
+        print(clean(f"session {seen.session_id}\n{render_observation(seen, 'full')}"))
 
 
 @app.command()
@@ -73,5 +73,5 @@ async def forget(
 
 
 def _open_memory(database: Path) -> Memory:
-    """Raises `InvalidRequest` if there is no such file."""
-    return Memory(check_database(database), redact=lambda text, most: text_of(presentable(text, most)))
+    """A memory that prunes nothing: how much is kept is for the settings to say. Raises `InvalidRequest` if there is no file."""
+    return Memory(check_database(database), keep_days=math.inf, keep_observations=sys.maxsize)

@@ -1,4 +1,4 @@
-"""Texts as vectors: the `Embedder` port of the memory, and what sees to it that every observation gets its vector.
+"""Texts as vectors: what sees to it that every observation gets its vector.
 
 The observations themselves are the queue: those without a vector wait, through failures and restarts, and are embedded in
 batches, oldest first. Until then, and whenever the embedder does not answer, they are found by their words alone.
@@ -8,32 +8,20 @@ from asyncio import Event, Lock, wait_for
 from collections.abc import Sequence
 from contextlib import suppress
 from logging import getLogger
-from typing import Final, Protocol
+from typing import Final
 
 from mainspring.core.errors import MainspringError, Refused
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Whose
+from mainspring.features.memory.observation_rows import ObservationScope
 from mainspring.features.memory.observation_store import ObservationStore
-from mainspring.features.memory.vectors import Placed, Vector, Vectors
+from mainspring.features.memory.vectors import PlacedVector, Vectors
+from mainspring.ports import Embedder, Vector
 
 log = getLogger(__name__)
 
 BATCH: Final = 64
 TEXT_CHARS: Final = 8_000
 PAUSE: Final = 30.0
-
-
-class Embedder(Protocol):
-    """Makes vectors of texts. `model` names the space that they are in: vectors of two models cannot be compared."""
-
-    model: str
-
-    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """One vector for each text, all of one size. Raises `Refused` if these texts can never be embedded, else a
-        `ProviderError`."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class Embedding:
@@ -68,11 +56,11 @@ class Embedding:
         """Embeds all that waits; returns whether that worked."""
         try:
             async with self._working:
-                while not self._is_stopped.is_set() and (waiting := await self._store.to_embed(BATCH)):
+                while not self._is_stopped.is_set() and (waiting := await self._store.list_unembedded(BATCH)):
                     await self._embed_each(waiting)
                     self._has_failed = False
         except MainspringError as error:
-            self.complain(error)
+            self.warn_once(error)
             return False
         return True
 
@@ -94,21 +82,21 @@ class Embedding:
     async def _embed(self, waiting: Sequence[Observation]) -> None:
         vectors = await self._embedder.embed([each.said[:TEXT_CHARS] for each in waiting])
         placed = [
-            Placed(each.id, Whose(each.tenant, each.agent_name, each.session_id), vector)
+            PlacedVector(each.id, ObservationScope(each.tenant, each.agent_name, each.session_id), vector)
             for each, vector in zip(waiting, vectors, strict=True)
         ]
         await self._vectors.add(placed)
         await self._store.mark_embedded([each.id for each in waiting])
 
-    async def question(self, text: str) -> Vector | None:
+    async def embed_question(self, text: str) -> Vector | None:
         """The vector of a question, None if it cannot be had now."""
         try:
             return (await self._embedder.embed([text[:TEXT_CHARS]]))[0]
         except MainspringError as error:
-            self.complain(error)
+            self.warn_once(error)
             return None
 
-    def complain(self, error: MainspringError) -> None:
+    def warn_once(self, error: MainspringError) -> None:
         """Says what is wrong, once until it works again."""
         if not self._has_failed:
             log.warning("embeddings cannot be had, so recall goes by words alone: %s", error)

@@ -3,21 +3,27 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Final
 
-from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring.core.errors import InvalidRequest, MainspringError, NotFound, StoreError
+from mainspring.core.events import Status
 from mainspring.core.ids import random_id
-from mainspring.core.spec import RunSpec
-from mainspring.features.memory.capture import ObservationCapture, Retell, session_of
-from mainspring.features.memory.embedding import PAUSE, Embedder, Embedding
-from mainspring.features.memory.observation import Observation, Redact, plain
-from mainspring.features.memory.observation_rows import Added, Whose
+from mainspring.core.items import text_of
+from mainspring.core.run import Run
+from mainspring.engine.engine import Engine
+from mainspring.engine.redact import presentable
+from mainspring.features.memory.capture import ObservationCapture, find_session
+from mainspring.features.memory.embedding import PAUSE, Embedding
+from mainspring.features.memory.observation import Observation, Redact, make_storable
+from mainspring.features.memory.observation_rows import Added, ObservationScope
 from mainspring.features.memory.observation_store import Clock, ObservationStore
-from mainspring.features.memory.recall import TOP_K, Level, Meaning, ProgressiveRecall, Recalled
+from mainspring.features.memory.recall import TOP_K, Level, ProgressiveRecall, Recalled, SemanticSearch
+from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.memory.vectors import Vectors, check_installed
-from mainspring.ports import Sink
+from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
 
 log = getLogger(__name__)
 
@@ -27,9 +33,17 @@ KEEP_OBSERVATIONS: Final = 1_000_000
 PRUNE_EVERY: Final = 1_000
 PRUNE_SECONDS: Final = 3_600.0
 RECALLED: Final = 5
+CATCH_UP_SECONDS: Final = 3_600.0
+CATCH_UP_RUNS: Final = 50
+ENDED: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled", "requires_action")
 
 
-class Memory:
+def redact_text(text: str, most: int) -> str:
+    """The text without secrets, and not much longer than so many characters."""
+    return text_of(presentable(text, most))
+
+
+class Memory(RunObserver):
     """What runs have said and done, to be found again. Making one has no effect; it is used between `open` and `close`.
 
     `path` is the database of the runs, or any file of its own; without one, all is forgotten with the process. `redact` takes
@@ -39,11 +53,13 @@ class Memory:
     `cut_off_since` is set while it may lack what a process that crashed has not written.
     """
 
+    name = "memory"
+
     def __init__(
         self,
         path: Path | None = None,
         *,
-        redact: Redact,
+        redact: Redact = redact_text,
         embedder: Embedder | None = None,
         keep_days: float = KEEP_DAYS,
         keep_observations: int = KEEP_OBSERVATIONS,
@@ -64,7 +80,7 @@ class Memory:
         self._token = random_id("memory")
         self.cut_off_since: float | None = None
         self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
-        self.capture = ObservationCapture(self._store, redact, self._written)
+        self.capture = ObservationCapture(self._store, redact, self._after_write)
         self.progressive = ProgressiveRecall(self._store, self.capture.flush)
 
     @property
@@ -81,7 +97,7 @@ class Memory:
 
     async def _open(self) -> None:
         await self._store.open()
-        self.cut_off_since = await self._store.enter(self._token)
+        self.cut_off_since = await self._store.add_writer(self._token)
         path = self._vectors.path
         if self._embedder is not None:
             await self._open_meaning(self._embedder)
@@ -98,7 +114,7 @@ class Memory:
             await self._store.mark_unembedded()
         self._has_vectors = True
         self._embedding = Embedding(embedder, self._store, self._vectors, self._embedding_pause)
-        self.progressive.meaning = Meaning(self._embedding, self._vectors)
+        self.progressive.meaning = SemanticSearch(self._embedding, self._vectors)
         self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
 
     async def close(self) -> None:
@@ -114,7 +130,7 @@ class Memory:
         self._has_vectors = False
         if self._store.is_open:
             await self._purge()
-            await self._store.leave(self._token)
+            await self._store.remove_writer(self._token)
             await self._store.close()
 
     async def __aenter__(self) -> "Memory":
@@ -152,7 +168,7 @@ class Memory:
     async def get(self, id: str, *, tenant: str) -> Observation:
         """Raises `NotFound`, also for another tenant's."""
         await self.capture.flush()
-        found = await self._store.load([id], Whose(tenant))
+        found = await self._store.load([id], ObservationScope(tenant))
         if not found:
             raise NotFound(f"there is no observation `{id}`; search for those there are", param="observation_id")
         return found[0]
@@ -162,7 +178,7 @@ class Memory:
 
         What happened up to now stays forgotten, whichever log is read again.
         """
-        session = None if session is None else plain(session)
+        session = None if session is None else make_storable(session)
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
         gone = await self._store.forget(tenant, session)
@@ -170,11 +186,12 @@ class Memory:
         await self._purge()
         return len(gone)
 
-    async def forget_run(self, spec: RunSpec) -> None:
+    async def run_forgotten(self, run: Run) -> None:
         """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
+        spec = run.spec
         await self.capture.flush()
-        self.capture.drop_private(spec.tenant, session_of(spec), spec.id)
-        await self._remove(await self._store.forget_run(spec.tenant, plain(session_of(spec)), spec.id))
+        self.capture.drop_private(spec.tenant, find_session(spec), spec.id)
+        await self._remove(await self._store.forget_run(spec.tenant, make_storable(find_session(spec)), spec.id))
 
     async def _remove(self, gone: list[str]) -> None:
         self._has_remains = self._has_remains or bool(gone)
@@ -188,23 +205,29 @@ class Memory:
             await self._store.purge()
             self._has_remains = False
 
-    async def catch_up(self, retell: Retell) -> None:
+    async def run_resumed(self, retell: Retell) -> None:
         """Remembers what is missing of a run whose events are told again."""
         await self.capture.catch_up(retell)
 
-    async def caught_up(self) -> None:
-        """What crashed processes did not write is known by now."""
+    async def catch_up(self, engine: Engine) -> None:
+        """After a crash: remembers the runs that ended just before it, and may be in the store but not in the memory."""
+        if (since := self.cut_off_since) is None:
+            return
+        only = Filter(status=ENDED, since=since - CATCH_UP_SECONDS)
+        for stored in (await engine.store.list(limit=CATCH_UP_RUNS, only=only)).runs:
+            with suppress(MainspringError):
+                await self.run_resumed((await engine.attach(stored.id)).retell)
         await self.capture.flush()
         self.cut_off_since = None
-        await self._store.stay_alone(self._token)
+        await self._store.remove_other_writers(self._token)
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Waits until all that was recorded is written, and embedded as far as that can be done now."""
         await self.capture.flush()
         if self._embedding is not None:
             await self._embedding.catch_up()
 
-    async def _written(self, added: Added) -> None:
+    async def _after_write(self, added: Added) -> None:
         if self._embedding is not None:
             self._embedding.wake()
         if self._has_vectors:
@@ -215,7 +238,7 @@ class Memory:
 
     async def _prune(self) -> None:
         self._since_pruned, self._pruned_at = 0, self._clock()
-        await self._store.enter(self._token)
+        await self._store.add_writer(self._token)
         while gone := await self._store.prune(self._keep_seconds):
             if self._has_vectors:
                 await self._vectors.remove(gone)
@@ -231,9 +254,23 @@ class NoMemory:
 
     async def close(self) -> None: ...
 
-    async def catch_up(self, retell: Retell) -> None: ...
-
-    async def forget_run(self, spec: RunSpec) -> None: ...
-
     async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> Sequence[Recalled]:
         return ()
+
+
+def build_memory(database: str | Path | None, settings: MemorySettings | None = None) -> Memory:
+    """A memory beside the runs of a database, or in this process. Raises `InvalidRequest`."""
+    settings = settings or MemorySettings()
+    embedder: Embedder | None = None
+    if settings.embedding_model is not None:
+        if settings.embedding_url is None:
+            raise InvalidRequest("memory.embedding_model needs memory.embedding_url, such as http://127.0.0.1:11434/v1")
+        from mainspring.features.memory.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
+
+        embedder = OpenAIEmbedder(settings.embedding_model, settings.embedding_url, settings.embedding_key)
+    return Memory(
+        None if database is None else Path(database),
+        embedder=embedder,
+        keep_days=settings.keep_days,
+        keep_observations=settings.keep_observations,
+    )

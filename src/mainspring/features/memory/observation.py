@@ -1,6 +1,6 @@
 """What is remembered: one thing that an agent said or did, fit to be kept.
 
-Nothing is kept before it is `cleaned`. Arguments are the dangerous part: they are looked at value by value, JSON within JSON
+Nothing is kept before it is cleaned. Arguments are the dangerous part: they are looked at value by value, JSON within JSON
 included, because a secret under a telling name looks like nothing by itself.
 """
 
@@ -84,7 +84,7 @@ class Cleaner:
         self._redact = redact
         self._name = lru_cache(maxsize=MOST_NAMES)(self._judge_name)  # which threads may share
 
-    def cleaned(self, seen: Observation) -> Observation:
+    def clean(self, seen: Observation) -> Observation:
         """The observation as it may be kept; cleaning it again changes nothing that matters."""
         metadata = self._value(seen.metadata, 0)
         assert isinstance(metadata, dict)
@@ -93,11 +93,11 @@ class Cleaner:
             metadata = {**whose, "shortened": body[:METADATA_BYTES].decode(errors="replace")}
         return replace(
             seen,
-            session_id=plain(seen.session_id)[:VALUE_CHARS],
-            agent_name=plain(seen.agent_name)[:VALUE_CHARS],
-            content=self._redact(plain(seen.content), CONTENT_CHARS),
+            session_id=make_storable(seen.session_id)[:VALUE_CHARS],
+            agent_name=make_storable(seen.agent_name)[:VALUE_CHARS],
+            content=self._redact(make_storable(seen.content), CONTENT_CHARS),
             metadata=metadata,
-            tags=tuple([self._redact(plain(tag), TAG_CHARS)[:TAG_CHARS] for tag in seen.tags[:MOST_TAGS]]),
+            tags=tuple([self._redact(make_storable(tag), TAG_CHARS)[:TAG_CHARS] for tag in seen.tags[:MOST_TAGS]]),
         )
 
     def _value(self, value: object, depth: int) -> object:
@@ -120,7 +120,7 @@ class Cleaner:
         return REDACTED
 
     def _string(self, text: str, depth: int) -> str:
-        text = plain(text)
+        text = make_storable(text)
         if text.lstrip()[:1] in ("{", "["):
             with suppress(msgspec.DecodeError, RecursionError):  # what only looks like JSON is text
                 whole = msgspec.json.encode(self._value(msgspec.json.decode(text), depth + 1)).decode()
@@ -129,7 +129,7 @@ class Cleaner:
 
     def _judge_name(self, name: str) -> "_Name":
         """The name, and whether a secret stands under it: it does if the redaction takes out a harmless value behind it."""
-        clean = self._redact(plain(name), TAG_CHARS)
+        clean = self._redact(make_storable(name), TAG_CHARS)
         says_so = clean.lower().endswith(("token", "cookie", "authorization"))
         return _Name(clean, says_so or _HARMLESS not in self._redact(f'{clean}: "{_HARMLESS}"', VALUE_CHARS))
 
@@ -148,6 +148,6 @@ def _flag(value: object) -> str:
     return value.lstrip("-") if isinstance(value, str) and value.startswith("-") else ""
 
 
-def plain(text: str) -> str:
+def make_storable(text: str) -> str:
     """The text as SQLite and UTF-8 can hold it."""
     return text if text.isascii() and "\0" not in text else text.replace("\0", "\ufffd").encode(errors="replace").decode()

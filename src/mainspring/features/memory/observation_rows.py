@@ -107,7 +107,7 @@ MEMORY: Final = Schema(
 )
 
 
-class Whose(Struct, frozen=True):
+class ObservationScope(Struct, frozen=True):
     """Which observations a question is about: one tenant's, and if named, one agent's or one session's."""
 
     tenant: str
@@ -122,18 +122,18 @@ class Hit(Struct, frozen=True):
     score: float
 
 
-def enter(connection: sqlite3.Connection, token: str, now: float) -> float | None:
+def add_writer(connection: sqlite3.Connection, token: str, now: float) -> float | None:
     others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
     connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
     since: float | None = others[0]
     return since
 
 
-def leave(connection: sqlite3.Connection, token: str) -> None:
+def remove_writer(connection: sqlite3.Connection, token: str) -> None:
     connection.execute("DELETE FROM memory_writers WHERE token = ?", (token,))
 
 
-def stay_alone(connection: sqlite3.Connection, token: str) -> None:
+def remove_other_writers(connection: sqlite3.Connection, token: str) -> None:
     connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
 
 
@@ -182,28 +182,28 @@ def _row(seen: Observation) -> dict[str, object]:
         "about": seen.about,
         "tags": encode(seen.tags).decode(),
         "metadata": encode(seen.metadata).decode(),
-        "owner": " ".join(_tokens(Whose(seen.tenant, seen.agent_name, seen.session_id))),
+        "owner": " ".join(_tokens(ObservationScope(seen.tenant, seen.agent_name, seen.session_id))),
     }
 
 
-def _tokens(whose: Whose) -> list[str]:
+def _tokens(whose: ObservationScope) -> list[str]:
     """One word each for tenant, agent and session; no two names share one, but for a collision of hashes."""
     given = (("t", whose.tenant), ("a", whose.agent), ("s", whose.session))
     return [kind + sha256(f"{kind}{name}".encode(errors="replace")).hexdigest()[:16] for kind, name in given if name is not None]
 
 
-def terms(query: str) -> list[str]:
+def split_terms(query: str) -> list[str]:
     """The words of any text, each once, as FTS5 takes them."""
     whole = query[:QUERY_CHARS].encode(errors="ignore").decode()
     found = dict.fromkeys([word[:TERM_CHARS].lower() for word in re.findall(r"\w+", whole)])
     return [f'"{word}"' for word in list(found)[:MOST_TERMS]]
 
 
-def fitting(connection: sqlite3.Connection, query: str, whose: Whose, limit: int, now: float) -> list[Hit]:
+def search(connection: sqlite3.Connection, query: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
     """The observations that fit the words best, the newer the better; without any word, the newest."""
-    words = terms(query)
+    words = split_terms(query)
     if not words:
-        return newest(connection, whose, limit)
+        return find_newest(connection, whose, limit)
     counts = {word: _count(connection, word, whose) for word in words}
     if rare := [word for word, count in counts.items() if 0 < count < COMMON]:
         return _ranked(connection, " OR ".join(rare), whose, limit, now)
@@ -215,28 +215,28 @@ def fitting(connection: sqlite3.Connection, query: str, whose: Whose, limit: int
     return found[:limit]
 
 
-def _count(connection: sqlite3.Connection, word: str, whose: Whose) -> int:
+def _count(connection: sqlite3.Connection, word: str, whose: ObservationScope) -> int:
     """In how many of these observations the word is; no more than `COMMON` are counted."""
     counted = "SELECT count(*) FROM (SELECT 1 FROM observation_words WHERE observation_words MATCH ? LIMIT ?)"
     return int(connection.execute(counted, (_match(word, whose), COMMON)).fetchone()[0])
 
 
-def _match(words: str, whose: Whose) -> str:
+def _match(words: str, whose: ObservationScope) -> str:
     return " AND ".join([f'owner : "{token}"' for token in _tokens(whose)]) + f" AND {{content about tags}} : ({words})"
 
 
-def _ranked(connection: sqlite3.Connection, words: str, whose: Whose, limit: int, now: float) -> list[Hit]:
+def _ranked(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
     rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **_names(whose)})
     hits = [Hit(id, -score * (1 + 0.5 ** (max(now - at, 0.0) / HALF_LIFE))) for id, at, score in rows]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
 
 
-def _newest_with(connection: sqlite3.Connection, words: str, whose: Whose, limit: int) -> list[Hit]:
+def _newest_with(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int) -> list[Hit]:
     rows = connection.execute(_NEWEST_WITH, {"match": _match(words, whose), "most": limit, **_names(whose)})
     return [Hit(id, 0.0) for (id,) in rows]
 
 
-def _names(whose: Whose) -> dict[str, str | None]:
+def _names(whose: ObservationScope) -> dict[str, str | None]:
     return {"tenant": whose.tenant, "agent": whose.agent, "session": whose.session}
 
 
@@ -257,7 +257,7 @@ _NEWEST_WITH = f"""
 """
 
 
-def newest(connection: sqlite3.Connection, whose: Whose, limit: int) -> list[Hit]:
+def find_newest(connection: sqlite3.Connection, whose: ObservationScope, limit: int) -> list[Hit]:
     index = "observations_of_tenant" if whose.session is None else "observations_by_session"
     rows = connection.execute(
         f"SELECT id FROM observations INDEXED BY {index} WHERE {_MINE} ORDER BY number DESC LIMIT :limit",
@@ -266,7 +266,7 @@ def newest(connection: sqlite3.Connection, whose: Whose, limit: int) -> list[Hit
     return [Hit(id, 0.0) for (id,) in rows]
 
 
-def load(connection: sqlite3.Connection, ids: Sequence[str], whose: Whose) -> list[Observation]:
+def load(connection: sqlite3.Connection, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
     """Those of these observations that are theirs, in the order asked for."""
     names = {"ids": encode(list(ids)).decode(), **_names(whose)}
     # Ids first: the tenant's index would lead through all that is theirs.
@@ -329,7 +329,7 @@ def _remove(connection: sqlite3.Connection, which: str, values: tuple[object, ..
     return [id for (id,) in rows.fetchall()]
 
 
-def to_embed(connection: sqlite3.Connection, limit: int) -> list[Observation]:
+def list_unembedded(connection: sqlite3.Connection, limit: int) -> list[Observation]:
     """Observations without a vector, oldest first."""
     return [_observation(row) for row in connection.execute(f"{_LOAD} WHERE embedded = 0 ORDER BY number LIMIT ?", (limit,))]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mainspring.features.memory import observation_rows as rows
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Added, Hit, Whose
+from mainspring.features.memory.observation_rows import Added, Hit, ObservationScope
 from mainspring.storage.sqlite import Database
 
 Clock = Callable[[], float]
@@ -36,25 +36,25 @@ class ObservationStore:
     def now(self) -> float:
         return self._clock()
 
-    async def enter(self, token: str) -> float | None:
-        """Notes who has it open, until `leave`. Returns since when others have who may have crashed, None if there are none."""
-        return await self._database.write(rows.enter, token=token, now=self._clock())
+    async def add_writer(self, token: str) -> float | None:
+        """Notes who has it open. Returns since when others have who may have crashed, None if there are none."""
+        return await self._database.write(rows.add_writer, token=token, now=self._clock())
 
-    async def leave(self, token: str) -> None:
-        await self._database.write(rows.leave, token=token)
+    async def remove_writer(self, token: str) -> None:
+        await self._database.write(rows.remove_writer, token=token)
 
-    async def stay_alone(self, token: str) -> None:
-        """Forgets the others. Those that live come back by `enter`."""
-        await self._database.write(rows.stay_alone, token=token)
+    async def remove_other_writers(self, token: str) -> None:
+        """Forgets the others. Those that live come back by `add_writer`."""
+        await self._database.write(rows.remove_other_writers, token=token)
 
     async def add(self, seen: Sequence[Observation]) -> Added:
         """Durable when it returns. What is there already, or was forgotten, stays so; the tenant's oldest make room."""
         return await self._database.write(rows.add, seen=seen, most=self._most)
 
-    async def fitting(self, query: str, whose: Whose, limit: int) -> list[Hit]:
-        return await self._database.read(rows.fitting, query=query, whose=whose, limit=limit, now=self._clock())
+    async def search(self, query: str, whose: ObservationScope, limit: int) -> list[Hit]:
+        return await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=self._clock())
 
-    async def load(self, ids: Sequence[str], whose: Whose) -> list[Observation]:
+    async def load(self, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
         return await self._database.read(rows.load, ids=ids, whose=whose)
 
     async def forget(self, tenant: str, session: str | None) -> list[str]:
@@ -69,8 +69,8 @@ class ObservationStore:
     async def prune(self, seconds: float) -> list[str]:
         return await self._database.write(rows.prune, before=self._clock() - seconds, most=self._most)
 
-    async def to_embed(self, limit: int) -> list[Observation]:
-        return await self._database.read(rows.to_embed, limit=limit)
+    async def list_unembedded(self, limit: int) -> list[Observation]:
+        return await self._database.read(rows.list_unembedded, limit=limit)
 
     async def mark_embedded(self, ids: Sequence[str]) -> None:
         await self._database.write(rows.mark_embedded, ids=ids)

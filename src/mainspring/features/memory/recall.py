@@ -1,15 +1,15 @@
 """Recall in steps: first an index that costs few tokens, then a timeline, then everything, each with ids to go on from."""
 
-from collections.abc import Sequence
-from typing import Final, Literal, Protocol, assert_never, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, assert_never, get_args
 
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.tokens import tokens_of_text
 from mainspring.features.memory.embedding import Embedding
-from mainspring.features.memory.observation import Observation, plain
-from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.features.memory.observation import Observation, make_storable
+from mainspring.features.memory.observation_rows import Hit, ObservationScope
 from mainspring.features.memory.observation_store import ObservationStore
 from mainspring.features.memory.vectors import Vectors
 
@@ -38,26 +38,20 @@ class Recalled(Struct, frozen=True):
         return self.citations[0]
 
 
-class Meaning(Struct, frozen=True):
+class SemanticSearch(Struct, frozen=True):
     """What recall by meaning takes: vectors for questions, and the vectors to compare them with."""
 
     embedding: Embedding
     vectors: Vectors
 
 
-class Flush(Protocol):
-    """Sees that all that was recorded so far can be found."""
-
-    async def __call__(self) -> None: ...
-
-
 class ProgressiveRecall:
-    """Finds observations by their words and, where there are embeddings, by their meaning."""
+    """Finds observations by their words and, where there are embeddings, by their meaning. `flush` writes what waits first."""
 
-    def __init__(self, store: ObservationStore, flush: Flush) -> None:
+    def __init__(self, store: ObservationStore, flush: Callable[[], Awaitable[None]]) -> None:
         self._store = store
         self._flush = flush
-        self.meaning: Meaning | None = None
+        self.meaning: SemanticSearch | None = None
 
     async def search(
         self,
@@ -74,29 +68,31 @@ class ProgressiveRecall:
             raise InvalidRequest(f"top_k must be between 1 and {MOST_RESULTS}, not {top_k}", param="top_k")
         if level not in LEVELS:
             raise InvalidRequest(f"level must be one of {', '.join(LEVELS)}, not `{level}`", param="level")
-        whose = Whose(tenant, None if agent is None else plain(agent), None if session is None else plain(session))
+        whose = ObservationScope(
+            tenant, None if agent is None else make_storable(agent), None if session is None else make_storable(session)
+        )
         await self._flush()
         # Beyond `top_k`, because what is far down in one list may be up in the other.
-        hits = await self._store.fitting(query, whose, 2 * top_k)
+        hits = await self._store.search(query, whose, 2 * top_k)
         if self.meaning is not None and query.strip():
             near = await self._near(self.meaning, query, whose, 2 * top_k)
-            hits = fused(hits, near) if near else hits
+            hits = fuse_rankings(hits, near) if near else hits
         scores = {hit.id: hit.score for hit in hits[:top_k]}
         found = await self._store.load(list(scores), whose)
-        return [recalled(seen, level, scores[seen.id]) for seen in found]
+        return [render_recalled(seen, level, scores[seen.id]) for seen in found]
 
-    async def _near(self, meaning: Meaning, query: str, whose: Whose, limit: int) -> list[Hit]:
-        vector = await meaning.embedding.question(query)
+    async def _near(self, meaning: SemanticSearch, query: str, whose: ObservationScope, limit: int) -> list[Hit]:
+        vector = await meaning.embedding.embed_question(query)
         if vector is None:
             return []
         try:
-            return await meaning.vectors.near(vector, whose, limit)
+            return await meaning.vectors.find_nearest(vector, whose, limit)
         except MainspringError as error:
-            meaning.embedding.complain(error)
+            meaning.embedding.warn_once(error)
             return []
 
 
-def fused(*rankings: Sequence[Hit]) -> list[Hit]:
+def fuse_rankings(*rankings: Sequence[Hit]) -> list[Hit]:
     """One ranking out of several, by the places that each gives."""
     scores: dict[str, float] = {}
     for ranking in rankings:
@@ -105,12 +101,12 @@ def fused(*rankings: Sequence[Hit]) -> list[Hit]:
     return [Hit(id, score) for id, score in sorted(scores.items(), key=lambda item: item[1], reverse=True)]
 
 
-def recalled(seen: Observation, level: Level, score: float) -> Recalled:
-    text = told(seen, level)
+def render_recalled(seen: Observation, level: Level, score: float) -> Recalled:
+    text = render_observation(seen, level)
     return Recalled(text, (seen.id,), tokens_of_text(text), round(score, 6))
 
 
-def told(seen: Observation, level: Level) -> str:
+def render_observation(seen: Observation, level: Level) -> str:
     """The observation in so many words."""
     what = f"{seen.agent_name}/{seen.event_type}"
     match level:

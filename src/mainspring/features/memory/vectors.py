@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, StoreError
-from mainspring.features.memory.observation_rows import Hit, Whose
+from mainspring.features.memory.observation_rows import Hit, ObservationScope
+from mainspring.ports import Vector
 from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 
 if TYPE_CHECKING:
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
 
 CANDIDATES: Final = 96
 FEW_NUMBERS: Final = 64
-Vector = Sequence[float]
 
 
-class Placed(Struct, frozen=True):
+class PlacedVector(Struct, frozen=True):
     """A vector, and whose observation it stands for."""
 
     id: str
-    whose: Whose
+    whose: ObservationScope
     vector: Vector
 
 
@@ -52,10 +52,10 @@ class Vectors:
     async def close(self) -> None:
         await self._file.close()
 
-    async def add(self, placed: Sequence[Placed]) -> None:
+    async def add(self, placed: Sequence[PlacedVector]) -> None:
         await self._file.write(_add, placed=placed)
 
-    async def near(self, vector: Vector, whose: Whose, limit: int) -> list[Hit]:
+    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
         """The nearest of these observations, nearest first."""
         return await self._file.read(_near, vector=vector, whose=whose, limit=limit)
 
@@ -122,7 +122,7 @@ def _size(connection: "apsw.Connection") -> int:
     return size
 
 
-def _add(connection: "apsw.Connection", placed: Sequence[Placed]) -> None:
+def _add(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
     size = len(placed[0].vector)
     coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
     if _size(connection) == 0:
@@ -143,7 +143,7 @@ def _add(connection: "apsw.Connection", placed: Sequence[Placed]) -> None:
         )
 
 
-def _near(connection: "apsw.Connection", vector: Vector, whose: Whose, limit: int) -> list[Hit]:
+def _near(connection: "apsw.Connection", vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
     if _size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
