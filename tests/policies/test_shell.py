@@ -34,9 +34,9 @@ class Counting(ShellReader):
         super().__init__()
         self.parsed = 0
 
-    async def _parsed(self, text: str) -> ShellLine:
+    async def _parse(self, text: str) -> ShellLine:
         self.parsed += 1
-        return await super()._parsed(text)
+        return await super()._parse(text)
 
 
 @settings(max_examples=20)
@@ -44,7 +44,7 @@ class Counting(ShellReader):
 def test_plain_line_is_read_as_the_parser_reads_it(lines: list[str]) -> None:
     plainly = {line: read for line in lines if (read := read_plain_line(line)) is not None}
     # Many lines in one text, so that one process reads them all. A blank after each keeps the text from being plain itself.
-    parsed = asyncio.run(ShellReader()._parsed(" \n".join(plainly)))
+    parsed = asyncio.run(ShellReader()._parse(" \n".join(plainly)))
     assert parsed.commands == tuple(dict.fromkeys([words for read in plainly.values() for words in read.commands]))
     assert set(parsed.sets) == {name for read in plainly.values() for name in read.sets}
     assert set(parsed.doubts) == {doubt for read in plainly.values() for doubt in read.doubts}

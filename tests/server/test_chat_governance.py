@@ -137,6 +137,6 @@ async def test_decisions_are_paid_from_the_account_of_the_tenant_and_settled(tmp
             assert len((await d.chat("add milk", *MILK, key=key))["decision"]["tool_calls"]) == 1
         refused = await d.chat("add milk", key=key)
         assert refused["message"]["content"] == words.NO_BUDGET
-        account = await d.engine.admission.ledger.account("default", tenant="acme")
+        account = await d.engine.admission.ledger.find_account("default", tenant="acme")
         assert (account.spent.calls, account.spent.iterations, account.held) == (2, 4, {})
-        assert [found.budget.budget_id for found in await d.engine.admission.ledger.accounts(tenant="acme")] == ["default"]
+        assert [found.budget.budget_id for found in await d.engine.admission.ledger.list_accounts(tenant="acme")] == ["default"]

@@ -27,7 +27,7 @@ def has_tool_scope(scopes: Collection[str], *names: str) -> bool:
     return not {"*", EXECUTE, *[f"{EXECUTE}:{name}" for name in names]}.isdisjoint(scopes)
 
 
-def _unheard(text: str) -> None:
+def _ignore_progress(text: str) -> None:
     pass
 
 
@@ -45,7 +45,7 @@ class ToolContext(Struct, frozen=True):
     path_allowlist: tuple[str, ...] | None = None
     domain_allowlist: tuple[str, ...] | None = None
     working_dir: Path | None = None
-    progress: Callable[[str], None] = _unheard
+    progress: Callable[[str], None] = _ignore_progress
     run_id: str = ""
     tenant: str = ""
     scope: str = ""

@@ -72,17 +72,17 @@ def explain_reentry(words: Sequence[str | None], granted: int = 1) -> str | None
     if name == "set":
         return None if all(_SET.fullmatch(word or "") for word in words[1:]) else "`set` may change what the words mean"
     if _INTERPRETERS.fullmatch(name):
-        return None if granted > 1 else _interpreter(name, words)
+        return None if granted > 1 else _judge_interpreter(name, words)
     if name in ("sed", "gsed", "awk", "gawk", "mawk", "nawk"):
-        return _script(name, words)
-    return _optional(name, words[max(granted, 1) :])
+        return _judge_script(name, words)
+    return _judge_options(name, words[max(granted, 1) :])
 
 
 def basename(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _optional(name: str, words: Sequence[str | None]) -> str | None:
+def _judge_options(name: str, words: Sequence[str | None]) -> str | None:
     known = [word for word in words if word is not None]
     if (options := _OPTIONS.get(name)) is None:
         return None
@@ -94,14 +94,14 @@ def _optional(name: str, words: Sequence[str | None]) -> str | None:
     return None if found is None else f"`{name} {found.partition('=')[0]}` starts or does more than it shows"
 
 
-def _interpreter(name: str, words: Sequence[str | None]) -> str | None:
+def _judge_interpreter(name: str, words: Sequence[str | None]) -> str | None:
     first = words[1] if len(words) > 1 else "-"
     if first is None or (first.startswith(("-", "/dev/", "/proc/")) and first not in ("-V", "--version", "-h", "--help")):
         return f"`{name}` without a file runs code from its options or its input"
     return None
 
 
-def _script(name: str, words: Sequence[str | None]) -> str | None:
+def _judge_script(name: str, words: Sequence[str | None]) -> str | None:
     """sed and awk are languages that can start programs: their text must be one that surely does not."""
     known = [word for word in words[1:] if word is not None]
     if len(known) < len(words) - 1:

@@ -103,19 +103,19 @@ class ShellReader:
         if (line := self._known.get(text)) is not None:
             return line
         try:
-            line = await self._parsed(text)
+            line = await self._parse(text)
         except ValueError as error:
             return ShellLine(doubts=(str(error),))  # not remembered: the next time may be better
         if len(text) <= REMEMBERED_CHARS:
             self._known[text] = line
         return line
 
-    async def _parsed(self, text: str) -> ShellLine:
+    async def _parse(self, text: str) -> ShellLine:
         """Raises `ValueError` if the parser does not do its work."""
         if (flaw := _flaw(text)) is not None:
             return ShellLine(doubts=(flaw,))
         try:
-            reading = _Reading(await self._tree(text, "bash"))
+            reading = _Reading(await self._parse_tree(text, "bash"))
         except SyntaxError as error:
             return ShellLine(doubts=(str(error),))
         if reading.is_read_otherwise:
@@ -125,7 +125,7 @@ class ShellReader:
     async def _read_otherwise(self, text: str, reading: "_Reading") -> None:
         """Adds what the text means to a plain sh."""
         try:
-            other = _Reading(await self._tree(text, "posix"))
+            other = _Reading(await self._parse_tree(text, "posix"))
         except SyntaxError:
             # It would still run what stands before the line at fault.
             reading.doubts.append(_OTHERWISE_READ)
@@ -134,7 +134,7 @@ class ShellReader:
         other.commands = [words for words in other.commands if not (words[0] or "").startswith(("[[", "-"))]
         reading.join(other)
 
-    async def _tree(self, text: str, language: str) -> Json:
+    async def _parse_tree(self, text: str, language: str) -> Json:
         """The syntax tree. Raises `SyntaxError` if the text has none, `ValueError` if that is not known."""
         if (shfmt := self._find_parser()) is None:
             raise ValueError("the parser `shfmt` is not installed (`pip install shfmt-py`)")
@@ -170,7 +170,7 @@ def read_plain_line(text: str) -> ShellLine | None:
     if len(text) > LONGEST or _PLAIN.fullmatch(text) is None:
         return None
     words = tuple(text.split())
-    return None if _OTHERWISE.fullmatch(words[0]) else ShellLine((words,), sets=_named(words), doubts=_builtin_doubts(words))
+    return None if _OTHERWISE.fullmatch(words[0]) else ShellLine((words,), sets=_list_sets(words), doubts=_builtin_doubts(words))
 
 
 class _Reading:
@@ -251,7 +251,7 @@ class _Reading:
             return
         words = (_name(args[0]), *[_argument(word) for word in args[1:]])
         self.commands.append(words)
-        self.sets += _named(words)
+        self.sets += _list_sets(words)
         self.doubts += _builtin_doubts(words)
         self._evaluates = self._evaluates or (words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words))
 
@@ -354,7 +354,7 @@ def _literal(word: Json) -> str:
     return "".join([_part(part) or "" for part in word.get("Parts") or ()])
 
 
-def _named(words: tuple[str | None, ...]) -> tuple[str, ...]:
+def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
     """The variables that a builtin sets by their names."""
     if words[0] not in _SETS_BY_NAME:
         return ()

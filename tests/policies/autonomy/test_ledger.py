@@ -53,7 +53,7 @@ async def test_a_run_reserves_its_share_works_within_it_and_gives_back_the_rest(
     ledger = Ledger(store)
     await ledger.open(BUDGET)
     spec = await ledger.admit(order(max_turns=10, max_tool_calls=4), "b1", at_most=Amounts(files=2, tokens=5000))
-    held = (await ledger.account("b1")).held["resp_1"].share
+    held = (await ledger.find_account("b1")).held["resp_1"].share
     assert held == Amounts(10, 3600, 4, 2, 5000, 3, 5000, None, {"git (status|log)( .*)?": 2})
     made = calls(
         Call("files", {"operation": "write", "path": "src/a", "content": "1\n2"}),
@@ -62,7 +62,7 @@ async def test_a_run_reserves_its_share_works_within_it_and_gives_back_the_rest(
     )
     async with engine_of(made, store=store, sinks=[ledger]) as engine:
         run = await (await engine.start(spec)).wait()
-    account = await ledger.account("b1")
+    account = await ledger.find_account("b1")
     assert account.held == {}
     assert account.spent == Spent(
         2, run.elapsed, 3, ("src/a",), 2, 1, run.usage.total_tokens, commands={"git (status|log)( .*)?": 1}
@@ -93,7 +93,7 @@ async def test_a_closing_turn_is_reserved_with_the_turns_before_it(store: Store)
     async with engine_of(*turns, store=store) as engine:
         run = await (await engine.start(spec)).wait()
     assert (run.turns, run.reason) == (3, Reason.MAX_TURNS)
-    assert (await ledger.account("b1")).held["resp_1"].share.iterations == 3
+    assert (await ledger.find_account("b1")).held["resp_1"].share.iterations == 3
 
 
 async def test_a_run_that_is_admitted_again_keeps_its_share(store: Store) -> None:
@@ -101,7 +101,7 @@ async def test_a_run_that_is_admitted_again_keeps_its_share(store: Store) -> Non
     await ledger.open(BUDGET)
     spec = order(max_turns=5)
     assert await ledger.admit(spec, "b1") == await Ledger(store).admit(spec, "b1")
-    assert len((await ledger.account("b1")).held) == 1
+    assert len((await ledger.find_account("b1")).held) == 1
 
 
 async def test_the_budget_is_used_across_the_runs_of_a_task(store: Store) -> None:
@@ -109,7 +109,7 @@ async def test_the_budget_is_used_across_the_runs_of_a_task(store: Store) -> Non
     ledger, hands = Ledger(store), Hands()
     await ledger.open(with_limits(max_tool_calls=2))
     turns = [calls(Call("look"), Call("shell", {"command": "python3 x.py"})), calls(Call("look", {"n": 1}))]
-    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.state), sinks=[ledger]) as engine:
+    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.find_state), sinks=[ledger]) as engine:
         asked = await (await engine.start(await ledger.admit(order(), "b1"))).wait()
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         again = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
@@ -130,7 +130,7 @@ async def test_an_ended_run_that_nobody_settled_is_settled_from_its_log(store: S
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
         again = order(id="resp_2", parent="resp_1", input=(ApprovalResponse(request.id, approve=True),))
         await (await engine.start(await ledger.admit(again, "b1"))).wait()
-    assert list((await ledger.account("b1")).held) == ["resp_2"]
+    assert list((await ledger.find_account("b1")).held) == ["resp_2"]
     account = await ledger.settle_ended("b1")
     assert (account.held, account.spent.calls, account.spent.files, account.spent.iterations) == ({}, 1, ("src/out",), 2)
 
@@ -150,7 +150,7 @@ async def test_a_run_that_was_not_stored_is_settled_as_it_ends(store: Store) -> 
     spec = await ledger.admit(order(max_turns=4, store=False), "b1")
     async with engine_of(store=store, sinks=[ledger]) as engine:
         await (await engine.start(spec)).wait()
-    assert (await ledger.account("b1")).left.iterations == 9
+    assert (await ledger.find_account("b1")).left.iterations == 9
 
 
 async def test_a_share_is_not_given_back_once_its_run_has_begun(store: Store) -> None:
@@ -180,7 +180,7 @@ async def test_a_budget_lives_in_the_store_and_only_an_active_one_admits(store: 
     assert (account.budget.state, account.budget.approved_by) == ("active", "ada")
     await ledger.admit(order(max_turns=1), "b1")
     await ledger.move("b1", "suspended")
-    assert await other.state("", "b1") == "suspended"
+    assert await other.find_state("", "b1") == "suspended"
     with pytest.raises(InvalidRequest, match="from `suspended` to `completed`"):
         await other.move("b1", "completed")
     with pytest.raises(InvalidRequest, match="PF-02"):
@@ -193,10 +193,10 @@ async def test_budgets_have_ids_of_their_own_within_a_tenant(store: Store) -> No
     with pytest.raises(InvalidRequest, match="there already"):
         await ledger.open(BUDGET, tenant="ada")
     await ledger.open(with_limits(max_iterations=1), tenant="bo")
-    assert (await ledger.account("b1", tenant="ada")).budget == BUDGET
+    assert (await ledger.find_account("b1", tenant="ada")).budget == BUDGET
     with pytest.raises(NotFound, match="`b1` does not exist"):
-        await ledger.account("b1")
-    assert await ledger.state("", "b1") is None
+        await ledger.find_account("b1")
+    assert await ledger.find_state("", "b1") is None
 
 
 async def test_suspending_a_budget_stops_the_runs_that_work_under_it() -> None:
@@ -211,7 +211,7 @@ async def test_suspending_a_budget_stops_the_runs_that_work_under_it() -> None:
 
     hands = Suspends()
     turns = [Call("look", {"n": n}) for n in range(3)]
-    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.state)) as engine:
+    async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.find_state)) as engine:
         run = await (await engine.start(await ledger.admit(order(), "b1"))).wait()
     assert (run.reason, len(hands.done)) == (Reason.BUDGET, 1)
 
@@ -231,7 +231,7 @@ async def test_many_at_once_in_two_processes_worth_of_ledgers_share_what_there_i
         async with anyio.create_task_group() as group:
             for number in range(12):
                 group.start_soon(admitted, number)
-        account = await ledgers[1].account("b1")
+        account = await ledgers[1].find_account("b1")
     shares = [reserved.share.iterations for reserved in account.held.values()]
     assert sorted(shares, key=str) == [2, *[4] * 7]
     assert len(refused) == 4
@@ -288,8 +288,8 @@ async def test_spent_plus_reserved_never_exceeds_a_limit(
                 await ledger.settle_ended("b1")
             case "restart":
                 ledger = Ledger(store)
-        assert within(await ledger.account("b1"))
-        assert await ledger.account("b1") == await Ledger(store).account("b1")
+        assert within(await ledger.find_account("b1"))
+        assert await ledger.find_account("b1") == await Ledger(store).find_account("b1")
 
 
 def killed_after(lines: int, database: Path, tally: Path) -> list[str]:
@@ -308,7 +308,7 @@ async def test_a_process_killed_again_and_again_never_exceeds_the_budget_that_it
         said = killed_after(lines, database, tally)
         assert "used_up" not in said, "it was killed at work"
         async with SqliteStore(database) as store:
-            assert within(await Ledger(store).account("shared"))
+            assert within(await Ledger(store).find_account("shared"))
     assert killed_after(1000, database, tally)[-1] == "used_up"
     made = tally.read_text().splitlines()
     assert len(made) == len(set(made)), "no call ran twice"

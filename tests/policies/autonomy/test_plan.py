@@ -164,7 +164,7 @@ async def test_keys_have_accounts_of_their_own() -> None:
     async with engine(shared("key"), call("look")) as at:
         for subject in ("key:1", "key:2", ""):
             await at.run("Go.", caller=Caller(subject))
-        accounts = await at.admission.ledger.accounts()
+        accounts = await at.admission.ledger.list_accounts()
     assert [account.budget.budget_id for account in accounts] == ["b1.key:1", "b1.key:2", "b1"]
 
 
@@ -186,7 +186,7 @@ async def test_what_parallel_runs_use_and_hold_never_exceeds_the_account() -> No
                 ends.append(str((await at.run("Go.", max_turns=3)).status))
             except InvalidRequest as error:
                 ends.append(error.code)
-            assert within(await at.admission.ledger.account("b1"))
+            assert within(await at.admission.ledger.find_account("b1"))
 
         async with anyio.create_task_group() as group:
             for number in range(20):
@@ -203,7 +203,7 @@ async def test_a_run_that_does_not_begin_gives_its_share_back() -> None:
     async with engine(shared()) as at:
         with pytest.raises(PreviousNotFound):
             await at.run("Go.", previous="resp_unheard_of")
-        account = await at.admission.ledger.account("b1")
+        account = await at.admission.ledger.find_account("b1")
     assert (account.held, account.entries) == ({}, 3)
 
 
@@ -216,7 +216,7 @@ async def test_new_limits_hold_for_an_account_that_is_there_and_what_was_used_st
         with pytest.raises(InvalidRequest, match="PF-02: the budget `b1` is suspended"):
             await at.run("Go.")
         await at.admission.ledger.move("b1", "active", by="ada")
-        account = await at.admission.ledger.account("b1")
+        account = await at.admission.ledger.find_account("b1")
     assert (account.left.calls, account.spent.calls, account.budget.approved_by) == (1, 1, "ada")
     assert (await at.admission.ledger.keep(account.budget)).entries == account.entries, "nothing has changed, nothing is added"
 
@@ -243,7 +243,7 @@ async def test_a_statement_says_what_is_used_held_and_left() -> None:
         ledger = at.admission.ledger
         await ledger.settle_ended("b1")
         await ledger.admit(replace(at.order("Go.", max_tool_calls=3), id="resp_held"), "b1")
-        told = make_statement(await ledger.account("b1"))
+        told = make_statement(await ledger.find_account("b1"))
     assert (told.id, told.state, told.runs) == ("b1", "active", ("resp_held",))
     assert [line for line in told.lines if line.measure == "calls"] == [StatementLine("calls", 1, 3, 6, 10)]
 
@@ -349,7 +349,7 @@ async def test_a_run_that_goes_on_is_paid_from_the_account_it_was_paid_from() ->
         answered = await approvals.answer(request.id, approve=True, by="key:2")
         assert answered.handle is not None
         run = await answered.handle.wait()
-        ids = [account.budget.budget_id for account in await at.admission.ledger.accounts()]
+        ids = [account.budget.budget_id for account in await at.admission.ledger.list_accounts()]
     assert run.spec.caller.subject == "key:2"
     assert (ids, layers(run)) == (["b1.key:1"], ["b1.key:1"])
 

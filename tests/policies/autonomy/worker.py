@@ -50,12 +50,12 @@ async def main() -> None:
     async with SqliteStore(sys.argv[1]) as store:
         ledger, hands = Ledger(store), [Hands()]
         try:
-            await ledger.account("shared")
+            await ledger.find_account("shared")
         except NotFound:
             await ledger.open(BUDGET)
         turns = [calls(Call("look", {"n": n}), Call("look", {"m": n})) for n in range(9)]
         script = Scripted(*turns, say("Done."), repeat=True, chunk=0, pause=0.0005)
-        policies = order_policies(fill_standard_slots(hands), {"custom": [BudgetPolicy(ledger.state)]})
+        policies = order_policies(fill_standard_slots(hands), {"custom": [BudgetPolicy(ledger.find_state)]})
         async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger]) as engine:
             for handle in await engine.resume_all():
                 await handle.wait()

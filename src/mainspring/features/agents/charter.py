@@ -32,11 +32,11 @@ class CharterPolicy:
     never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        verdicts = [verdict for charter in run.spec.charters for verdict in await self._verdicts(charter, call, run)]
+        verdicts = [verdict for charter in run.spec.charters for verdict in await self._judge_charter(charter, call, run)]
         return max(verdicts, key=lambda verdict: STRICTNESS[type(verdict)], default=Allow())
 
-    async def _verdicts(self, charter: Charter, call: Call, run: Run) -> list[Verdict]:
-        bound = _bound(charter)
+    async def _judge_charter(self, charter: Charter, call: Call, run: Run) -> list[Verdict]:
+        bound = _compile_charter(charter)
         verdicts = [await bound.rules.judge(call, run), await bound.level.judge(call, run)]
         if (tool := find_served_tool(call, run)) is not None:
             context = await read_call(call.item, tool)
@@ -46,7 +46,7 @@ class CharterPolicy:
         return verdicts
 
 
-class _Bound(Struct, frozen=True):
+class _CompiledCharter(Struct, frozen=True):
     """A charter as the policies that it is made of."""
 
     rules: RulePolicy
@@ -55,31 +55,31 @@ class _Bound(Struct, frozen=True):
 
 
 @lru_cache(maxsize=256)
-def _bound(charter: Charter) -> _Bound:
+def _compile_charter(charter: Charter) -> _CompiledCharter:
     judged, fetches = charter.commands is not None, bool(charter.domains)
-    return _Bound(
+    return _CompiledCharter(
         RulePolicy(Rules.of(dict(charter.rules))),
         LevelPolicy(charter.level, network_reads=fetches, commands_judged=judged),
-        _scope(charter),
+        _make_scope(charter),
     )
 
 
-def _scope(charter: Charter) -> AutonomyBudget:
+def _make_scope(charter: Charter) -> AutonomyBudget:
     """What may be touched, as a budget without limits says it."""
     everywhere = ("**", "/**")
-    paths = everywhere if charter.files is None else tuple([path for each in charter.files for path in _beneath(each)])
+    paths = everywhere if charter.files is None else tuple([path for each in charter.files for path in _expand_path(each)])
     network = Network(enabled=True) if charter.domains is None else Network(bool(charter.domains), charter.domains)
     commands = ("*",) if charter.commands is None else charter.commands
     return AutonomyBudget(
         f"agent-{charter.agent}",
         state="active",
         files=Files(read=paths, write=paths, root=charter.root),
-        allowed_commands=tuple([_allowed(command) for command in commands]),
+        allowed_commands=tuple([_make_command(command) for command in commands]),
         network=network,
     )
 
 
-def _beneath(path: str) -> tuple[str, ...]:
+def _expand_path(path: str) -> tuple[str, ...]:
     """A path without wildcards stands for itself and all below it."""
     plain = path.removeprefix("./").rstrip("/") or "."
     if plain == ".":
@@ -87,7 +87,7 @@ def _beneath(path: str) -> tuple[str, ...]:
     return (path,) if "*" in path or "?" in path else (plain, f"{plain}/**")
 
 
-def _allowed(command: str) -> AllowedCommand:
+def _make_command(command: str) -> AllowedCommand:
     """A program, or a program and its first words."""
     name, *words = command.split()
     return AllowedCommand(name, re.escape(" ".join(words)) + "(?: .*)?" if words else None)

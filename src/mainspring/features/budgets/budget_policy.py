@@ -69,12 +69,12 @@ class BudgetPolicy:
         tool = find_served_tool(call, run)
         if run.spec.budget is None or tool is None:
             return Allow()
-        enforcers = await self._counted(run, run.spec.budget)
+        enforcers = await self._count_run(run, run.spec.budget)
         await self._look_up(run, enforcers[0])
         signals = frozenset(self._signals(run) if self._signals is not None else ())
         made = await read_call(call.item, tool)
         context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
-        return make_verdict(pick_strictest([_decided(enforcer, context, run.spec.model) for enforcer in enforcers]))
+        return make_verdict(pick_strictest([_decide(enforcer, context, run.spec.model) for enforcer in enforcers]))
 
     async def _look_up(self, run: Run, enforcer: RuntimeEnforcer) -> None:
         """Only the first layer is ever shared."""
@@ -82,7 +82,7 @@ class BudgetPolicy:
             state = await self._state(run.spec.tenant, enforcer.budget.budget_id)
             enforcer.budget = enforcer.budget if state is None else replace(enforcer.budget, state=state)
 
-    async def _counted(self, run: Run, source: Json) -> tuple[RuntimeEnforcer, ...]:
+    async def _count_run(self, run: Run, source: Json) -> tuple[RuntimeEnforcer, ...]:
         """Enforcers that have counted all of this run. The calls of a run are judged one after the other."""
         known = self._known.get(run.spec.id)
         if known is None or known.source is not source or not _continues(known, run):
@@ -90,7 +90,7 @@ class BudgetPolicy:
             enforcers = tuple([RuntimeEnforcer(layer) for layer in layers])
             known = self._known[run.spec.id] = _Counted(source, enforcers)
         for item in run.allowed[known.calls :]:
-            context = await _made(item, run.spec)
+            context = await _read_allowed_call(item, run.spec)
             for enforcer in known.enforcers:
                 enforcer.count(context)
             known.calls, known.last = known.calls + 1, item
@@ -104,7 +104,7 @@ def _continues(known: _Counted, run: Run) -> bool:
     return known.calls <= len(run.allowed) and (not known.calls or run.allowed[known.calls - 1] is known.last)
 
 
-def _decided(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> BudgetDecision:
+def _decide(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> BudgetDecision:
     return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
 
 
@@ -114,12 +114,12 @@ async def measure_use(run: Run, budget: AutonomyBudget | None = None) -> Spent:
     assert budget is not None, "only a run with a budget can use it"
     enforcer = RuntimeEnforcer(budget)
     for item in run.allowed:
-        enforcer.count(await _made(item, run.spec))
+        enforcer.count(await _read_allowed_call(item, run.spec))
     enforcer.measure(measure_run(run, budget))
     return enforcer.spent
 
 
-async def _made(item: FunctionCall, spec: RunSpec) -> EnforcementContext:
+async def _read_allowed_call(item: FunctionCall, spec: RunSpec) -> EnforcementContext:
     """What a call that was allowed did."""
     tool = spec.tool(item.name)
     assert tool is not None, "only a tool of the run is ever allowed"

@@ -20,7 +20,7 @@ BudgetId = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="Budget, as `
 async def list_budgets(database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
     """Lists the budgets of a tenant."""
     async with open_database(database) as engine:
-        found = [make_statement(account) for account in await Ledger(engine.store).accounts(tenant=tenant)]
+        found = [make_statement(account) for account in await Ledger(engine.store).list_accounts(tenant=tenant)]
     if json:
         write_lines(found)
     else:

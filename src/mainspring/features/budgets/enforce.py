@@ -78,10 +78,10 @@ def enforce(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) -
     """Whether the step may happen. What it would use is counted in; nothing is remembered."""
     then, limits, outside = add_step(budget, spent, context), budget.amounts, tuple(find_objections(budget, context))
     found = [
-        *_standing(budget, context),
-        *_exceeded(then, limits),
-        *[_answer(budget, objection) for objection in outside],
-        *_met(budget, then, limits, context, outside),
+        *_judge_state(budget, context),
+        *_judge_limits(then, limits),
+        *[_judge_objection(budget, objection) for objection in outside],
+        *_judge_conditions(budget, then, limits, context, outside),
     ]
     return pick_strictest(found)
 
@@ -106,14 +106,14 @@ def add_step(budget: AutonomyBudget, spent: Spent, context: EnforcementContext) 
     return spent + Spent(
         iterations=context.iterations,
         calls=context.calls,
-        files=tuple([_named(target, budget, len(spent.files) + n) for n, target in enumerate(context.writes)]),
+        files=tuple([_name_file(target, budget, len(spent.files) + n) for n, target in enumerate(context.writes)]),
         lines=context.lines,
         requests=len(context.hosts),
         commands=commands,
     )
 
 
-def _named(target: str | None, budget: AutonomyBudget, number: int) -> str:
+def _name_file(target: str | None, budget: AutonomyBudget, number: int) -> str:
     """The name that a file counts under. One whose name is not known is another one every time."""
     if target is None:
         return f"?{number}"
@@ -123,50 +123,51 @@ def _named(target: str | None, budget: AutonomyBudget, number: int) -> str:
         return target
 
 
-def _standing(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[BudgetDecision]:
+def _judge_state(budget: AutonomyBudget, context: EnforcementContext) -> Iterator[BudgetDecision]:
     name = budget.budget_id
     if budget.state != "active":
-        yield _blocked("budget", f"The budget `{name}` is {budget.state}, not active.", stops=True)
+        yield _block("budget", f"The budget `{name}` is {budget.state}, not active.", stops=True)
     if budget.expires_at is not None and context.now >= budget.expires_at.timestamp():
-        yield _blocked("budget", f"The budget `{name}` expired at {budget.expires_at.isoformat()}.", stops=True)
+        yield _block("budget", f"The budget `{name}` expired at {budget.expires_at.isoformat()}.", stops=True)
     if budget.limits.max_cost is not None and not context.is_priced:
-        yield _blocked("cost", f"The budget `{name}` limits the cost, and has no price for this model.", stops=True)
+        yield _block("cost", f"The budget `{name}` limits the cost, and has no price for this model.", stops=True)
 
 
-def _exceeded(then: Spent, limits: Amounts) -> Iterator[BudgetDecision]:
+def _judge_limits(then: Spent, limits: Amounts) -> Iterator[BudgetDecision]:
     bounds, amounts = limits.measures, then.amounts.measures
     for measure in MEASURES:
         most, used = bounds[measure.name], amounts[measure.name] or 0
         if most is not None and (used > most or (measure.is_stock and used >= most)):
             said = f"The budget allows {most:g} {measure.unit}, and this would be {used:g}."
-            yield _blocked(measure.point, said, stops=measure.stops)
+            yield _block(measure.point, said, stops=measure.stops)
     for command, most in limits.commands.items():
         if (used := then.commands.get(command, 0)) > most:
-            yield _blocked("EF-03", f"The budget allows {most} calls of `{command}`, and this would be {used}.")
+            yield _block("EF-03", f"The budget allows {most} calls of `{command}`, and this would be {used}.")
 
 
-def _answer(budget: AutonomyBudget, objection: Objection) -> BudgetDecision:
+def _judge_objection(budget: AutonomyBudget, objection: Objection) -> BudgetDecision:
     said = f"The budget `{budget.budget_id}` does not cover this ({objection.point}): {objection.why}."
-    trigger = _trigger(budget, objection.point)
+    trigger = _find_trigger(budget, objection.point)
     if objection.severity == "denied" or (objection.severity == "unlisted" and trigger is None):
-        return _blocked(objection.point, said)
-    return _escalated(budget, objection.point, said, trigger)
+        return _block(objection.point, said)
+    return _escalate(budget, objection.point, said, trigger)
 
 
-def _trigger(budget: AutonomyBudget, point: str) -> EscalationTrigger | None:
+def _find_trigger(budget: AutonomyBudget, point: str) -> EscalationTrigger | None:
     if any(condition.id == "SC-10" and condition.action == "escalate" for condition in budget.stop_conditions):
         return EscalationTrigger(point)
     return next((trigger for trigger in budget.escalation_triggers if trigger.id == point), None)
 
 
-def _met(
+def _judge_conditions(
     budget: AutonomyBudget, then: Spent, limits: Amounts, context: EnforcementContext, outside: tuple[Objection, ...]
 ) -> Iterator[BudgetDecision]:
     """The stop conditions that hold, each with its consequence."""
     is_violated = any(objection.severity != "unclear" for objection in outside)
     for condition in budget.stop_conditions:
         if condition.id == "SC-10":
-            holds = is_violated and condition.action != "escalate"  # that is for those who can still be asked, see `_trigger`
+            # With `escalate`, `_find_trigger` has a person asked instead.
+            holds = is_violated and condition.action != "escalate"
         elif condition.id == "SC-09":
             holds = context.failures >= FAILURES
         elif (measure := _CONDITIONS.get(condition.id)) is not None:
@@ -175,22 +176,22 @@ def _met(
         else:
             holds = condition.id in context.signals
         if holds:
-            yield _consequence(budget, condition)
+            yield _apply_condition(budget, condition)
 
 
-def _consequence(budget: AutonomyBudget, condition: StopCondition) -> BudgetDecision:
+def _apply_condition(budget: AutonomyBudget, condition: StopCondition) -> BudgetDecision:
     told = f": {condition.description}" if condition.description else ""
     said = f"The stop condition {condition.id} of the budget `{budget.budget_id}` holds{told}."
     if condition.action == "escalate":
-        return _escalated(budget, condition.id, said, None)
+        return _escalate(budget, condition.id, said, None)
     return BudgetDecision(_ACTIONS[condition.action], condition.id, said, stops=condition.action == "stop")
 
 
-def _blocked(point: str, reason: str, *, stops: bool = False) -> BudgetDecision:
+def _block(point: str, reason: str, *, stops: bool = False) -> BudgetDecision:
     return BudgetDecision(EnforcementResult.BLOCKED, point, reason, stops)
 
 
-def _escalated(budget: AutonomyBudget, point: str, reason: str, trigger: EscalationTrigger | None) -> BudgetDecision:
+def _escalate(budget: AutonomyBudget, point: str, reason: str, trigger: EscalationTrigger | None) -> BudgetDecision:
     target = (trigger and trigger.target) or budget.default_escalation_target
     urgency = trigger.urgency if trigger is not None else "normal"
     return BudgetDecision(EnforcementResult.ESCALATED, point, reason, target=target, urgency=urgency)

@@ -136,31 +136,31 @@ class Ledger:
             return None if replace(budget, state=state, approved_by=by) == account.budget else Amended(budget)
 
         try:
-            await self.account(budget.budget_id, tenant=tenant)
+            await self.find_account(budget.budget_id, tenant=tenant)
         except NotFound:
             with suppress(InvalidRequest):  # somebody was quicker
                 return await self.open(budget, tenant=tenant)
         return await self._add(tenant, budget.budget_id, amended)
 
-    async def accounts(self, *, tenant: str = "") -> Sequence[Account]:
+    async def list_accounts(self, *, tenant: str = "") -> Sequence[Account]:
         """All accounts of a tenant, oldest first."""
-        return [await self.account(found.id, tenant=tenant) for found in await self._store.documents(BUDGET, tenant=tenant)]
+        return [await self.find_account(found.id, tenant=tenant) for found in await self._store.documents(BUDGET, tenant=tenant)]
 
-    async def account(self, budget_id: str, *, tenant: str = "") -> Account:
+    async def find_account(self, budget_id: str, *, tenant: str = "") -> Account:
         """Raises `NotFound`."""
         known = self._known.get((tenant, budget_id)) or _Known()
         found = await self._store.documents(ENTRY, tenant=tenant, parent=budget_id, after=known.number)
         account = known.account
         for entry in [_entries.decode(document.body) for document in found]:
-            account = Account(entry.budget) if isinstance(entry, AccountOpened) else fold(_opened(account, budget_id), entry)
+            account = Account(entry.budget) if isinstance(entry, AccountOpened) else fold(_require(account, budget_id), entry)
         if found:
             self._known[tenant, budget_id] = _Known(account, found[-1].number)
-        return _opened(account, budget_id)
+        return _require(account, budget_id)
 
-    async def state(self, tenant: str, budget_id: str) -> State | None:
+    async def find_state(self, tenant: str, budget_id: str) -> State | None:
         """How the budget stands, None if it is not shared."""
         try:
-            return (await self.account(budget_id, tenant=tenant)).budget.state
+            return (await self.find_account(budget_id, tenant=tenant)).budget.state
         except NotFound:
             return None
 
@@ -210,12 +210,12 @@ class Ledger:
 
     async def settle_ended(self, budget_id: str, *, tenant: str = "") -> Account:
         """Settles every share whose run has ended without anybody there to do so."""
-        account = await self.account(budget_id, tenant=tenant)
+        account = await self.find_account(budget_id, tenant=tenant)
         for reserved in account.held.values():
             if not await self._has_ended(reserved.run_id):
                 continue
             try:
-                account = await self.settle(await self._reread(reserved.run_id), budget_id, tenant=tenant)
+                account = await self.settle(await self._replay_run(reserved.run_id), budget_id, tenant=tenant)
             except CallerError:
                 account = await self._settle(tenant, budget_id, reserved.run_id, Spent.whole(reserved.share, reserved.run_id))
         return account
@@ -241,7 +241,7 @@ class Ledger:
         except NotFound:
             return False
 
-    async def _reread(self, run_id: str) -> Run:
+    async def _replay_run(self, run_id: str) -> Run:
         """The run at its end. Raises a `CallerError` if what it continued is gone."""
         log = await self._store.events(run_id)
         assert isinstance(log[0].event, RunStarted)
@@ -261,7 +261,7 @@ class Ledger:
     async def _add(self, tenant: str, budget_id: str, decide: Callable[[Account], LedgerEntry | None]) -> Account:
         """Adds what `decide` makes of the account as it stands; None adds nothing. It is asked again if another was faster."""
         while True:
-            account = await self.account(budget_id, tenant=tenant)
+            account = await self.find_account(budget_id, tenant=tenant)
             if (entry := decide(account)) is None:
                 return account
             document = Document(ENTRY, str(account.entries), msgspec.json.encode(entry), tenant, budget_id)
@@ -277,7 +277,7 @@ class _Known(Struct, frozen=True):
     number: int | None = None
 
 
-def _opened(account: Account | None, budget_id: str) -> Account:
+def _require(account: Account | None, budget_id: str) -> Account:
     if account is None:
         raise NotFound(f"budget `{budget_id}` does not exist; open it first")
     return account

@@ -132,7 +132,7 @@ class Admission(OrderStep):
     def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "", clock: Callable[[], float] = time.time) -> None:
         self.plan, self.ledger = plan, Ledger(store, clock=clock)
         self.is_shared = plan is not None and plan.per != "run"
-        self.policy = BudgetPolicy(self.ledger.state if self.is_shared else None)
+        self.policy = BudgetPolicy(self.ledger.find_state if self.is_shared else None)
         self._root, self._clock = root, clock
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
@@ -146,39 +146,39 @@ class Admission(OrderStep):
     async def admit(self, spec: RunSpec, before: PausedRun = _NOTHING) -> RunSpec:
         """The order under its budget, if it has one. Raises `InvalidRequest` if preflight fails or too little is left, before
         anything is reserved."""
-        own = None if self.plan is None else self._own(self.plan, spec, before)
-        first = None if own is None else self._rooted(replace(own, overlays=()))
-        asked = self._asked(spec, first, before, () if own is None else own.overlays)
+        own = None if self.plan is None else self._find_own(self.plan, spec, before)
+        first = None if own is None else self._set_root(replace(own, overlays=()))
+        asked = self._list_layers(spec, first, before, () if own is None else own.overlays)
         for budget in asked:
             require_cleared(run_preflight(spec, budget, spec.tools, self._clock()))
-        left = [await self._left(budget, before) for budget in asked]
+        left = [await self._subtract_used(budget, before) for budget in asked]
         if first is not None and self.is_shared:
-            return await self._reserved(spec, first, tuple(left))
+            return await self._reserve(spec, first, tuple(left))
         if first is not None:
             require_cleared(run_preflight(spec, first, spec.tools, self._clock()))
-            left = [await self._left(first, before), *left]
+            left = [await self._subtract_used(first, before), *left]
         return apply_budget(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
 
     async def withdraw(self, order: RunSpec) -> None:
         """Gives back what was reserved for a run that did not begin."""
-        for account in await self.ledger.accounts(tenant=order.tenant) if self.is_shared else ():
+        for account in await self.ledger.list_accounts(tenant=order.tenant) if self.is_shared else ():
             if order.id in account.held:
                 await self.ledger.release(order.id, account.budget.budget_id, tenant=order.tenant)
 
-    def _own(self, plan: Plan, spec: RunSpec, before: PausedRun) -> AutonomyBudget:
+    def _find_own(self, plan: Plan, spec: RunSpec, before: PausedRun) -> AutonomyBudget:
         """The operator's budget. A run that goes on is paid from where it was, whoever has approved it."""
         budget = plan.budget_for(spec)
         account = next((layer.budget_id for layer in before.layers[:1]), "")
         is_ours = plan.per == "key" and account.startswith(f"{budget.budget_id.removesuffix(f'.{spec.caller.subject}')}.")
         return replace(budget, budget_id=account) if is_ours else budget
 
-    async def _reserved(self, spec: RunSpec, budget: AutonomyBudget, overlays: tuple[AutonomyBudget, ...]) -> RunSpec:
+    async def _reserve(self, spec: RunSpec, budget: AutonomyBudget, overlays: tuple[AutonomyBudget, ...]) -> RunSpec:
         assert self.plan is not None
         await self.ledger.keep(budget, tenant=spec.tenant)
         most = budget.amounts.scaled(self.plan.share, at_least=1).min(min_amounts(overlays))
         return await self.ledger.admit(spec, budget.budget_id, at_most=most, overlays=overlays)
 
-    def _asked(
+    def _list_layers(
         self, spec: RunSpec, first: AutonomyBudget | None, before: PausedRun, more: tuple[AutonomyBudget, ...]
     ) -> list[AutonomyBudget]:
         """What holds besides: the operator's overlays, what the order brings, and what the run had that goes on with it.
@@ -195,12 +195,12 @@ class Admission(OrderStep):
             if named.budget_id not in [budget.budget_id for budget in found]:
                 found.append(named)
         prices = {} if first is None else first.prices
-        return [replace(self._rooted(budget), prices={**budget.prices, **prices}) for budget in found]
+        return [replace(self._set_root(budget), prices={**budget.prices, **prices}) for budget in found]
 
-    def _rooted(self, budget: AutonomyBudget) -> AutonomyBudget:
+    def _set_root(self, budget: AutonomyBudget) -> AutonomyBudget:
         return budget if budget.files.root else replace(budget, files=replace(budget.files, root=self._root))
 
-    async def _left(self, budget: AutonomyBudget, before: PausedRun) -> AutonomyBudget:
+    async def _subtract_used(self, budget: AutonomyBudget, before: PausedRun) -> AutonomyBudget:
         """The budget, less what the run that goes on has used of it."""
         for layer in before.layers if before.run is not None else ():
             if layer.budget_id == budget.budget_id and before.run is not None:

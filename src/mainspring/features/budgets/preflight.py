@@ -26,8 +26,10 @@ def run_preflight(spec: RunSpec, budget: AutonomyBudget | None, tools: Sequence[
     """All ten answers in order; only the first if there is no budget."""
     if budget is None:
         return (PreflightCheck("PF-01", "fail", "there is no budget; name one that exists"),)
-    effects = _effects(tools)
-    flaws = dict([*_standing(budget, now), *_scope(budget, effects), *_limits(budget, spec), *_conduct(budget)])
+    effects = _list_effects(tools)
+    flaws = dict(
+        [*_check_state(budget, now), *_check_scope(budget, effects), *_check_limits(budget, spec), *_check_conduct(budget)]
+    )
     return tuple([flaws.get(id, PreflightCheck(id)) for id in [f"PF-{number:02}" for number in range(1, 11)]])
 
 
@@ -45,7 +47,7 @@ def _flaw(id: str, result: Literal["warn", "fail"], message: str) -> Flaw:
     return id, PreflightCheck(id, result, message)
 
 
-def _standing(budget: AutonomyBudget, now: float) -> Iterator[Flaw]:
+def _check_state(budget: AutonomyBudget, now: float) -> Iterator[Flaw]:
     if budget.state != "active":
         yield _flaw("PF-02", "fail", f"the budget `{budget.budget_id}` is {budget.state}; activate it")
     if budget.expires_at is not None and now >= budget.expires_at.timestamp():
@@ -56,7 +58,7 @@ def _standing(budget: AutonomyBudget, now: float) -> Iterator[Flaw]:
         yield _flaw("PF-04", "fail", "`in_scope` is empty; say what the task is")
 
 
-def _scope(budget: AutonomyBudget, effects: frozenset[Effect]) -> Iterator[Flaw]:
+def _check_scope(budget: AutonomyBudget, effects: frozenset[Effect]) -> Iterator[Flaw]:
     if not effects.isdisjoint(("write", "destructive")) and not budget.files.write:
         yield _flaw("PF-05", "warn", "tools may write, and `files.write` allows no file")
     if "execute" in effects and not budget.allowed_commands:
@@ -65,7 +67,7 @@ def _scope(budget: AutonomyBudget, effects: frozenset[Effect]) -> Iterator[Flaw]
         yield _flaw("PF-07", "warn", "tools may use the network, and `network.enabled` is false")
 
 
-def _limits(budget: AutonomyBudget, spec: RunSpec) -> Iterator[Flaw]:
+def _check_limits(budget: AutonomyBudget, spec: RunSpec) -> Iterator[Flaw]:
     limits = budget.limits
     if limits.max_cost is not None and budget.price(spec.model) is None:
         yield _flaw("PF-08", "fail", f"`max_cost` is set, and `prices` has none for the model `{spec.model}`; add it")
@@ -73,7 +75,7 @@ def _limits(budget: AutonomyBudget, spec: RunSpec) -> Iterator[Flaw]:
         yield _flaw("PF-08", "warn", "iterations, time or calls have no limit")
 
 
-def _conduct(budget: AutonomyBudget) -> Iterator[Flaw]:
+def _check_conduct(budget: AutonomyBudget) -> Iterator[Flaw]:
     reported = [condition.id for condition in budget.stop_conditions if condition.id not in _SEEN]
     if reported:
         yield _flaw("PF-09", "warn", f"{', '.join(reported)} hold only when somebody signals them")
@@ -86,7 +88,7 @@ def _conduct(budget: AutonomyBudget) -> Iterator[Flaw]:
         yield _flaw("PF-10", "warn", "`default_escalation_target` is empty; questions are for nobody in particular")
 
 
-def _effects(tools: Sequence[Tool]) -> frozenset[Effect]:
+def _list_effects(tools: Sequence[Tool]) -> frozenset[Effect]:
     """All that the tools say they may do. One that says nothing is asked about call by call."""
     mine = [tool for tool in tools if isinstance(tool, ToolDefinition) and tool.kind != "function"]
     return frozenset([effect for tool in mine for effects in (tool.effects, *tool.operations.values()) for effect in effects])

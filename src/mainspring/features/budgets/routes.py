@@ -25,10 +25,10 @@ class BudgetRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the budgets of the tenant, oldest first."""
-        told = [make_statement(account) for account in await self._ledger.accounts(tenant=get_tenant(request))]
+        told = [make_statement(account) for account in await self._ledger.list_accounts(tenant=get_tenant(request))]
         return json_response(make_page(told, [budget.id for budget in told], has_more=False))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a budget of the tenant."""
         budget_id = str(request.path_params["budget_id"])
-        return json_response(make_statement(await self._ledger.account(budget_id, tenant=get_tenant(request))))
+        return json_response(make_statement(await self._ledger.find_account(budget_id, tenant=get_tenant(request))))

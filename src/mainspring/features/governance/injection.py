@@ -48,23 +48,23 @@ class InjectionFinding(Struct, frozen=True):
 def scan(value: object) -> tuple[InjectionFinding, ...]:
     """What looks like an injection in a JSON value, each rule once for each text; empty if nothing does."""
     found: dict[tuple[str, str], InjectionFinding] = {}
-    for path, text in _texts(value):
-        for finding in _findings(path, text):
+    for path, text in _iterate_texts(value):
+        for finding in _scan_text(path, text):
             found.setdefault((finding.rule, path), finding)
     return tuple(found.values())
 
 
-def flags_of(value: object) -> tuple[str, ...]:
+def list_flags(value: object) -> tuple[str, ...]:
     """What `scan` finds near the end of a JSON value, in a few words each: to be noted, not to be refused.
 
     Only the last `RECENT` characters of text are looked at: a client may send all of a long conversation again and again.
     """
     found: dict[tuple[str, str], None] = {}
     left = RECENT
-    for path, text in _texts(value):  # of a list, the last come first
+    for path, text in _iterate_texts(value):  # of a list, the last come first
         if left <= 0 or len(found) >= MOST_FLAGS:
             break
-        found |= {(finding.rule, path): None for finding in _findings(path, text[-left:])}
+        found |= {(finding.rule, path): None for finding in _scan_text(path, text[-left:])}
         left -= len(text)
     return tuple([f"{rule} at {path:.80}" for rule, path in found][:MOST_FLAGS])
 
@@ -78,7 +78,7 @@ def refuse_injection(inputs: object, *, param: str = "inputs") -> None:
         raise InvalidRequest(message, param=param, code="prompt_injection")
 
 
-def _texts(value: object) -> Iterator[tuple[str, str]]:
+def _iterate_texts(value: object) -> Iterator[tuple[str, str]]:
     """Every text with its path. The texts of a list are looked at together as well: a sentence may be spread over them."""
     pending: list[tuple[str, object]] = [("$", value)]
     while pending:
@@ -103,7 +103,7 @@ class _Layer(Struct, frozen=True):
     encodings: tuple[str, ...] = ()
 
 
-def _findings(path: str, text: str) -> Iterator[InjectionFinding]:
+def _scan_text(path: str, text: str) -> Iterator[InjectionFinding]:
     pending, left = [_Layer(text)], GROWTH * len(text) + SLACK
     while pending:
         layer = pending.pop()
@@ -113,24 +113,24 @@ def _findings(path: str, text: str) -> Iterator[InjectionFinding]:
             return
         plain = plain_form(layer.text)
         for form in _forms(plain):
-            for rule, excerpt in _fitting(form):
+            for rule, excerpt in _match_rules(form):
                 if layer.encodings:
                     yield InjectionFinding(ENCODED, path, f"{' of '.join(reversed(layer.encodings))}: {excerpt}")
                 else:
                     yield InjectionFinding(rule, path, excerpt)
         if len(layer.encodings) < LAYERS:
-            pending += [_Layer(inner, (*layer.encodings, name)) for name, inner in _decoded(layer.text, plain)]
+            pending += [_Layer(inner, (*layer.encodings, name)) for name, inner in _decode(layer.text, plain)]
 
 
-def _fitting(plain: str) -> Iterator[tuple[str, str]]:
+def _match_rules(plain: str) -> Iterator[tuple[str, str]]:
     for rule in RULES:
         if (part := rule.find(plain)) is not None:
             yield rule.name, _excerpt(part)
-    if (tag := _unopened(plain)) is not None:
+    if (tag := _find_unopened(plain)) is not None:
         yield DELIMITER, _excerpt(tag)
 
 
-def _unopened(plain: str) -> str | None:
+def _find_unopened(plain: str) -> str | None:
     """The first tag that closes a section which the text has not opened: it is meant to close one of the prompt's."""
     opened: set[str] = set()
     for match in SECTION.finditer(plain) if "</" in plain else ():
@@ -197,13 +197,13 @@ _UNICODE = re.compile(r"\\(?:u\{?([0-9a-fA-F]{4,5})\}?|x([0-9a-fA-F]{2}))")
 _READABLE = re.compile(rb"[\t\n\r\x20-\x7e]{12,}")
 
 
-def _decoded(text: str, plain: str) -> Iterator[tuple[str, str]]:
+def _decode(text: str, plain: str) -> Iterator[tuple[str, str]]:
     """What is encoded in the text, by the name of the encoding."""
     if inner := "\n".join([part for token in _BASE64.finditer(text) for part in _from_base64(token[0]) if part]):
         yield "base64", inner
-    if inner := "\n".join([part for token in _HEX.finditer(text) if (part := _readable(_from_hex(token[0])))]):
+    if inner := "\n".join([part for token in _HEX.finditer(text) if (part := _decode_readable(_from_hex(token[0])))]):
         yield "hex", inner
-    if _ESCAPED.search(text) and (inner := _unescaped(text)) != text:
+    if _ESCAPED.search(text) and (inner := _unescape(text)) != text:
         yield "escapes", inner
     if _tells_more(turned := plain.translate(_ROT13), ""):
         yield "rot13", turned
@@ -215,7 +215,7 @@ def _from_base64(token: str) -> Iterator[str]:
     for start in range(4):
         length = len(packed) - start
         end = len(packed) - (length % 4 == 1)
-        yield (part := _readable(data := b64decode(packed[start:end] + "=" * (-(end - start) % 4))))
+        yield (part := _decode_readable(data := b64decode(packed[start:end] + "=" * (-(end - start) % 4))))
         if len(part) == len(data):
             return
 
@@ -225,7 +225,7 @@ def _from_hex(token: str) -> bytes:
     return bytes.fromhex(digits[: len(digits) // 2 * 2])
 
 
-def _readable(data: bytes) -> str:
+def _decode_readable(data: bytes) -> str:
     """The bytes as text; of those that are none, what is readable in them."""
     if b"\0" in data:
         data = data.replace(b"\0", b"")
@@ -235,7 +235,7 @@ def _readable(data: bytes) -> str:
         return "\n".join([run.decode("ascii") for run in _READABLE.findall(data)])
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     text = _UNICODE.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
     return unquote(html.unescape(text), errors="ignore")
 
@@ -246,5 +246,5 @@ class InjectionFlagsStep(OrderStep):
     name = "injection flags"
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
-        found = await to_thread.run_sync(flags_of, to_builtins(order.input))
+        found = await to_thread.run_sync(list_flags, to_builtins(order.input))
         return replace(order, flags=found) if found else order

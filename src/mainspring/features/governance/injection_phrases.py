@@ -32,11 +32,11 @@ class Rule(Struct, frozen=True):
         """The part of the text that fits, None if none does."""
         if not all(any(word in plain for word in group) for group in self.words):
             return None
-        expression = _compiled(self.expression)
+        expression = _compile(self.expression)
         found = expression.search(plain)
         if found is None or not self.lead:
             return None if found is None else found[0]
-        leads = [(match.end(), match.start()) for match in _compiled(self.lead).finditer(plain)]
+        leads = [(match.end(), match.start()) for match in _compile(self.lead).finditer(plain)]
         for match in expression.finditer(plain) if leads else ():
             before = bisect_right(leads, (match.start(), len(plain))) - 1
             if before >= 0 and match.start() - leads[before][0] <= self.near:
@@ -51,7 +51,7 @@ def _rule(name: str, words: str, expression: str, *, after: str = "", near: int 
 
 
 @cache
-def _compiled(expression: str) -> re.Pattern[str]:
+def _compile(expression: str) -> re.Pattern[str]:
     """Compiled when it is first looked for: all of them at once would take longer than the whole start."""
     return re.compile(expression.replace(" ", r"[\W_]{0,8}").replace("~", r"(?:\W{1,8}\w{1,12})"))
 
