@@ -1,5 +1,6 @@
 """Recordings: what a backend answered is kept as it came, without secrets, and plays again to the same events without it."""
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,7 @@ def chat(url: str, tape: Recorder | Player) -> Chat:
 async def test_an_answer_plays_again_piece_by_piece(backend: Backend, tmp_path: Path) -> None:
     backend.replies(*PIECES)
     file = tmp_path / "tape.jsonl"
-    with Recorder(file) as tape:
+    with closing(Recorder(file)) as tape:
         live = chat(backend.url, tape)
         heard = await events_of(live)
         await live.close()
@@ -46,7 +47,7 @@ async def test_an_answer_plays_again_piece_by_piece(backend: Backend, tmp_path: 
 async def test_each_recorded_answer_is_given_once_and_to_the_same_question_only(backend: Backend, tmp_path: Path) -> None:
     backend.replies(*PIECES)
     file = tmp_path / "tape.jsonl"
-    with Recorder(file) as tape:
+    with closing(Recorder(file)) as tape:
         live = chat(backend.url, tape)
         await events_of(live)
         await live.close()
@@ -65,7 +66,7 @@ async def test_failures_play_again_too(backend: Backend, tmp_path: Path) -> None
     backend.replies(PIECES[0], ending="abort")
     backend.release.set()
     file = tmp_path / "tape.jsonl"
-    with Recorder(file) as tape:
+    with closing(Recorder(file)) as tape:
         live = chat(backend.url, tape)
         with pytest.raises(RateLimited):
             await events_of(live)
@@ -86,7 +87,7 @@ async def test_a_key_that_gets_into_the_question_is_not_kept(backend: Backend, t
     backend.replies(*PIECES, expect=asked)
     file = tmp_path / "tape.jsonl"
     request = ModelRequest("resp_1", "clockwork", (user(f"My key is {KEY}."),))
-    with Recorder(file) as tape:
+    with closing(Recorder(file)) as tape:
         live = chat(backend.url, tape)
         heard = await events_of(live, request)
         await live.close()
@@ -114,7 +115,7 @@ def test_a_file_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 async def test_without_a_recording_there_is_no_answer(backend: Backend, tmp_path: Path, file: str) -> None:
     if file == "/dev/full":
         backend.replies(*PIECES)
-    with Recorder(tmp_path / file) as tape:
+    with closing(Recorder(tmp_path / file)) as tape:
         live = chat(backend.url, tape)
         with pytest.raises(Refused, match="cannot record to"):
             await events_of(live)
@@ -124,7 +125,7 @@ async def test_without_a_recording_there_is_no_answer(backend: Backend, tmp_path
 async def test_a_file_is_touched_only_once_there_is_something_to_record(tmp_path: Path) -> None:
     kept = tmp_path / "tape.jsonl"
     kept.write_text("precious")
-    with Recorder(kept):
+    with closing(Recorder(kept)):
         pass
     assert kept.read_text() == "precious"
 
@@ -136,7 +137,7 @@ async def test_a_key_that_the_backend_says_back_is_not_kept(backend: Backend, tm
     backend.replies(told, status=401, mime="application/json")
     backend.replies(said[:120], said[120:130], said[130:])
     file = tmp_path / "tape.jsonl"
-    with Recorder(file) as tape:
+    with closing(Recorder(file)) as tape:
         live = Chat(backend.url, api_key=key, new_id=counting(), tape=tape)
         with pytest.raises(Unauthorized):
             await events_of(live)

@@ -1,7 +1,7 @@
-"""Recordings of what backends answered, byte for byte and border for border, to be played again without them.
+"""Recordings of what backends answered, byte for byte and chunk for chunk, to be played again without them.
 
-A cassette is a file of JSON lines, one per exchange: what was asked, the status, and the body in the pieces in which it arrived.
-It holds no header that was sent and no secret of the backend's address; what the user said is in it. `Recorder` writes one,
+A cassette is a file of JSON lines, one per exchange: the request, the status, and the body in the pieces in which it arrived. It
+holds no header that was sent and no secret of the backend's address, but it holds what the user said. `Recorder` writes one,
 `Player` plays one: each request gets the first answer not yet played that was given to the very same request.
 """
 
@@ -13,8 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import aiohttp
 import msgspec
@@ -104,12 +103,6 @@ class Recorder:
             # What could not be written has been told already.
             with suppress(OSError):
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _write(self, exchange: Exchange) -> None:
         if self._file is None or self._file.closed:

@@ -1,4 +1,4 @@
-"""HTTP as model backends need it: one session per backend, answers read as they arrive, every failure a `ProviderError`.
+"""An HTTP client for model backends: one session each, replies read as they arrive, every failure a `ProviderError`.
 
 `Http` sends a request and returns an `HttpReply` once the backend has agreed to answer. A reply that is closed before its end
 closes its connection; one that was read to its end leaves the connection to the next request.
@@ -112,12 +112,12 @@ class Http:
         return self.redact(shorten(data[:400].decode(errors="replace"), 200))
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
-        """The head of the answer. A kept connection may have been closed by its server just now; then the next one is tried."""
+        """The head of the answer. If the server has just closed a kept connection, the request is sent again on another."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         while True:
-            # A large body of plain bytes would be written in one go, and all other runs would wait for it.
+            # Plain bytes would be written in one go, and a large body would block the event loop.
             data = BytesIO(body) if body is not None else None
-            attempt = _Attempt()
+            attempt = SimpleNamespace(is_on_kept_connection=False)
             try:
                 response = await self._open().request(
                     method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=attempt
@@ -130,7 +130,7 @@ class Http:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                # The engine decides how many runs there are at once, not the connection pool.
+                # The engine limits how many runs there are, not the connection pool.
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._timeout),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -175,7 +175,7 @@ class _Network:
 
 
 class HttpReply:
-    """An answer on its way. Owned by whoever asked: `close` it, best with `contextlib.closing`."""
+    """An answer as it arrives. Whoever asked must `close` it."""
 
     def __init__(self, received: HttpAnswer, url: str, timeout: float) -> None:
         self._received = received
@@ -194,8 +194,8 @@ class HttpReply:
             raise Unavailable(f"the connection to {self.url} broke within its answer ({_reason(error)}); try again") from error
 
     async def more(self, *, is_complete: bool) -> bytes:
-        """What `read` gives, until the answer is complete. What still follows it has `LAST_SECONDS` in all, however often the
-        backend gives a sign of life, and a connection that breaks there has only ended."""
+        """What `read` returns, until the answer is complete. What follows it must arrive within `LAST_SECONDS` in all, and a
+        connection that breaks there counts as its end."""
         if not is_complete:
             return await self.read()
         if self._until is None:
@@ -216,7 +216,7 @@ class HttpReply:
         return b"".join(pieces)
 
     async def beginning(self) -> bytes:
-        """As much of the body as an error message can need, or as arrives in time."""
+        """The beginning of the body, as much as an error message needs and arrives in time."""
         pieces: list[bytes] = []
         with anyio.move_on_after(COMPLAINT_SECONDS), suppress(Unavailable):
             while sum(map(len, pieces)) < COMPLAINT_BYTES and (piece := await self.read()):
@@ -224,7 +224,7 @@ class HttpReply:
         return b"".join(pieces)[:COMPLAINT_BYTES]
 
     async def drain(self) -> None:
-        """Waits a moment for the end of the body, so that the connection can serve the next request."""
+        """Waits briefly for the end of the body, so that the connection can be reused."""
         with anyio.move_on_after(DRAIN_SECONDS), suppress(Unavailable):
             while await self.read():
                 pass
@@ -233,21 +233,14 @@ class HttpReply:
         self._received.close()
 
 
-class _Attempt:
-    """One request as the connection pool treats it."""
-
-    __slots__ = ("is_on_kept_connection",)
-
-    def __init__(self) -> None:
-        self.is_on_kept_connection = False
-
-
 def _trace() -> aiohttp.TraceConfig:
-    async def kept(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams) -> None:
+    """Tells each request whether the pool gave it a connection that was kept open."""
+
+    async def mark(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams) -> None:
         context.trace_request_ctx.is_on_kept_connection = True
 
     trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(kept)
+    trace.on_connection_reuseconn.append(mark)
     return trace
 
 
@@ -278,7 +271,7 @@ def _headers(address: URL, api_key: str | None, extra: Mapping[str, str]) -> CIM
 
 
 def _secrets(address: URL, api_key: str | None, headers: Mapping[str, str]) -> list[str]:
-    """What must not be in a message: of a header with a key, its last word. A short one would turn up in innocent words."""
+    """What must not be in a message: keys, and the last word of private headers. Short ones would match ordinary words."""
     private = [value for name, value in headers.items() if _PRIVATE.search(name)]
     words = [value.split()[-1:] for value in (api_key or "", address.password or "", *private)]
     kept = [word for found in words for word in found if len(word) >= 8]

