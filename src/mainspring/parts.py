@@ -31,6 +31,13 @@ class Command(Struct, frozen=True):
     """The heading that `mainspring --help` lists it under."""
 
 
+class FileKind(Struct, frozen=True):
+    """A kind of file that people write. `schema` is the `module:function` that builds its JSON Schema."""
+
+    name: str
+    schema: str
+
+
 class Application(Struct, frozen=True, kw_only=True):
     """What an application has of its own: see `app.application`. `wrap` puts a provider of its own before the model."""
 
@@ -78,6 +85,7 @@ class Part(Struct, frozen=True, kw_only=True):
     settings: type[Struct] | None = None
     build: Callable[[Any], PartContents] | None = None
     commands: tuple[Command, ...] = ()
+    files: tuple[FileKind, ...] = ()
 
     @property
     def table_name(self) -> str:

@@ -110,7 +110,7 @@ def test_json_is_read_as_well_even_if_it_is_indented_by_tabs() -> None:
 
 def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
     told = problems("name: X\nversion: 1.0.0\nrole: qq\nconstraints:\n  max_tokens: 99\n  max_retries: 11\ncapabilties: []\n")
-    assert "agent.yaml:1: `X` cannot name an agent" in told
+    assert "agent.yaml:1: `name`: it cannot be `X`" in told
     assert "agent.yaml:3: `role`" in told
     assert "agent.yaml:5: `max_tokens`: Expected `int` >= 100" in told
     assert "agent.yaml:6: `max_retries`: Expected `int` <= 10" in told
@@ -120,11 +120,12 @@ def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"name": "Upper"}, "agent.yaml:1: `Upper` cannot name an agent"),
-        ({"name": "x"}, "cannot name an agent"),
-        ({"name": "a" * 65}, "cannot name an agent"),
-        ({"version": "'1.0'"}, "agent.yaml:2: `1.0` is no version; write three numbers, as in `1.0.0`"),
-        ({"agent_id": "AGT-7"}, "agent.yaml:4: `AGT-7` is no agent id"),
+        ({"name": "Upper"}, "agent.yaml:1: `name`: it cannot be `Upper`; write 2 to 64"),
+        ({"name": "x"}, "agent.yaml:1: `name`"),
+        ({"name": "a" * 65}, "agent.yaml:1: `name`"),
+        ({"name": '"trailing\\n"'}, "agent.yaml:1: `name`"),
+        ({"version": "'1.0'"}, "agent.yaml:2: `version`: it cannot be `1.0`; write three numbers"),
+        ({"agent_id": "AGT-7"}, "agent.yaml:4: `agent_id`: it cannot be `AGT-7`"),
         ({"description": "x" * 501}, "agent.yaml:4: `description`"),
         ({"spec_capabilities": "[R-01, Z-01]"}, "there is no spec capability `Z-01`"),
         ({"constraints": "{timeout_seconds: 9}"}, "Expected `float` >= 10"),

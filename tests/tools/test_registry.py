@@ -363,7 +363,7 @@ def test_every_error_in_definition_files_is_told_with_its_line_and_nothing_is_ta
         "d.yaml:3: unknown key `state`; did you mean `status`?",
         "e.yaml:2: this is not YAML: ",
         "f.yaml:1: a mapping is needed here",
-        "g.yaml:1: `no good` cannot name a tool",
+        "g.yaml:1: `name`: it cannot be `no good`",
         f"h.yaml:1: the tool `good` is defined at {tmp_path}/a.yaml:1",
         "i.yaml:1: `name` is missing",
         "j.yaml:4: `status` is there twice",

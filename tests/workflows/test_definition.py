@@ -54,7 +54,7 @@ def test_every_mistake_of_form_is_told_with_its_line() -> None:
         "flow.yaml:4: `timeout`: Expected `float` >= 60.0",
         "flow.yaml:6: `agent` is missing",
         "flow.yaml:8: unknown key `agnt`; did you mean `agent`?",
-        "flow.yaml:9: `id`: Expected `str` matching regex '^[a-z][a-z0-9_-]*$'",
+        "flow.yaml:9: `id`: it cannot be `Write`; write up to 64 lower-case letters, digits, `_` and `-`, a letter first",
         "flow.yaml:12: `delay`: Expected `float` >= 1.0",
         "flow.yaml:12: `max_attempts`: Expected `int` <= 10",
         "flow.yaml:13: `timeout`: Expected `float` >= 10.0",

@@ -14,9 +14,10 @@ from mainspring.features.mcp.part import PART as MCP
 from mainspring.features.memory.part import PART as MEMORY
 from mainspring.features.models.part import PART as MODELS
 from mainspring.features.runs.part import PART as RUNS
+from mainspring.features.skills.part import PART as SKILLS
 from mainspring.features.traces.part import PART as TRACES
 from mainspring.features.workflows.part import PART as WORKFLOWS
-from mainspring.parts import Command, Part
+from mainspring.parts import Command, FileKind, Part
 
 ENGINE = Part(
     name="engine",
@@ -31,9 +32,26 @@ ENGINE = Part(
             "Serve",
         ),
     ),
+    files=(FileKind("tool", "mainspring.tools.tool_definitions:file_schema"),),
 )
 
-PARTS = (ENGINE, RUNS, KEYS, MCP, AGENTS, WORKFLOWS, APPROVALS, GOVERNANCE, BUDGETS, AUDIT, MEMORY, MODELS, TRACES, CONFIG)
+PARTS = (
+    ENGINE,
+    RUNS,
+    KEYS,
+    MCP,
+    SKILLS,
+    AGENTS,
+    WORKFLOWS,
+    APPROVALS,
+    GOVERNANCE,
+    BUDGETS,
+    AUDIT,
+    MEMORY,
+    MODELS,
+    TRACES,
+    CONFIG,
+)
 
 
 GROUP = "mainspring.parts"

@@ -83,7 +83,7 @@ def parse_input(text: str) -> object:
         return text
 
 
-def build_schema(parameters: Mapping[str, InputParameter]) -> Json:
+def build_inputs_schema(parameters: Mapping[str, InputParameter]) -> Json:
     """The inputs as JSON Schema."""
     required = [name for name, parameter in parameters.items() if parameter.required]
     properties = {name: _build_property(parameter) for name, parameter in parameters.items()}

@@ -1,8 +1,8 @@
 """What is said about a tool: its description, schema, status and origin, by its code or by the operator."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
 from mainspring.core.items import Effect, Json
@@ -19,7 +19,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `reason` says why a tool is deprecated or blocked. `source`, `version`, `owner` and `license` say where it comes from.
     """
 
-    name: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)", description="up to 64 letters, digits, `_` and `-`")]
     description: str | None = None
     schema: Json | None = None
     status: Status = "active"

@@ -7,11 +7,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
 from mainspring.definitions.folder import Defined, DefinitionFolders, find_definition_files
+from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parsed_file import ParsedFile
 from mainspring.definitions.reader import parse_yaml_documents, read_text
 from mainspring.tools.entries import Entry
-from mainspring.tools.functions import NAME
 
 
 class ToolEntryFolders(DefinitionFolders[Entry]):
@@ -21,6 +22,11 @@ class ToolEntryFolders(DefinitionFolders[Entry]):
     def __init__(self, folders: Iterable[Path], check: Callable[[Entry], object]) -> None:
         find_files = partial(find_definition_files, suffixes=(".yaml", ".yml"))
         super().__init__("tool", folders, partial(_read, check=check), find_files=find_files)
+
+
+def file_schema() -> Json:
+    """The JSON Schema of each document of a file."""
+    return build_schema(Entry, "What is said of a tool of Mainspring")
 
 
 def _read(file: Path, check: Callable[[Entry], object]) -> list[Defined[Entry]]:
@@ -46,8 +52,6 @@ def _convert(parsed: ParsedFile, check: Callable[[Entry], object]) -> Entry | No
     entry = parsed.convert(Entry)
     if entry is None:
         return None
-    if not NAME.fullmatch(entry.name):
-        parsed.add_problem(("name",), f"`{entry.name}` cannot name a tool; use up to 64 letters, digits, `_` and `-`")
     try:
         check(entry)
     except ValueError as error:

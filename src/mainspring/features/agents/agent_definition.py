@@ -24,9 +24,11 @@ from msgspec.structs import force_setattr
 from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
 from mainspring.core.spec import Charter
+from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parameters import InputParameter, find_flaw, is_of_type
-from mainspring.definitions.parsed_file import ParsedFile, hint, plain
+from mainspring.definitions.parsed_file import ParsedFile, hint
 from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring.features.governance.rule_policy import Rules
 from mainspring.tools.scope import normalize_domain
@@ -59,14 +61,23 @@ GROUPS: Final = {"P": "planning", "I": "implementation", "V": "verification", "R
 MOST_TOOL_NAME: Final = 64 - len(TOOL_PREFIX)
 EVERYTHING: Final = "*"
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{1,63}")
-_VERSION = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
-)
-_AGENT_ID = re.compile(r"AGT-\d{3}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
+
+
+AgentName = Annotated[
+    str,
+    Meta(pattern=r"^[a-z][a-z0-9-]{1,63}$(?!\n)", description="2 to 64 lower-case letters, digits and hyphens, a letter first"),
+]
+Version = Annotated[
+    str,
+    Meta(
+        pattern=r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$(?!\n)",
+        description="three numbers, as in `1.0.0`",
+    ),
+]
+AgentId = Annotated[str, Meta(pattern=r"^AGT-\d{3}$(?!\n)", description="one like `AGT-001`")]
 
 
 class Dependency(Struct, frozen=True):
@@ -129,8 +140,10 @@ class Ownership(Struct, frozen=True):
 
 
 class AgentDefinition(Struct, frozen=True):
-    name: str
-    version: str
+    """What the file of an agent holds."""
+
+    name: AgentName
+    version: Version
     role: Role | Alias
     description: Annotated[str, Meta(max_length=500)] = ""
     capabilities: tuple[Capability, ...] = ()
@@ -140,7 +153,7 @@ class AgentDefinition(Struct, frozen=True):
     prompts: Prompts = Prompts()
     constraints: Constraints = Constraints()
     metadata: Metadata = Metadata()
-    agent_id: str | None = None
+    agent_id: AgentId | None = None
     spec_capabilities: tuple[str, ...] = ()
     governance: Governance = Governance()
     ownership: Ownership = Ownership()
@@ -161,12 +174,16 @@ def parse_definition(text: str, file: Path) -> AgentDefinition:
     """The agent that this text defines. Raises as `read_definition` does; `file` is named in mistakes, and says YAML or JSON."""
     parsed = parse_yaml(file, text)
     definition = parsed.convert(AgentDefinition)
-    _check_names(parsed)
     if definition is not None:
         _check(definition, parsed)
     parsed.raise_problems()
     assert definition is not None
     return definition
+
+
+def file_schema() -> Json:
+    """The JSON Schema of an agent's file."""
+    return build_schema(AgentDefinition, "An agent of Mainspring")
 
 
 def charter(definition: AgentDefinition, *, root: str = "", skills: tuple[str, ...] = ()) -> Charter:
@@ -201,18 +218,6 @@ def _domains(given: bool | str | tuple[str, ...] | None) -> tuple[str, ...] | No
         return (EVERYTHING,) if given else ()
     listed = _listed(given)
     return (EVERYTHING,) if listed is not None and {"all", EVERYTHING} & set(listed) else listed
-
-
-def _check_names(parsed: ParsedFile) -> None:
-    """Finds names that are none, also where something else is wrong with the definition."""
-    given = value if isinstance(value := plain(parsed.root), dict) else {}
-    for field, pattern, problem in (
-        ("name", _NAME, "cannot name an agent; use 2 to 64 lower-case letters, digits and hyphens, a letter first"),
-        ("version", _VERSION, "is no version; write three numbers, as in `1.0.0`"),
-        ("agent_id", _AGENT_ID, "is no agent id; write one like `AGT-001`"),
-    ):
-        if isinstance(value := given.get(field), str) and not pattern.fullmatch(value):
-            parsed.add_problem((field,), f"`{value}` {problem}")
 
 
 def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:

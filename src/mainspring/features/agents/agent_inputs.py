@@ -44,7 +44,7 @@ def build_input_schema(definition: AgentDefinition) -> Json:
     if not definition.inputs:
         task = {"type": "string", "description": "What to do, with everything that is needed to do it."}
         return {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
-    return parameters.build_schema(definition.inputs)
+    return parameters.build_inputs_schema(definition.inputs)
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-from mainspring.parts import Command, Part
+from mainspring.parts import Command, FileKind, Part
 
 PART = Part(
     name="agents",
@@ -10,4 +10,5 @@ PART = Part(
             "Agents and workflows",
         ),
     ),
+    files=(FileKind("agent", "mainspring.features.agents.agent_definition:file_schema"),),
 )

@@ -1,13 +1,16 @@
-"""`mainspring config`: the settings in force, what they do to a run, their reference page, and their JSON Schema."""
+"""`mainspring config`: the settings in force, what they do to a run, their reference page, and the JSON Schemas of all files."""
 
-from typing import Annotated, Literal
+from pkgutil import resolve_name
+from typing import Annotated
 
 import msgspec
 import typer
 
-from mainspring.cli.context import EngineOptions, build_engine, find_settings_type, load_settings
+from mainspring.cli.context import PRODUCT, EngineOptions, build_engine, find_settings_type, load_settings
 from mainspring.cli.options import Config
+from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.json_schema import build_schema
+from mainspring.definitions.parsed_file import hint
 from mainspring.features.config.settings_page import render_page, render_settings
 
 app = typer.Typer()
@@ -44,8 +47,16 @@ def docs() -> None:
 
 @app.command()
 def schema(
-    kind: Annotated[Literal["settings"], typer.Argument(metavar="[settings]", help="The kind of file.")] = "settings",
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="The kind of file: settings, agent, workflow, skill or tool.")
+    ] = "settings",
 ) -> None:
     """Prints the JSON Schema of a file, for editors."""
-    schema = build_schema(find_settings_type(), "Settings of Mainspring")
+    files = {file.name: file.schema for part in PRODUCT.get().parts for file in part.files}
+    if kind == "settings":
+        schema = build_schema(find_settings_type(), "Settings of Mainspring")
+    elif kind in files:
+        schema = resolve_name(files[kind])()
+    else:
+        raise InvalidRequest(f"there is no kind of file `{kind}`; {hint(kind, ('settings', *files))}", param="kind")
     print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())

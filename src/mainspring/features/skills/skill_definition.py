@@ -20,6 +20,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parsed_file import Node, ParsedFile, Problem
 from mainspring.definitions.reader import decode_text, parse_yaml
 from mainspring.tools.safe_read import read_beneath
@@ -104,6 +106,16 @@ def parse_skill(data: bytes, folder: Path) -> Skill:
         allowed_tools=allowed,
         disallowed_tools=disallowed or (),
     )
+
+
+def file_schema() -> Json:
+    """The JSON Schema of the front matter. Every scalar is read as text, so numbers will do, too."""
+    schema = build_schema(FrontMatter, "The front matter of a skill for Mainspring")
+    properties = schema["$defs"]["FrontMatter"]["properties"]
+    properties["metadata"]["additionalProperties"] = {"type": ["string", "number", "boolean", "null"]}
+    for name in ("allowed_tools", "disallowed_tools"):
+        properties[name.replace("_", "-")] = properties[name]
+    return schema
 
 
 def _respell(parsed: ParsedFile) -> ParsedFile:

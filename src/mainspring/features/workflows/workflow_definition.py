@@ -26,6 +26,7 @@ from msgspec import Meta, Struct, field
 
 from mainspring.core.items import Json
 from mainspring.definitions import parameters
+from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parameters import InputParameter, InputType
 from mainspring.definitions.reader import parse_yaml
 
@@ -33,8 +34,16 @@ MOST_NESTING: Final = 10
 LONGEST_WAIT: Final = 300.0
 NAMES: Final = ("inputs", "steps", "output", "workflow")
 
-StepId = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$", min_length=1, max_length=64)]
+StepId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9_-]{0,63}$(?!\n)", description="up to 64 lower-case letters, digits, `_` and `-`, a letter first"
+    ),
+]
+Name = Annotated[
+    str,
+    Meta(pattern=r"^[a-z][a-z0-9-]{0,63}$(?!\n)", description="up to 64 lower-case letters, digits and hyphens, a letter first"),
+]
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_WAIT)]
 Mode = Literal["sequential", "parallel", "dependency-aware"]
 
@@ -155,7 +164,7 @@ Step = InvokeAgent | RunCommand | Validate | Transform | Wait | HttpRequest | Gr
 
 
 class Workflow(Struct, frozen=True):
-    """What a file says. `file` is where it came from."""
+    """What the file of a workflow holds."""
 
     name: Name
     steps: tuple[Step, ...]
@@ -177,6 +186,11 @@ def parse(file: Path, text: str) -> Workflow:
     parsed.raise_problems()
     assert made is not None  # what is wrong with it has been raised
     return made
+
+
+def file_schema() -> Json:
+    """The JSON Schema of a workflow's file."""
+    return build_schema(Workflow, "A workflow of Mainspring")
 
 
 def inner(step: Step) -> tuple[tuple[str, tuple[Step, ...]], ...]:
