@@ -298,6 +298,33 @@ async def test_a_run_in_another_process_is_waited_for_by_those_who_follow_it(tmp
         assert followed.run == await handle.wait()
 
 
+async def test_everybody_who_follows_a_run_in_another_process_waits_for_its_end(tmp_path: Path) -> None:
+    gate = anyio.Event()
+
+    async def hold() -> str:
+        """Waits."""
+        await gate.wait()
+        return "done"
+
+    script = Scripted(calls(call("hold")), say("Hi."))
+    async with (
+        Engine(script, tools=[hold], database=tmp_path / "runs.db") as one,
+        process(Scripted(), tmp_path) as two,
+    ):
+        await IdempotentRuns(one.core).start(order("resp_1", tools=one.definitions), "one", b"{}")
+        elsewhere, statuses = IdempotentRuns(two.core), []
+
+        async def follow(id: str) -> None:
+            statuses.append((await elsewhere.start(order(id), "one", b"{}")).run.status)
+
+        async with anyio.create_task_group() as group:
+            for number in range(2, 5):
+                group.start_soon(follow, f"resp_{number}")
+            await anyio.wait_all_tasks_blocked()
+            gate.set()
+    assert statuses == ["completed"] * 3
+
+
 async def test_a_reservation_whose_run_is_about_to_start_is_waited_for(tmp_path: Path) -> None:
     async with process(model(), tmp_path) as one, process(Scripted(), tmp_path) as two:
         await reserved(one, "resp_1", at=time.time())

@@ -72,12 +72,19 @@ class Reservation(Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
+class Beginning:
+    """Work that may be about to begin here. `is_reserved` says that its key was had."""
+
+    def __init__(self) -> None:
+        self.is_over, self.is_reserved = Event(), False
+
+
 class ReservedKeys:
     """The reservations of one kind in a store."""
 
     def __init__(self, store: Store, kind: str, clock: Clock) -> None:
         self._store, self._kind, self._clock = store, kind, clock
-        self._beginning: dict[str, Event] = {}
+        self._beginnings: dict[str, Beginning] = {}
 
     async def perform_once(
         self,
@@ -92,29 +99,30 @@ class ReservedKeys:
         Raises `Fault` 409 if the key stands for another body, and what `begin` and `join` raise.
         """
         while True:
-            if (beginning := self._beginning.get(id)) is not None:
-                await beginning.wait()
+            if (beginning := self._beginnings.get(id)) is not None:
+                await beginning.is_over.wait()
             else:
-                with self.announce(id):
+                with self.announce(id) as beginning:
                     if await self._store.put([Document(self._kind, id, encode(wanted))], if_absent=True):
+                        beginning.is_reserved = True
                         await self._forget_expired()
                         return await begin()
             found = await self._find(id, wanted)
-            if found is not None and (result := await join(found, beginning is not None)) is not None:
+            if found is not None and (result := await join(found, beginning.is_reserved)) is not None:
                 return result
 
     def is_beginning(self, id: str) -> bool:
-        return id in self._beginning
+        return id in self._beginnings
 
     @contextmanager
-    def announce(self, id: str) -> Iterator[None]:
+    def announce(self, id: str) -> Iterator[Beginning]:
         """Whoever finds that the work is about to begin can wait until it has, or has not."""
-        self._beginning[id] = begun = Event()
+        self._beginnings[id] = beginning = Beginning()
         try:
-            yield
+            yield beginning
         finally:
-            del self._beginning[id]
-            begun.set()
+            del self._beginnings[id]
+            beginning.is_over.set()
 
     async def update(self, id: str, reservation: Reservation) -> None:
         await self._store.put([Document(self._kind, id, encode(reservation))])
@@ -197,7 +205,8 @@ class IdempotentRuns:
             return None
         if self._keys.is_beginning(id):
             return None
-        with self._keys.announce(id):
+        with self._keys.announce(id) as beginning:
+            beginning.is_reserved = True
             # Looked for once more: until just now, somebody else may have been the one to start it.
             return await self._find(run_id) or await self._begin(replace(spec, id=run_id), id)
 
