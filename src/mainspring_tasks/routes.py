@@ -24,7 +24,7 @@ from mainspring.http.auth import EXECUTE, ApiCaller, get_caller
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentReplies
+from mainspring.http.idempotency import IdempotentReplies
 from mainspring.parts import Host, ServedPart
 from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
 
@@ -108,26 +108,8 @@ class ChatRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint(
-                "POST",
-                "/v1/chat",
-                self.chat,
-                "decisions",
-                ChatReply,
-                SendMessage,
-                headers=IDEMPOTENCY_HEADER,
-                errors=(404, 409, 503),
-            ),
-            Endpoint(
-                "POST",
-                "/v1/decisions",
-                self.decide,
-                "decisions",
-                DecisionReply,
-                Decide,
-                headers=IDEMPOTENCY_HEADER,
-                errors=(409, 503),
-            ),
+            Endpoint("POST", "/v1/chat", self.chat, "decisions", ChatReply, SendMessage, takes_key=True, errors=(404, 409, 503)),
+            Endpoint("POST", "/v1/decisions", self.decide, "decisions", DecisionReply, Decide, takes_key=True, errors=(409, 503)),
         )
 
     async def keep_open(self) -> None:

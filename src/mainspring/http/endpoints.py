@@ -30,6 +30,8 @@ PUBLIC: Final[Public] = "public"
 WEBSOCKET: Final = "WEBSOCKET"
 Method = Literal["GET", "POST", "DELETE", "WEBSOCKET"]
 
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+
 MODEL_ERRORS: Final = (429, 502, 503)
 """The statuses that a failing model backend becomes."""
 
@@ -38,7 +40,7 @@ FLAG: Final[Json] = {"type": "boolean"}
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter of the query or a header, with its JSON Schema."""
+    """A parameter of the query, with its JSON Schema."""
 
     name: str
     schema: Json = field(default_factory=lambda: {"type": "string"})
@@ -46,7 +48,8 @@ class Parameter(Struct, frozen=True):
 
 class Endpoint(Struct, frozen=True):
     """A row. `errors` are the statuses that follow from nothing else in it, `accepted` the answer (202) while the real one has to
-    wait, `schemas` what the document describes besides body and answer. An answer may also be an event stream, or a file."""
+    wait, `schemas` what the document describes besides body and answer. With `takes_key`, requests may have an idempotency key.
+    An answer may also be an event stream, or a file."""
 
     method: Method
     path: str
@@ -55,7 +58,7 @@ class Endpoint(Struct, frozen=True):
     answer: type[Struct] | None = None
     body: type[Struct] | None = None
     query: tuple[Parameter, ...] = ()
-    headers: tuple[Parameter, ...] = ()
+    takes_key: bool = False
     errors: tuple[int, ...] = ()
     accepted: type[Struct] | None = None
     schemas: tuple[type[Struct], ...] = ()

@@ -36,12 +36,9 @@ from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
-from mainspring.http.endpoints import Parameter
+from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
 from mainspring.ports import Document, Store
-
-IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-IDEMPOTENCY_HEADER: Final = (Parameter(IDEMPOTENCY_KEY, {"type": "string", "minLength": 1, "maxLength": 255}),)
 
 RUN_KEY: Final = "idempotency_key"
 REPLY_KEY: Final = "idempotent_reply"

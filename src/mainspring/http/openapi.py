@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
 from mainspring.core.items import ITEMS, PARTS, Item, Json, Part, Role, Tool
-from mainspring.http.endpoints import PUBLIC, WEBSOCKET, Endpoint
+from mainspring.http.endpoints import IDEMPOTENCY_KEY, PUBLIC, WEBSOCKET, Endpoint
 
 
 class ErrorDetails(Struct, frozen=True):
@@ -32,6 +32,7 @@ _EVENT: Json = {
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
     "required": ["data"],
 }
+_IDEMPOTENCY: Json = {"name": IDEMPOTENCY_KEY, "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}}
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -85,7 +86,7 @@ def _operation(endpoint: Endpoint) -> Json:
         "parameters": [
             *[{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names],
             *[{"name": each.name, "in": "query", "schema": each.schema} for each in endpoint.query],
-            *[{"name": each.name, "in": "header", "schema": each.schema} for each in endpoint.headers],
+            *([_IDEMPOTENCY] if endpoint.takes_key else []),
         ],
     }
     if endpoint.body is not None:
@@ -102,7 +103,7 @@ def _errors(endpoint: Endpoint) -> set[int]:
         found |= {401, 403}
     if "{" in endpoint.path or "after" in [each.name for each in endpoint.query]:
         found.add(404)
-    if endpoint.query or endpoint.headers:
+    if endpoint.query or endpoint.takes_key:
         found.add(400)
     if endpoint.body is not None:
         found |= {400, 413, 415}

@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection, Request
 from mainspring.core.errors import MainspringError
 from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
+from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
-from mainspring.http.idempotency import IDEMPOTENCY_KEY
 from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}

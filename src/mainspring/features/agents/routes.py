@@ -25,6 +25,7 @@ from mainspring.http.run_replies import raise_failure, wait_for_end
 from mainspring.http.streams import EventStream
 from mainspring.http.wire import hide_addresses
 
+_PATH = "/v1/agents/{name}"
 _ERRORS = (422, *MODEL_ERRORS)
 
 Count = Annotated[int, Meta(ge=1, le=1000)]
@@ -43,7 +44,7 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     store: bool = True
 
 
-class InvokeAgentIteratively(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
+class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream."""
 
     max_iterations: Count = 20
@@ -69,7 +70,7 @@ class InvokedAgent(Struct, frozen=True):
     run_id: str
 
 
-class InvokedAgentIteratively(Struct, frozen=True):
+class InvokedIterative(Struct, frozen=True):
     agent: str
     output: Json
     raw_response: str
@@ -96,24 +97,24 @@ class AgentRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/agents", self.list, INVOKE, AgentList, errors=(503,)),
-            Endpoint("GET", "/v1/agents/{name}", self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
-            Endpoint("POST", "/v1/agents/{name}/invoke", self.invoke, INVOKE, InvokedAgent, InvokeAgent, errors=_ERRORS),
+            Endpoint("GET", _PATH, self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
+            Endpoint("POST", f"{_PATH}/invoke", self.invoke, INVOKE, InvokedAgent, InvokeAgent, errors=_ERRORS),
             Endpoint(
                 "POST",
-                "/v1/agents/{name}/invoke-iterative",
+                f"{_PATH}/invoke-iterative",
                 self.invoke_iterative,
                 INVOKE,
-                InvokedAgentIteratively,
-                InvokeAgentIteratively,
+                InvokedIterative,
+                InvokeIterative,
                 errors=_ERRORS,
             ),
             Endpoint(
                 "POST",
-                "/v1/agents/{name}/invoke-iterative/stream",
+                f"{_PATH}/invoke-iterative/stream",
                 self.stream_iterative,
                 INVOKE,
-                InvokedAgentIteratively,
-                InvokeAgentIteratively,
+                InvokedIterative,
+                InvokeIterative,
                 errors=_ERRORS,
                 streams=True,
             ),
@@ -141,16 +142,16 @@ class AgentRoutes:
 
     async def invoke_iterative(self, request: Request) -> HttpResponse:
         """Runs an agent with tools until it is done."""
-        body = parse_body(await read_json_body(request), InvokeAgentIteratively)
+        body = parse_body(await read_json_body(request), InvokeIterative)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         await wait_for_end(handle, request)
         _raise_failure(handle.run)
         result = tool_loop_result(handle.run)
-        return json_response(InvokedAgentIteratively(agent=handle.run.spec.agent, **asdict(result)))
+        return json_response(InvokedIterative(agent=handle.run.spec.agent, **asdict(result)))
 
     async def stream_iterative(self, request: Request) -> HttpResponse:
         """Runs an agent with tools and streams its events; the last is always `completed`."""
-        body = parse_body(await read_json_body(request), InvokeAgentIteratively)
+        body = parse_body(await read_json_body(request), InvokeIterative)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         return EventStream(_read_frames(handle), {}, handle.request_cancel, end=b"")
 

@@ -19,6 +19,9 @@ from mainspring.http.run_replies import choose_dialect, raise_failure, wait_for_
 from mainspring.http.wire import Dialect, render_response
 
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
+_PATH = "/v1/approvals/{approval_id}"
+_QUERY = (*CURSOR, Parameter("state", {"enum": list(_STATES)}))
+_ERRORS = (409, 410, *MODEL_ERRORS)
 _STATUSES = {SPENT: 409, EXPIRED: 410}
 
 
@@ -39,20 +42,9 @@ class ApprovalRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint(
-                "GET", "/v1/approvals", self.list, "approvals", Page, query=(*CURSOR, Parameter("state", {"enum": list(_STATES)}))
-            ),
-            Endpoint("GET", "/v1/approvals/{approval_id}", self.retrieve, "approvals", Approval),
-            Endpoint(
-                "POST",
-                "/v1/approvals/{approval_id}",
-                self.answer,
-                "approvals",
-                Response,
-                AnswerApproval,
-                errors=(409, 410, *MODEL_ERRORS),
-                accepted=Approval,
-            ),
+            Endpoint("GET", "/v1/approvals", self.list, "approvals", Page, query=_QUERY),
+            Endpoint("GET", _PATH, self.retrieve, "approvals", Approval),
+            Endpoint("POST", _PATH, self.answer, "approvals", Response, AnswerApproval, errors=_ERRORS, accepted=Approval),
         )
 
     async def list(self, request: Request) -> HttpResponse:

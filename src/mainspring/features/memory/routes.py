@@ -31,12 +31,13 @@ class Forgotten(Struct, frozen=True):
     deleted: bool = True
 
 
+_SESSION = (Parameter("session"),)
 _SEARCH = (
     Parameter("q"),
     Parameter("level", {"enum": list(LEVELS), "default": "index"}),
     Parameter("top_k", {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS, "default": TOP_K}),
     Parameter("agent"),
-    Parameter("session"),
+    *_SESSION,
 )
 
 
@@ -49,15 +50,7 @@ class MemoryRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/memory/search", self.search, "memory", Recollection, query=_SEARCH, errors=(404,)),
-            Endpoint(
-                "DELETE",
-                "/v1/memory/observations",
-                self.forget,
-                "memory",
-                Forgotten,
-                query=(Parameter("session"),),
-                errors=(404,),
-            ),
+            Endpoint("DELETE", "/v1/memory/observations", self.forget, "memory", Forgotten, query=_SESSION, errors=(404,)),
             Endpoint("GET", "/v1/memory/observations/{observation_id}", self.retrieve, "memory", Observation),
         )
 

@@ -22,7 +22,7 @@ from mainspring.http.bodies import read_json_body
 from mainspring.http.client_tools import render_client_item
 from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.idempotency import IDEMPOTENCY_HEADER, IdempotentRuns, read_key
+from mainspring.http.idempotency import IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
 from mainspring.http.streams import EventStream, Wires, read_frames
@@ -40,6 +40,8 @@ _FILTERS = (
     Parameter("created_after", COUNT),
     Parameter("created_before", COUNT),
 )
+_PATH = "/v1/responses"
+_ONE = f"{_PATH}/{{response_id}}"
 _ERRORS = (404, 409, *MODEL_ERRORS)
 _STREAMING = (Parameter("stream", {"type": "boolean", "default": False}), Parameter("starting_after", COUNT))
 
@@ -61,40 +63,24 @@ class ResponseRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint(
-                "POST",
-                "/v1/responses",
-                self.create,
-                "responses",
-                Response,
-                CreateResponse,
-                headers=IDEMPOTENCY_HEADER,
-                errors=_ERRORS,
-                streams=True,
+                "POST", _PATH, self.create, "responses", Response, CreateResponse, takes_key=True, errors=_ERRORS, streams=True
             ),
-            Endpoint("GET", "/v1/responses", self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
-            Endpoint(WEBSOCKET, "/v1/responses", ResponseSockets(self._engine, self._agents, self._dialect).serve, "responses"),
+            Endpoint("GET", _PATH, self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
+            Endpoint(WEBSOCKET, _PATH, ResponseSockets(self._engine, self._agents, self._dialect).serve, "responses"),
+            Endpoint("POST", f"{_PATH}/compact", self.compact, "responses", Compaction, CreateResponse, errors=_ERRORS),
             Endpoint(
                 "POST",
-                "/v1/responses/compact",
-                self.compact,
-                "responses",
-                Compaction,
-                CreateResponse,
-                errors=_ERRORS,
-            ),
-            Endpoint(
-                "POST",
-                "/v1/responses/input_tokens",
+                f"{_PATH}/input_tokens",
                 self.count_tokens,
                 "responses",
                 InputTokens,
                 CreateResponse,
                 errors=(404, *MODEL_ERRORS),
             ),
-            Endpoint("GET", "/v1/responses/{response_id}", self.retrieve, "responses", Response, query=_STREAMING, streams=True),
-            Endpoint("DELETE", "/v1/responses/{response_id}", self.delete, "responses", Deleted),
-            Endpoint("POST", "/v1/responses/{response_id}/cancel", self.cancel, "responses", Response, errors=(400,)),
-            Endpoint("GET", "/v1/responses/{response_id}/input_items", self.input_items, "responses", Page, query=CURSOR),
+            Endpoint("GET", _ONE, self.retrieve, "responses", Response, query=_STREAMING, streams=True),
+            Endpoint("DELETE", _ONE, self.delete, "responses", Deleted),
+            Endpoint("POST", f"{_ONE}/cancel", self.cancel, "responses", Response, errors=(400,)),
+            Endpoint("GET", f"{_ONE}/input_items", self.input_items, "responses", Page, query=CURSOR),
         )
 
     async def create(self, request: Request) -> HttpResponse:

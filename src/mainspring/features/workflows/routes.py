@@ -17,12 +17,13 @@ from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.idempotency import IDEMPOTENCY_HEADER, read_key
+from mainspring.http.idempotency import read_key
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor, read_number
 from mainspring.http.streams import EventStream
 
 _SCOPE: Final[KeyScope] = "workflows:run"
 _PATH: Final = "/v1/workflows/{name}"
+_AFTER: Final = (Parameter("starting_after", COUNT),)
 _RUN: Final = f"{_PATH}/runs/{{run_id}}"
 
 HEARTBEAT_SECONDS = 10.0
@@ -62,28 +63,11 @@ class WorkflowRoutes:
         return (
             Endpoint("GET", "/v1/workflows", self.list, _SCOPE, WorkflowList),
             Endpoint("GET", _PATH, self.retrieve, _SCOPE, ShownWorkflow),
-            Endpoint(
-                "POST",
-                f"{_PATH}/runs",
-                self.start,
-                _SCOPE,
-                ShownRun,
-                RunWorkflow,
-                headers=IDEMPOTENCY_HEADER,
-                errors=(409, 422, 503),
-            ),
+            Endpoint("POST", f"{_PATH}/runs", self.start, _SCOPE, ShownRun, RunWorkflow, takes_key=True, errors=(409, 422, 503)),
             Endpoint("GET", f"{_PATH}/runs", self.runs, _SCOPE, Page, query=CURSOR),
             Endpoint("GET", _RUN, self.retrieve_run, _SCOPE, ShownRun),
             Endpoint("POST", f"{_RUN}/cancel", self.cancel, _SCOPE, ShownRun),
-            Endpoint(
-                "GET",
-                f"{_RUN}/events",
-                self.events,
-                _SCOPE,
-                WorkflowEvent,
-                query=(Parameter("starting_after", COUNT),),
-                streams=True,
-            ),
+            Endpoint("GET", f"{_RUN}/events", self.events, _SCOPE, WorkflowEvent, query=_AFTER, streams=True),
         )
 
     async def list(self, request: Request) -> HttpResponse:
