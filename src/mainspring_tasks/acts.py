@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.events import CallJudged, CallOutcome, ItemDone, Recorded, ToolEnded, ToolStarted
-from mainspring.core.items import FunctionCall, Json, parsed_arguments, text_of
+from mainspring.core.items import FunctionCall, Json, parse_arguments, text_of
 from mainspring.core.run import Run
 from mainspring_tasks.clean_text import clean, cleaned
 from mainspring_tasks.decision_types import ToolResult
@@ -103,6 +103,6 @@ class _Reply(Struct, frozen=True):
 
 def _arguments(call: FunctionCall) -> Json:
     try:
-        return {clean(name): cleaned(value) for name, value in parsed_arguments(call.arguments).items()}
+        return {clean(name): cleaned(value) for name, value in parse_arguments(call.arguments).items()}
     except ValueError:
         return {"arguments": clean(call.arguments)}

@@ -31,7 +31,7 @@ from mainspring.core.items import (
     ToolDefinition,
     Usage,
     assistant,
-    parsed_arguments,
+    parse_arguments,
     text_of,
     user,
 )
@@ -258,7 +258,7 @@ def _call(item: CallItem) -> FunctionCall:
     if item.name not in ALLOWED_TOOLS:
         raise ToolNotFoundError(item.name)
     try:
-        return FunctionCall(item.name, parsed_arguments(item.arguments), item.call_id)
+        return FunctionCall(item.name, parse_arguments(item.arguments), item.call_id)
     except ValueError as error:
         raise InvalidResponseError(str(error), item.arguments) from None
 

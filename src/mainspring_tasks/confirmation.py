@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from mainspring.core.items import ApprovalResponse, decode, encode
-from mainspring.engine.approvals import continuing_id, given_by
+from mainspring.engine.approvals import continuing_id, make_answer
 from mainspring.ports import Document, Store
 from mainspring_tasks.decision_types import PendingAction
 from mainspring_tasks.task_references import Seen
@@ -97,7 +97,7 @@ class Threads:
     async def refuse(self, waiting: Waiting, tenant: str, user: str, now: float) -> None:
         """Answers the approval with no, unless it has an answer. The run that asked is over with that; no model is told."""
         said = ApprovalResponse(waiting.approval, approve=False)
-        answer = given_by(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")
+        answer = make_answer(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")
         await self._store.put([answer], if_absent=True)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, parsed_arguments, text_of
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, parse_arguments, text_of
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.ports import Allow, Ask, Deny, Verdict
@@ -50,7 +50,7 @@ class NamedTask:
         if call.item.name not in REFERS or run.approval(call.item) is not None:
             return Allow()
         tasks = tasks_of(run)
-        wanted = str(parsed_arguments(call.item.arguments).get("task_id"))
+        wanted = str(parse_arguments(call.item.arguments).get("task_id"))
         if all(task.id != wanted for task in tasks):
             return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
         problem = flaw(wanted, message_of(run), tasks, seen_by(run))
@@ -81,7 +81,7 @@ class OwnWords:
     never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        text = parsed_arguments(call.item.arguments).get("description")
+        text = parse_arguments(call.item.arguments).get("description")
         if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _said(run)):
             return Allow()
         return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
@@ -153,7 +153,7 @@ def last_list(run: Run) -> tuple[Listed, ...]:
 
 def subject(call: FunctionCall, run: Run) -> str:
     """The description of the task that a call is about, as far as it is known."""
-    task_id = parsed_arguments(call.arguments).get("task_id")
+    task_id = parse_arguments(call.arguments).get("task_id")
     return next((task.description for task in tasks_of(run) if task.id == task_id), "this task")
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mainspring.core.events import Reason, Recorded
 from mainspring.core.history import approval_id
-from mainspring.core.items import Json, parsed_arguments
+from mainspring.core.items import Json, parse_arguments
 from mainspring.core.reasons import decision as told
 from mainspring.core.run import Run
 from mainspring_tasks import words
@@ -136,7 +136,7 @@ def _decision(run: Run, acts: Sequence[Act], answer: Answer | None) -> AgentDeci
 
 def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
     call = next(call.item for call in run.calls if call.verdict == "ask")
-    task_id, task = str(parsed_arguments(call.arguments)["task_id"]), subject(call, run)
+    task_id, task = str(parse_arguments(call.arguments)["task_id"]), subject(call, run)
     seconds = run.spec.limits.approval_seconds
     asked_at = datetime.fromtimestamp(run.clock, UTC)
     until = asked_at + (PENDING_LIFETIME if seconds is None else timedelta(seconds=seconds))

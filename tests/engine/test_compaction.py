@@ -18,13 +18,22 @@ from tests.engine.test_laws import (
 )  # fmt: skip
 from tests.engine.worlds import World, worlds
 
-from mainspring.core.compaction import HEADING, SUMMARIZE, Summary, compaction_item, is_compaction, payload_of, shown, summary_of
+from mainspring.core.compaction import (
+    HEADING,
+    SUMMARIZE,
+    Summary,
+    apply_compaction,
+    compaction_item,
+    is_compaction,
+    payload_of,
+    summary_of,
+)
 from mainspring.core.errors import ContextOverflow, InvalidRequest
 from mainspring.core.events import Compacted
-from mainspring.core.history import paired
+from mainspring.core.history import pair_outputs
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
 from mainspring.core.tokens import tokens_of
-from mainspring.core.truncation import fitted, groups
+from mainspring.core.truncation import drop_oldest, groups
 from mainspring.engine.seal import Seal
 from mainspring.providers.scripted import Turn, call, fail, say, turn
 from mainspring.storage.memory_runs import MemoryStore
@@ -58,7 +67,7 @@ transcripts = _groups.map(
 
 
 def is_whole(items: list[Item]) -> bool:
-    found = paired(items)
+    found = pair_outputs(items)
     return list(found.items) == items and not found.unanswered and not found.orphans
 
 
@@ -68,7 +77,7 @@ def said(items: list[Item], *roles: str) -> list[Item]:
 
 @given(transcripts, st.integers(0, 400))
 def test_what_is_left_out_are_the_oldest_groups_and_never_half_of_one(items: list[Item], room: int) -> None:
-    left = list(fitted(items, room))
+    left = list(drop_oldest(items, room))
     assert is_whole(left)
     assert said(left, "system") == said(items, "system")
     assert said(left, "user")[-1:] == said(items, "user")[-1:]
@@ -79,7 +88,7 @@ def test_what_is_left_out_are_the_oldest_groups_and_never_half_of_one(items: lis
 
 @given(transcripts, st.integers(0, 400))
 def test_no_more_is_left_out_than_it_takes(items: list[Item], room: int) -> None:
-    left = fitted(items, room)
+    left = drop_oldest(items, room)
     gone = [part for part in groups(items) if not any(item is kept for item in part for kept in left)]
     assert not gone or tokens_of(left) + tokens_of(gone[-1]) > room
 
@@ -97,7 +106,7 @@ def summary(text: str, keeps: int | None = None) -> Item:
 
 @given(transcripts, transcripts, st.integers(0, 12))
 def test_a_summary_replaces_what_is_old_and_tears_nothing_apart(before: list[Item], after: list[Item], keeps: int) -> None:
-    seen = list(shown([*before, summary("So far.", keeps), *after]))
+    seen = list(apply_compaction([*before, summary("So far.", keeps), *after]))
     assert is_whole(seen)
     assert not any(map(is_compaction, seen))
     assert user(f"{HEADING}\n\nSo far.") in seen
@@ -108,7 +117,7 @@ def test_a_summary_replaces_what_is_old_and_tears_nothing_apart(before: list[Ite
 
 @given(transcripts, transcripts)
 def test_a_summary_that_was_asked_for_leaves_everything_in_place(before: list[Item], after: list[Item]) -> None:
-    assert list(shown([*before, summary("So far."), *after])) == [*before, user(f"{HEADING}\n\nSo far."), *after]
+    assert list(apply_compaction([*before, summary("So far."), *after])) == [*before, user(f"{HEADING}\n\nSo far."), *after]
 
 
 @given(st.text(), st.none() | st.integers(0, 99))
@@ -127,7 +136,7 @@ def test_content_of_another_make_is_left_as_it_is() -> None:
     for content in ("gAAAAAB", "ms1.e30=.x", "ms1.***.x", "ms1.bm90IGpzb24=.x", None, 7):
         item = Unknown({"type": "compaction", "id": "cmp_1", "encrypted_content": content})
         assert summary_of(item) is None
-        assert shown([item]) == (item,)
+        assert apply_compaction([item]) == (item,)
 
 
 _words = st.text("ab ", min_size=9, max_size=60).map(lambda text: f"Well: {text}")

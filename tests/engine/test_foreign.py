@@ -28,7 +28,7 @@ from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec, spec_for
 from mainspring.engine import drive, guard
 from mainspring.engine.engine import Engine
-from mainspring.engine.redact import presentable, without_secrets
+from mainspring.engine.redact import make_presentable, redact_text
 from mainspring.ports import Ask, CallContext, Deny, ModelInfo, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -265,7 +265,7 @@ async def test_an_option_of_the_wrong_type_is_refused_before_anything_happens(op
 @pytest.mark.parametrize("piece", ["a.", "a-", "eyJ-", "sk-", "://", "password ", "KEY"])
 def test_redacting_awkward_text_is_linear(piece: str) -> None:
     """With a quadratic pattern each of these would take hours."""
-    assert isinstance(presentable(piece * 100_000, None), str)
+    assert isinstance(make_presentable(piece * 100_000, None), str)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_redacting_awkward_text_is_linear(piece: str) -> None:
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert without_secrets(text) == text
+    assert redact_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -299,4 +299,4 @@ def test_what_is_no_secret_stays(text: str) -> None:
     ],
 )
 def test_what_is_a_secret_goes(text: str, secret: str) -> None:
-    assert secret not in without_secrets(text)
+    assert secret not in redact_text(text)

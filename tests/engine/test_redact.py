@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.engine import redact
-from mainspring.engine.redact import REDACTED, arguments_without_secrets, without_secrets
+from mainspring.engine.redact import REDACTED, redact_arguments, redact_text
 
 PIECES = (
     "sk-abcdefghij0123456789", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "ghp_0123456789abcdefghij0", "AKIA0123456789ABCDEF",
@@ -34,13 +34,13 @@ def searched(text: str) -> str:
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=6).map("".join))
 def test_a_text_is_redacted_the_same_as_if_every_pattern_had_searched_it(text: str) -> None:
-    assert without_secrets(text) == searched(text)
+    assert redact_text(text) == searched(text)
 
 
 def test_each_kind_of_secret_is_found_alone() -> None:
     for piece in PIECES:
-        assert without_secrets(piece) == searched(piece), piece
-    assert sum(REDACTED in without_secrets(piece) for piece in PIECES) > 20
+        assert redact_text(piece) == searched(piece), piece
+    assert sum(REDACTED in redact_text(piece) for piece in PIECES) > 20
 
 
 def test_passwords_of_commands_and_fields_are_found_and_what_only_looks_alike_stays() -> None:
@@ -48,13 +48,13 @@ def test_passwords_of_commands_and_fields_are_found_and_what_only_looks_alike_st
         "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -u admin:zorkmid99 https://x.example",
         "curl --user 'admin:zorkmid99' x", "mysql -pzorkmid99 shop", "mysqldump -u root -pzorkmid99 shop > out.sql",
     ):  # fmt: skip
-        assert "zorkmid99" not in without_secrets(text), text
-        assert REDACTED in without_secrets(text)
+        assert "zorkmid99" not in redact_text(text), text
+        assert REDACTED in redact_text(text)
     for text in (
         "docker run -u 1000:1000 image", "mysql -p shop", "mysql --port 3306 -h db", "COMPASS=north BYPASS=true",
         '{"status": "pass", "passed": 12}', "curl -s http://x.example:8080/users", "pass: 12 of 13 tests",
     ):  # fmt: skip
-        assert without_secrets(text) == text
+        assert redact_text(text) == text
 
 
 def test_arguments_are_redacted_by_what_their_fields_are_called_and_stay_json() -> None:
@@ -71,9 +71,9 @@ def test_arguments_are_redacted_by_what_their_fields_are_called_and_stay_json() 
         ({"x": '["a", {"y": "{\\"pwd\\": \\"zorkmid\\"}"}]'}, {"x": '["a",{"y":"{\\"pwd\\":\\"[redacted]\\"}"}]'}),
     ):
         text = json.dumps(made)
-        assert json.loads(arguments_without_secrets(text)) == expected, text
+        assert json.loads(redact_arguments(text)) == expected, text
 
 
 def test_arguments_without_secrets_stay_as_they_are_written() -> None:
     for text in ('{ "a" : 1 }', "", "[1, 2", '{"passed": true, "compass": "n", "author": "x", "tokenizer": "y", "pinned": "z"}'):
-        assert arguments_without_secrets(text) == text
+        assert redact_arguments(text) == text

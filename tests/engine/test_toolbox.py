@@ -18,7 +18,7 @@ from mainspring.core.spec import Conversation, RunSpec, spec_for
 from mainspring.engine import guard
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.engine.redact import REDACTED, presentable, shortened, without_secrets
+from mainspring.engine.redact import REDACTED, make_presentable, redact_text, shorten
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
@@ -298,10 +298,10 @@ async def test_long_outputs_keep_head_and_tail_and_secrets_are_redacted() -> Non
 
 
 def test_shortening_keeps_as_many_characters_as_allowed() -> None:
-    assert shortened("abc", 3) == "abc"
-    assert shortened("abc", None) == "abc"
-    assert shortened("abcdefghij", 5) == "abc\n[... 5 characters left out ...]\nij"
-    assert shortened("abcdefghij", 1) == "a\n[... 9 characters left out ...]\n"
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abc", None) == "abc"
+    assert shorten("abcdefghij", 5) == "abc\n[... 5 characters left out ...]\nij"
+    assert shorten("abcdefghij", 1) == "a\n[... 9 characters left out ...]\n"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_shortening_keeps_as_many_characters_as_allowed() -> None:
     ],
 )
 def test_secrets_do_not_reach_the_model(text: str, secret: str) -> None:
-    shown = without_secrets(text)
+    shown = redact_text(text)
     assert secret not in shown
     assert REDACTED in shown
 
@@ -341,16 +341,16 @@ def test_secrets_do_not_reach_the_model(text: str, secret: str) -> None:
     ],
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
-    assert without_secrets(text) == text
+    assert redact_text(text) == text
 
 
 def test_text_that_is_no_unicode_is_made_so() -> None:
-    assert presentable("a\udcff b \ud83d\ude00", None) == "a\ufffd b \U0001f600"
+    assert make_presentable("a\udcff b \ud83d\ude00", None) == "a\ufffd b \U0001f600"
 
 
 def test_parts_are_redacted_and_shortened_one_by_one() -> None:
     image = InputImage(image_url="data:image/png;base64,AAAA")
-    shown = presentable((InputText("password=hunter22 " + "y" * 50), image), 40)
+    shown = make_presentable((InputText("password=hunter22 " + "y" * 50), image), 40)
     assert isinstance(shown, tuple)
     assert REDACTED in str(shown[0])
     assert "left out" in str(shown[0])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loop.world import Made, Said, Story, Turn, calls, fails, is_cut, order, says, used
 
-from mainspring.core.allowance import room, spent, told
+from mainspring.core.allowance import estimate_input, room, sum_used
 from mainspring.core.compaction import Summary, compaction_item, payload_of
 from mainspring.core.events import Compacted, ErrorInfo, Reason
 from mainspring.core.items import Json, Usage, decode, encode
@@ -23,7 +23,7 @@ def holding(tokens: int | None = None, cost: float | None = None, price: Price =
 
 
 def asked(story: Story) -> int:
-    return told(story.run, request_for(story.run).items)
+    return estimate_input(story.run, request_for(story.run).items)
 
 
 def test_output_is_bounded_by_what_the_input_leaves() -> None:
@@ -97,27 +97,27 @@ def test_a_count_from_before_a_compaction_says_nothing() -> None:
     item = compaction_item("cmp_1", f"{payload_of(Summary('All is well.', 0))}.seal")
     story.apply(Compacted(item, used(100, 10)))
     assert asked(story) < 300
-    assert spent(story.run) == used(4100, 40)
+    assert sum_used(story.run) == used(4100, 40)
 
 
 def test_a_turn_that_was_cut_off_has_used_what_it_was_told_and_said() -> None:
     story = holding(tokens=100, retry_model_errors=True)
     story.play(is_cut(Said("half a sentence", is_half=True)))
     assert story.run.usage == Usage()
-    assert spent(story.run) == Usage(5, 9, is_estimated=True)
+    assert sum_used(story.run) == Usage(5, 9, is_estimated=True)
     assert request_for(story.run).max_output_tokens == 100 - 14 - 5
 
 
 def test_a_turn_that_failed_has_used_what_it_says_or_what_it_was_told() -> None:
     story = holding(tokens=100, retry_model_errors=True)
     story.play(fails(retryable=True), fails(retryable=True, usage=used(7, 3)))
-    assert spent(story.run) == Usage(12, 3, is_estimated=True)
+    assert sum_used(story.run) == Usage(12, 3, is_estimated=True)
 
 
 def test_a_compaction_that_failed_has_used_what_it_was_told() -> None:
     story = holding(tokens=100, retry_model_errors=True)
     story.apply(Compacted(error=fails(retryable=True).error))
-    assert spent(story.run) == Usage(5, 0, is_estimated=True)
+    assert sum_used(story.run) == Usage(5, 0, is_estimated=True)
 
 
 def test_an_answer_is_not_asked_about_without_room_for_the_question() -> None:
@@ -153,8 +153,8 @@ def test_what_is_used_never_exceeds_the_purse(script: list[tuple[str, int, int]]
         assert bound is not None
         usage = used(asked(story) * of_input // 100, max(bound, 0) * of_output // 100)
         story.play(*([_turn(kind, usage)] if bound > 0 else []))
-        assert spent(story.run).total_tokens <= tokens
-        assert cost is None or PRICE.of(spent(story.run)) <= cost + 1e-12
+        assert sum_used(story.run).total_tokens <= tokens
+        assert cost is None or PRICE.of(sum_used(story.run)) <= cost + 1e-12
 
 
 def _turn(kind: str, usage: Usage) -> Turn:

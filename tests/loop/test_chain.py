@@ -10,7 +10,7 @@ from mainspring.core.chain import Chain
 @given(st.lists(st.integers()), st.lists(st.integers()), st.lists(st.integers()))
 def test_continuing_leaves_the_shorter_chain_as_it_is(start: list[int], left: list[int], right: list[int]) -> None:
     chain = Chain(start)
-    first, second = chain.extended(left), chain.extended(right)
+    first, second = chain.extend(left), chain.extend(right)
     assert [list(chain), list(first), list(second)] == [start, start + left, start + right]
 
 
@@ -19,25 +19,25 @@ def test_any_version_can_be_continued_at_any_time(steps: list[tuple[int, list[in
     versions: list[tuple[Chain[int], list[int]]] = [(Chain(), [])]
     for which, more in steps:
         chain, same = versions[which % len(versions)]
-        versions.append((chain.extended(more), same + more))
+        versions.append((chain.extend(more), same + more))
     assert [list(chain) for chain, _ in versions] == [same for _, same in versions]
     assert [len(chain) for chain, _ in versions] == [len(same) for _, same in versions]
 
 
 def test_newest_version_is_continued_without_a_copy() -> None:
-    chain = Chain([1]).extended([2])
-    assert chain.extended([3])._shared is chain._shared
+    chain = Chain([1]).extend([2])
+    assert chain.extend([3])._shared is chain._shared
 
 
 def test_older_version_is_continued_by_a_copy() -> None:
     chain = Chain([1])
-    longer = chain.extended([2])
-    assert chain.extended([3])._shared is not longer._shared
+    longer = chain.extend([2])
+    assert chain.extend([3])._shared is not longer._shared
 
 
 def test_first_and_last_item_are_found_from_both_ends() -> None:
     chain = Chain([1, 2, 3])
-    chain.extended([4])
+    chain.extend([4])
     assert (chain[0], chain[-3], chain[2], chain[-1]) == (1, 1, 3, 3)
     for index in (3, -4):
         with pytest.raises(IndexError):
@@ -50,7 +50,7 @@ INDEX = st.integers(-6, 6)
 @given(st.lists(st.integers(), max_size=5), INDEX)
 def test_items_are_found_as_in_a_list(items: list[int], index: int) -> None:
     chain = Chain(items)
-    chain.extended([99])
+    chain.extend([99])
     if -len(items) <= index < len(items):
         assert chain[index] == items[index]
     else:
@@ -61,7 +61,7 @@ def test_items_are_found_as_in_a_list(items: list[int], index: int) -> None:
 @given(st.lists(st.integers(), max_size=5), st.slices(6))
 def test_slices_are_those_of_a_list(items: list[int], part: slice) -> None:
     chain = Chain(items)
-    chain.extended([99])
+    chain.extend([99])
     assert chain[part] == items[part]
 
 
@@ -72,7 +72,7 @@ def test_chain_reads_backwards() -> None:
 
 def test_chains_are_equal_if_their_items_are() -> None:
     chain = Chain([1, 2])
-    chain.extended([3])
+    chain.extend([3])
     assert chain == Chain([1, 2])
     assert hash(chain) == hash(Chain([1, 2]))
     assert len({hash(Chain([number])) for number in range(9)}) > 1
@@ -84,5 +84,5 @@ def test_chains_are_equal_if_their_items_are() -> None:
 
 def test_chain_shows_its_items() -> None:
     chain = Chain([1, 2])
-    chain.extended([3])
+    chain.extend([3])
     assert repr(chain) == "Chain([1, 2])"

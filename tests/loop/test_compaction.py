@@ -6,7 +6,7 @@ import pytest
 from tests.loop.world import Story, calls, fails, order, says, told, used
 
 from mainspring.core.actions import CallModel, Finish
-from mainspring.core.compaction import Summary, compaction_item, is_compaction, payload_of, shown, summary_of
+from mainspring.core.compaction import Summary, apply_compaction, compaction_item, is_compaction, payload_of, summary_of
 from mainspring.core.decide import next_action
 from mainspring.core.errors import Malformed
 from mainspring.core.events import Compacted, ErrorInfo, Reason, TurnStarted
@@ -30,7 +30,7 @@ def payload(data: bytes) -> str:
 
 
 def seen(*items: Item) -> list[str]:
-    return [line.replace("Summary of the earlier conversation:\n\n", "") for line in told(shown(items))]
+    return [line.replace("Summary of the earlier conversation:\n\n", "") for line in told(apply_compaction(items))]
 
 
 def test_a_compaction_item_is_told_by_its_type() -> None:
@@ -69,7 +69,7 @@ GOOD = payload_of(Summary("Hi."))
 )  # fmt: skip
 def test_content_of_another_make_says_nothing_and_is_shown_as_it_is(made: object) -> None:
     assert summary_of(content(made)) is None
-    assert shown([user("a"), content(made)]) == (user("a"), content(made))
+    assert apply_compaction([user("a"), content(made)]) == (user("a"), content(made))
 
 
 def test_an_item_of_another_type_says_nothing() -> None:
@@ -80,12 +80,12 @@ def test_an_item_of_another_type_says_nothing() -> None:
 
 def test_items_without_a_summary_are_shown_as_they_are() -> None:
     items = [user("a"), CALL, OUTPUT, RULE]
-    assert shown(items) == tuple(items)
-    assert shown([OUTPUT]) == (OUTPUT,), "nothing is put in order here"
+    assert apply_compaction(items) == tuple(items)
+    assert apply_compaction([OUTPUT]) == (OUTPUT,), "nothing is put in order here"
 
 
 def test_a_summary_is_shown_as_a_message_of_the_user() -> None:
-    assert shown([summary()]) == (user("Summary of the earlier conversation:\n\nSo far."),)
+    assert apply_compaction([summary()]) == (user("Summary of the earlier conversation:\n\nSo far."),)
 
 
 def test_a_summary_that_replaces_nothing_leaves_all_in_place() -> None:
@@ -141,7 +141,7 @@ def test_a_summary_at_the_very_beginning_counts() -> None:
 
 
 def test_content_of_another_make_does_not_hide_a_summary_before_it() -> None:
-    assert told(shown([assistant("a"), summary(0), content("?")]))[1:] == told([content("?")])
+    assert told(apply_compaction([assistant("a"), summary(0), content("?")]))[1:] == told([content("?")])
 
 
 def test_a_run_goes_on_behind_its_summary() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.loop.world import Said, Story, calls, fails, order, says
 
-from mainspring.core.conversation_items import added, joined, with_id
+from mainspring.core.conversation_items import build_history, list_new_items, with_id
 from mainspring.core.drafts import item_id
 from mainspring.core.history import Entry, history_of
 from mainspring.core.items import (
@@ -24,12 +24,12 @@ OUTPUT = FunctionCallOutput("call_1", "there", id="fco_1")
 
 
 def seen(*items: Item) -> list[Item]:
-    return [entry.item for entry in joined(items).entries]
+    return [entry.item for entry in build_history(items).entries]
 
 
 def test_a_whole_conversation_is_history_as_it_is() -> None:
     assert seen(ASKED, CALL, OUTPUT, ANSWERED) == [ASKED, CALL, OUTPUT, ANSWERED]
-    assert joined([ASKED, CALL, OUTPUT, ANSWERED]).waiting == ()
+    assert build_history([ASKED, CALL, OUTPUT, ANSWERED]).waiting == ()
 
 
 def test_an_output_that_came_late_stands_behind_its_call() -> None:
@@ -37,7 +37,7 @@ def test_an_output_that_came_late_stands_behind_its_call() -> None:
 
 
 def test_a_call_that_waits_stands_last_so_that_its_output_can_follow() -> None:
-    history = joined([CALL, OTHER, ASKED, ANSWERED, OUTPUT])
+    history = build_history([CALL, OTHER, ASKED, ANSWERED, OUTPUT])
     assert [entry.item for entry in history.entries] == [CALL, OUTPUT, ASKED, ANSWERED, OTHER]
     assert history.waiting == (OTHER,)
 
@@ -60,7 +60,7 @@ def test_an_approval_stands_between_a_call_and_its_output() -> None:
 
 
 def test_a_run_that_began_earlier_finds_the_calls_that_waited_then() -> None:
-    history = joined([ASKED, OTHER], (CALL,))
+    history = build_history([ASKED, OTHER], (CALL,))
     assert [entry.item for entry in history.entries] == [ASKED, CALL]
     assert history.waiting == (CALL,)
 
@@ -85,19 +85,19 @@ def test_a_thing_that_can_have_no_id_stays_as_it_is() -> None:
 
 
 def test_entries_of_a_conversation_came_from_outside() -> None:
-    assert list(joined([ASKED, CALL]).entries) == [Entry(ASKED, "input"), Entry(CALL, "input")]
+    assert list(build_history([ASKED, CALL]).entries) == [Entry(ASKED, "input"), Entry(CALL, "input")]
 
 
 def test_calls_are_told_apart_by_place_though_they_look_alike() -> None:
     again = FunctionCall("call_1", "look", id="fc_1")
     assert seen(CALL, OUTPUT, again) == [CALL, OUTPUT, again]
-    assert joined([CALL, OUTPUT, again]).waiting == (again,)
+    assert build_history([CALL, OUTPUT, again]).waiting == (again,)
 
 
 def test_a_run_leaves_its_input_and_its_answer() -> None:
     history = history_of([Entry(ASKED, "input"), Entry(ANSWERED, "model", 1)])
     run = Story(order(input=(user("Go.", id="msg_7"),)), history).play(calls("look"), says("Done."))
-    assert added(run) == (
+    assert list_new_items(run) == (
         user("Go.", id="msg_7"),
         FunctionCall("call_1", "look", "{}", id="fc_1"),
         FunctionCallOutput("call_1", "ok", id="fco_1"),
@@ -108,13 +108,13 @@ def test_a_run_leaves_its_input_and_its_answer() -> None:
 def test_what_the_engine_said_and_what_the_model_never_sees_is_not_left_behind() -> None:
     story = Story(order(confirm="Sure?", retry_model_errors=True, input=(ASKED,)))
     run = story.play(fails(Said("Hm."), retryable=True), says("Done."), says("Yes."))
-    assert added(run) == (ASKED, assistant("Done.", id="msg_2"), assistant("Yes.", id="msg_3"))
+    assert list_new_items(run) == (ASKED, assistant("Done.", id="msg_2"), assistant("Yes.", id="msg_3"))
 
 
 def test_an_item_without_an_id_or_with_one_that_is_taken_gets_one_by_its_place() -> None:
     odd = Unknown({"type": "x"})
     run = Story(order(input=(user("a"), user("b", id="msg_1"), odd, user("c", id="msg_1")))).play(says("d"))
-    assert added(run) == (
+    assert list_new_items(run) == (
         user("a", id="item_1_0"),
         user("b", id="msg_1"),
         Unknown({"type": "x", "id": "item_1_2"}),

@@ -5,7 +5,7 @@ from tests.loop.world import told
 
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown, assistant, user
 from mainspring.core.tokens import tokens_of
-from mainspring.core.truncation import fitted, groups
+from mainspring.core.truncation import drop_oldest, groups
 
 ODD = Unknown({"type": "x"})
 THOUGHT = Reasoning("rs_1")
@@ -78,49 +78,49 @@ TALK = tuple([assistant(letter) for letter in "abcd"])
     ("room", "left"), [(21, "abcd"), (20, "abcd"), (19, "bcd"), (15, "bcd"), (14, "cd"), (10, "cd"), (9, "d"), (5, "d"), (0, "d")]
 )
 def test_the_oldest_go_until_the_rest_fits_and_the_last_stays_in_any_case(room: int, left: str) -> None:
-    assert [item.text for item in fitted(TALK, room) if isinstance(item, Message)] == list(left)
+    assert [item.text for item in drop_oldest(TALK, room) if isinstance(item, Message)] == list(left)
 
 
 def test_nothing_fits_anywhere() -> None:
-    assert fitted((), 0) == ()
+    assert drop_oldest((), 0) == ()
 
 
 def test_a_group_goes_as_one_and_counts_as_one() -> None:
     items = (THOUGHT, call(1), output(1), assistant("a"), assistant("b"))
-    assert fitted(items, tokens_of(items) - 1) == items[3:]
-    assert fitted(items, 10) == items[3:]
-    assert fitted(items, 9) == items[4:]
+    assert drop_oldest(items, tokens_of(items) - 1) == items[3:]
+    assert drop_oldest(items, 10) == items[3:]
+    assert drop_oldest(items, 9) == items[4:]
 
 
 def test_a_group_at_the_end_stays_whole() -> None:
     items = (assistant("a"), call(1), call(2), output(1), output(2))
-    assert fitted(items, 0) == items[1:]
+    assert drop_oldest(items, 0) == items[1:]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_what_the_operator_said_stays(role: str) -> None:
     ruled = Message(role, user("r").content)  # type: ignore[arg-type]
-    assert fitted((assistant("a"), ruled, assistant("b"), ruled, assistant("c")), 0) == (ruled, ruled, assistant("c"))
+    assert drop_oldest((assistant("a"), ruled, assistant("b"), ruled, assistant("c")), 0) == (ruled, ruled, assistant("c"))
 
 
 def test_of_what_the_user_said_the_last_stays() -> None:
     items = (user("a"), user("b"), assistant("c"), user("d"), assistant("e"), ODD, assistant("f"))
-    assert told(fitted(items, 0)) == ["user: d", "assistant: f"]
+    assert told(drop_oldest(items, 0)) == ["user: d", "assistant: f"]
 
 
 def test_no_more_goes_than_it_takes_though_something_stays_in_between() -> None:
     items = (assistant("a"), user("b"), assistant("c"), assistant("d"), assistant("e"))
-    assert told(fitted(items, 15)) == ["user: b", "assistant: d", "assistant: e"]
-    assert told(fitted(items, 20)) == ["user: b", "assistant: c", "assistant: d", "assistant: e"]
+    assert told(drop_oldest(items, 15)) == ["user: b", "assistant: d", "assistant: e"]
+    assert told(drop_oldest(items, 20)) == ["user: b", "assistant: c", "assistant: d", "assistant: e"]
 
 
 def test_without_a_word_of_the_user_nothing_stays_in_its_place() -> None:
-    assert fitted((ODD, ODD, ODD), 0) == (ODD,)
+    assert drop_oldest((ODD, ODD, ODD), 0) == (ODD,)
 
 
 def test_the_order_is_kept() -> None:
     items = (Message("system", user("s").content), assistant("a"), user("b"), assistant("c"))
-    assert told(fitted(items, 16)) == ["system: s", "user: b", "assistant: c"]
+    assert told(drop_oldest(items, 16)) == ["system: s", "user: b", "assistant: c"]
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])

@@ -5,7 +5,7 @@ from tests.loop.world import Made, Said, Story, Turn, calls, fails, order, says,
 
 from mainspring.core.chain import Chain
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.history import Entry, History, history_of, lost_history, opening, paired
+from mainspring.core.history import Entry, History, history_of, opening, pair_outputs, replace_lost_history
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -114,8 +114,8 @@ def test_output_before_its_call_belongs_to_no_call() -> None:
 
 def test_call_id_used_again_is_answered_by_the_output_behind_it() -> None:
     first, second = output(1), FunctionCallOutput("call_1", "second", id="fco_9")
-    assert paired((call(1), first, user("on"), call(1), second)).items == (call(1), first, user("on"), call(1), second)
-    assert paired((first, call(1), second)).items == (call(1), second), "what a window cut off takes its output along"
+    assert pair_outputs((call(1), first, user("on"), call(1), second)).items == (call(1), first, user("on"), call(1), second)
+    assert pair_outputs((first, call(1), second)).items == (call(1), second), "what a window cut off takes its output along"
 
 
 def test_call_that_comes_with_the_input_cannot_be_freed_by_an_approval() -> None:
@@ -127,14 +127,14 @@ def test_call_that_comes_with_the_input_cannot_be_freed_by_an_approval() -> None
 
 def test_lost_history_holds_the_calls_that_the_input_answers() -> None:
     given = (FunctionCallOutput("call_x", "ok"), ApprovalResponse("mcpr_y", approve=False))
-    found = opening(lost_history(given), given)
+    found = opening(replace_lost_history(given), given)
     assert [call.id for call in found.waiting] == ["fc_y"]
     assert found.items[0] == given[0]
 
 
 def test_lost_history_names_each_call_so_that_its_ids_come_out_the_same() -> None:
     given = (user("a"), call(1), output(1), FunctionCallOutput("call_x", "ok"), ApprovalResponse("mcpr_mcpr_y", approve=True))
-    assert lost_history(given) == History(
+    assert replace_lost_history(given) == History(
         waiting=(FunctionCall("call_x", "unknown", id="fc_x"), FunctionCall("mcpr_mcpr_y", "unknown", id="fc_mcpr_y"))
     )
 

@@ -21,7 +21,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
-from mainspring.engine.approvals import GIVEN, Given, continuing_id
+from mainspring.engine.approvals import GIVEN, ApprovalAnswer, continuing_id
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import KeyScope
 from mainspring.ports import Document
@@ -289,14 +289,14 @@ async def test_an_answer_whose_process_died_before_the_run_began_can_be_given_ag
         [approval] = await at.client().asked("sda")
         path = f"/approvals/{approval['id']}"
         # What such a process leaves: the answer, kept for a run that is not there.
-        left = Given(continuing_id(approval["response_id"]), approve=True, at=1.0, used=False)
+        left = ApprovalAnswer(continuing_id(approval["response_id"]), approve=True, at=1.0, used=False)
         await at.engine.store.put([Document(GIVEN, approval["id"], encode(left))])
         assert (await at.client().post(path, approve=False))[0] == 409
         _, response = await at.client().post(path, approve=True, background=False)
         assert (text(response), at.done) == ("It says: wiped sda", ["begin sda", "end sda"])
         found = await at.engine.store.get(GIVEN, approval["id"])
         assert found is not None
-        assert decode(found.body, Given).used
+        assert decode(found.body, ApprovalAnswer).used
 
 
 CLOCK = f"""

@@ -25,7 +25,7 @@ from mainspring.core.items import Json, decode, encode
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
-from mainspring.engine.approvals import ASKED, Asked
+from mainspring.engine.approvals import ASKED, ApprovalQuestion
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import ApiCaller, Keys
@@ -150,7 +150,7 @@ async def test_no_other_door_leads_to_what_somebody_said(tmp_path: Path) -> None
         await d.post(f"/conversations/{conversation}", {"metadata": {"user": "bob"}}, key=bob, status=404)
         await d.post("/chat", {"content": "hi", "conversation_id": conversation}, key=bob, status=404)
         refusal = {"type": "mcp_approval_response", "approval_request_id": approval.id, "approve": False}
-        run_id = decode(approval.body, Asked).run
+        run_id = decode(approval.body, ApprovalQuestion).run
         await d.post("/responses", {"input": [refusal], "previous_response_id": run_id}, key=bob, status=400)
         async with d.client.delete(f"{d.url}/responses/{run_id}", headers={"authorization": f"Bearer {bob}"}) as reply:
             assert reply.status == 404

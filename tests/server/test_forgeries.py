@@ -17,7 +17,7 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCallOutput, Json, Message, decode, encode
 from mainspring.core.model_request import ModelRequest
-from mainspring.engine.approvals import ASKED, Asked
+from mainspring.engine.approvals import ASKED, ApprovalQuestion
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.http.auth import Keys
 from mainspring.ports import ModelInfo
@@ -211,8 +211,8 @@ async def test_a_question_of_an_earlier_version_that_says_nothing_of_its_call_ca
         response = await at.asked()
         found = await at.engine.store.get(ASKED, response["approval"])
         assert found is not None
-        asked = decode(found.body, Asked)
-        await at.engine.store.put([replace(found, body=encode(Asked(asked.run, asked.at, asked.until)))])
+        asked = decode(found.body, ApprovalQuestion)
+        await at.engine.store.put([replace(found, body=encode(ApprovalQuestion(asked.run, asked.at, asked.until)))])
         status, told = await at.send("POST", "/responses", previous_response_id=response["id"], input=[yes(response)])
         assert (status, told["error"]["code"], at.done) == (400, "approved_call_changed", [])
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.kit.waiting import GROWING, PATIENCE
 
-from mainspring.app.build import composed
+from mainspring.app.build import compose_engine
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings
 from mainspring.core.errors import DelegateToClient, InvalidRequest, NotFound
@@ -473,11 +473,11 @@ def test_importing_the_registry_is_light() -> None:
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_the_settings_say_whether_tools_of_installed_packages_are_offered(is_asked: bool) -> None:
-    engine = composed(Settings(discover=is_asked), Scripted(), "scripted", database=None)
+    engine = compose_engine(Settings(discover=is_asked), Scripted(), "scripted", database=None)
     assert ("ready_clock" in [tool.name for tool in engine.definitions]) is is_asked
 
 
 @pytest.mark.parametrize("folder", [None, "no/such/folder"])
 def test_file_ops_without_its_folder_is_refused_at_the_start(folder: str | None) -> None:
     with pytest.raises(InvalidRequest, match=r"set `working_dir` in mainspring\.toml"):
-        composed(Settings(builtins=("file_ops",), working_dir=folder), Scripted(), "scripted", database=None)
+        compose_engine(Settings(builtins=("file_ops",), working_dir=folder), Scripted(), "scripted", database=None)

@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import Json, ToolDefinition, parsed_arguments
+from mainspring.core.items import Json, ToolDefinition, parse_arguments
 from mainspring.tools.schema import MOST_COMPILED, REF, Validator, Validators, inlined
 
 TRIP: Json = {
@@ -30,7 +30,7 @@ def trip(parameters: Json | None = TRIP) -> ToolDefinition:
 
 @pytest.mark.parametrize(("text", "parsed"), [("", {}), ("  \n", {}), ("{}", {}), ('{"a": [1, 2.5]}', {"a": [1, 2.5]})])
 def test_arguments_are_an_object_and_nothing_means_none_given(text: str, parsed: Json) -> None:
-    assert parsed_arguments(text) == parsed
+    assert parse_arguments(text) == parsed
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_arguments_are_an_object_and_nothing_means_none_given(text: str, parsed:
 )
 def test_arguments_that_are_no_object_are_refused_in_words_for_the_model(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        parsed_arguments(text)
+        parse_arguments(text)
 
 
 def test_arguments_that_fit_have_no_errors() -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from mainspring.core.ids import counting, derived, random_id
+from mainspring.core.ids import counting, derive_id, random_id
 
 
 def test_random_ids_have_their_prefix_and_are_unique() -> None:
@@ -18,6 +18,6 @@ def test_counted_ids_are_known_beforehand() -> None:
 
 
 def test_derived_id_keeps_what_is_behind_the_prefix() -> None:
-    assert derived("fco", "fc_a1") == "fco_a1"
-    assert derived("fco", "fc_a_b") == "fco_a_b"
-    assert derived("fco", "plain") == "fco_plain"
+    assert derive_id("fco", "fc_a1") == "fco_a1"
+    assert derive_id("fco", "fc_a_b") == "fco_a_b"
+    assert derive_id("fco", "plain") == "fco_plain"

@@ -32,7 +32,7 @@ from mainspring.core.items import (
     decode,
     encode,
     from_wire,
-    parsed_arguments,
+    parse_arguments,
     text_of,
     to_wire,
     user,
@@ -234,11 +234,11 @@ def test_short_ways_to_make_a_message() -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
 def test_empty_arguments_are_an_empty_object(text: str) -> None:
-    assert parsed_arguments(text) == {}
+    assert parse_arguments(text) == {}
 
 
 def test_arguments_are_a_json_object() -> None:
-    assert parsed_arguments('{"a": [1, null]}') == {"a": [1, None]}
+    assert parse_arguments('{"a": [1, null]}') == {"a": [1, None]}
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,12 @@ def test_arguments_are_a_json_object() -> None:
 )
 def test_bad_arguments_are_explained_to_the_model(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parsed_arguments(text)
+        parse_arguments(text)
 
 
 def test_absurdly_nested_arguments_are_explained_to_the_model() -> None:
     with pytest.raises(ValueError, match=r"^the arguments are nested too deeply"):
-        parsed_arguments("[" * 100_000)
+        parse_arguments("[" * 100_000)
 
 
 def test_usage_adds_up_and_the_total_is_the_sum() -> None:

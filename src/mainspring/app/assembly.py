@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from mainspring.app.build import composed
+from mainspring.app.build import compose_engine
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings, find_settings_type, load
 from mainspring.cli.context import Assembly, EngineOptions
@@ -60,7 +60,7 @@ def build_engine(options: EngineOptions) -> Engine:
             return build_server_engine(load(options.settings, file=options.config)).engine
         case "steps":
             settings = load(options.settings, file=options.config)
-            return composed(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
+            return compose_engine(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
         case "agent":
             return _build(load(options.settings, file=options.config), options)
         case "run":
@@ -73,7 +73,7 @@ def build_engine(options: EngineOptions) -> Engine:
 def build_server_engine(settings: Settings) -> ServerEngine:
     """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest`."""
     answering = _choose_server_model(settings)
-    engine = composed(settings, answering.provider, answering.model, database=Path(settings.database))
+    engine = compose_engine(settings, answering.provider, answering.model, database=Path(settings.database))
     _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
     # What MCP servers and agents bring is not known yet.
     tools = () if settings.mcp or settings.agents else engine.definitions
@@ -108,7 +108,7 @@ def _build(settings: Settings, options: EngineOptions) -> Engine:
     settings = settings if settings.working_dir is not None else replace(settings, working_dir=str(Path.cwd()))
     provider, model = _choose_model(options, settings)
     try:
-        return composed(
+        return compose_engine(
             settings, provider, model, database=options.database, instructions=options.instructions, preset=options.preset
         )
     except ValueError as error:

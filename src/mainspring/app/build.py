@@ -24,7 +24,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
 
-def composed(
+def compose_engine(
     settings: Settings,
     provider: Provider,
     model: str,

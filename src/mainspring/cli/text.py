@@ -6,7 +6,7 @@ import msgspec
 from rich.cells import cell_len
 
 from mainspring.cli.output import clean
-from mainspring.core.items import parsed_arguments
+from mainspring.core.items import parse_arguments
 
 # Scripts that are written without spaces may break after each character.
 _UNSPACED = r"\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
@@ -34,7 +34,7 @@ def beginning(text: str, lines: int, columns: int) -> str:
 def call_line(name: str, arguments: str, most: int) -> str:
     """A call in the form `add(a=1, b="x")`, the values as JSON; arguments that are no JSON object stay as they are."""
     try:
-        inside = ", ".join([f"{key}={msgspec.json.encode(value).decode()}" for key, value in parsed_arguments(arguments).items()])
+        inside = ", ".join([f"{key}={msgspec.json.encode(value).decode()}" for key, value in parse_arguments(arguments).items()])
     except (ValueError, RecursionError):
         inside = arguments
     return f"{on_one_line(name, 64)}({on_one_line(inside, max(most - len(name) - 2, 12))})"

@@ -13,12 +13,12 @@ from mainspring.core.spec import MILLION
 from mainspring.core.tokens import estimate, tokens_of
 
 
-def spent(run: Run) -> Usage:
+def sum_used(run: Run) -> Usage:
     """What the run has used, with what turns that were cut off must have."""
     return run.usage + run.lost
 
 
-def told(run: Run, items: Sequence[Item]) -> int:
+def estimate_input(run: Run, items: Sequence[Item]) -> int:
     """How many tokens the input of the next turn has, if these are its items."""
     since = tokens_of([entry.item for entry in run.transcript[run.counted :] if not entry.hidden]) if run.context else 0
     return max(run.context + since, estimate(items, run.spec.instructions, run.spec.tools))
@@ -28,7 +28,7 @@ def room(run: Run, items: Sequence[Item]) -> int | None:
     """How many tokens the output of the next turn may have, below 1 if the turn may not begin; None if there is no allowance."""
     if (allowance := run.spec.allowance) is None:
         return None
-    used, asked, price = spent(run) + run.delegated.usage, told(run, items), allowance.price
+    used, asked, price = sum_used(run) + run.delegated.usage, estimate_input(run, items), allowance.price
     bounds = [] if allowance.tokens is None else [allowance.tokens - used.total_tokens - asked]
     if allowance.cost is not None:
         dearest = max([each for each in (price.input, price.cached, price.cache_write) if each is not None])

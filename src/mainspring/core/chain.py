@@ -18,7 +18,7 @@ class Chain(Sequence[T], Generic[T]):
         self._shared: list[T] = list(items)
         self._length = len(self._shared)
 
-    def extended(self, items: Iterable[T]) -> "Chain[T]":
+    def extend(self, items: Iterable[T]) -> "Chain[T]":
         """A chain with `items` behind this one's; this one stays as it is."""
         shared = self._shared
         if len(shared) != self._length:

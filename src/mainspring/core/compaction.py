@@ -5,7 +5,7 @@ base64, then a keyed hash of the two. It hides nothing from a client, which said
 or made up from being taken for a summary. Checking the seal needs the key and is the engine's business, once, when an item comes
 in. Reading it needs none, so the loop stays pure, and a log can be read again without the key.
 
-Items are stored and returned as they came. Only `shown`, the model's view, puts a message in their place.
+Items are stored and returned as they came. Only `apply_compaction`, the model's view, puts a message in their place.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.history import paired
+from mainspring.core.history import pair_outputs
 from mainspring.core.items import Item, Message, Unknown, user
 
 VERSION = "ms1"
@@ -27,7 +27,7 @@ HEADING = "Summary of the earlier conversation:"
 
 class Summary(Struct, frozen=True, omit_defaults=True):
     """What a compaction item says. With `keeps`, the model sees of what came before only that many items, directly before it,
-    and what `shown` never drops; without, it sees all of that."""
+    and what `apply_compaction` never drops; without, it sees all of that."""
 
     text: str
     keeps: int | None = None
@@ -59,7 +59,7 @@ def summary_of(item: Item) -> Summary | None:
             return None
 
 
-def shown(items: Sequence[Item]) -> tuple[Item, ...]:
+def apply_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
     """The items as the model sees them: summaries as messages, and what the last of them replaces left out.
 
     System and developer messages are never left out, nor is the last thing the user said. Outputs whose calls are gone go too.
@@ -69,7 +69,7 @@ def shown(items: Sequence[Item]) -> tuple[Item, ...]:
     for place in reversed(range(len(items))):
         summary = summary_of(items[place])
         if summary is not None and summary.keeps is not None:
-            items = paired(_shortened(items, place, summary.keeps)).items
+            items = pair_outputs(_shortened(items, place, summary.keeps)).items
             break
     return tuple([_message(item) for item in items])
 

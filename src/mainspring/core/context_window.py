@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mainspring.core.actions import Compact, Finish
-from mainspring.core.allowance import room, told
+from mainspring.core.allowance import estimate_input, room
 from mainspring.core.compaction import SUMMARIZE, is_compaction
 from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.items import Item, Message, user
@@ -18,7 +18,7 @@ from mainspring.core.truncation import groups
 
 def before_turn(run: Run) -> Compact | Finish | None:
     """What must happen before the model is asked for its next turn, if anything."""
-    if is_out_of_purse(run):
+    if exceeds_allowance(run):
         return Finish("incomplete", run.closing or Reason.BUDGET, None if run.turns else _too_dear(run))
     window = run.spec.window
     if window.compact_threshold is None and window.context_tokens is None:
@@ -36,7 +36,7 @@ def before_turn(run: Run) -> Compact | Finish | None:
     return None
 
 
-def is_out_of_purse(run: Run) -> bool:
+def exceeds_allowance(run: Run) -> bool:
     """Whether there is not enough left to ask the model once more."""
     if run.spec.allowance is None:
         return False
@@ -45,7 +45,7 @@ def is_out_of_purse(run: Run) -> bool:
 
 
 def _too_dear(run: Run) -> ErrorInfo:
-    asked = told(run, request_for(run).items)
+    asked = estimate_input(run, request_for(run).items)
     advice = "which is more than the budget of this run leaves; send less, or raise the budget"
     return ErrorInfo("budget_exceeded", f"the request has about {asked} tokens, {advice}")
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
 from mainspring.core.drafts import item_id
-from mainspring.core.history import Entry, History, paired
-from mainspring.core.ids import derived
+from mainspring.core.history import Entry, History, pair_outputs
+from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -30,26 +30,26 @@ CONVERSATION = "conversation"
 ITEM = "conversation_item"
 
 
-def joined(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | None = None) -> History:
+def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | None = None) -> History:
     """The history that a conversation is for a run: every output behind its calls, and the calls that wait at the end.
 
     `waiting` are the calls that waited when the run began, if it did so earlier. Any other call without an output, an output
     without a call and a call that was cut off are left out.
     """
-    found = paired([item for item in items if not isinstance(item, FunctionCall) or item.status == "completed"])
+    found = pair_outputs([item for item in items if not isinstance(item, FunctionCall) or item.status == "completed"])
     settled = [item for item in found.items if all(item is not call for call in found.unanswered)]
     still = found.unanswered if waiting is None else waiting
     return History(Chain([Entry(item, "input") for item in (*settled, *still)]), still)
 
 
-def added(run: Run) -> tuple[Item, ...]:
+def list_new_items(run: Run) -> tuple[Item, ...]:
     """What a run leaves in its conversation: what it was told, what the model said and what tools returned, each with an id."""
     items: dict[str, Item] = {}
     for entry in run.own_entries:
         if entry.origin != "engine":
             id = item_id(entry.item)
             if not id or id in items:
-                id = f"{derived('item', run.spec.id)}_{len(items)}"
+                id = f"{derive_id('item', run.spec.id)}_{len(items)}"
             items[id] = with_id(entry.item, id)
     return tuple(items.values())
 

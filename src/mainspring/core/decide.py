@@ -4,10 +4,10 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 """
 
 from mainspring.core.actions import Action, CallModel, Execute, Finish, Judge
-from mainspring.core.context_window import before_turn, is_out_of_purse
+from mainspring.core.context_window import before_turn, exceeds_allowance
 from mainspring.core.events import INTERRUPTED, Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
 from mainspring.core.rules import first_stop, has_refused, review, tools_off
-from mainspring.core.run import Call, Run, prompted
+from mainspring.core.run import Call, Run, add_prompt
 
 _WHY_NOT_RUN: dict[Reason, str] = {
     Reason.FINAL_ANSWER: "tools are switched off for this request",
@@ -34,7 +34,7 @@ def next_action(run: Run) -> Action:
         return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
     if run.unanswered:
         return before_turn(run) or CallModel()
-    if (nudge := review(run)) and not is_out_of_purse(prompted(run, nudge.text)):
+    if (nudge := review(run)) and not exceeds_allowance(add_prompt(run, nudge.text)):
         return nudge
     return Finish("completed", Reason.REFUSAL if has_refused(run) else Reason.FINAL_ANSWER)
 

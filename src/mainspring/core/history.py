@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mainspring.core.chain import Chain
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -62,11 +62,11 @@ def list_label(item: Item) -> str | None:
     return str(item.data.get("server_label"))
 
 
-def lost_history(given: tuple[Item, ...]) -> History:
+def replace_lost_history(given: tuple[Item, ...]) -> History:
     """A stand-in for a history that is gone, so that what continued it can still be read: only the calls it must have held."""
-    orphans = paired(given).orphans
+    orphans = pair_outputs(given).orphans
     approved = [item.approval_request_id for item in given if isinstance(item, ApprovalResponse)]
-    waiting = [FunctionCall(output.call_id, "unknown", id=derived("fc", output.call_id)) for output in orphans]
+    waiting = [FunctionCall(output.call_id, "unknown", id=derive_id("fc", output.call_id)) for output in orphans]
     waiting += [FunctionCall(id, "unknown", id=id.replace("mcpr_", "fc_", 1)) for id in approved]
     return History(waiting=tuple(waiting))
 
@@ -79,7 +79,7 @@ class Paired(Struct, frozen=True):
     orphans: tuple[FunctionCallOutput, ...]
 
 
-def paired(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
+def pair_outputs(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
     """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered,
     so an output belongs to the first call before it with its id that has none."""
     given = tuple(given)
@@ -131,7 +131,7 @@ class Opening(Struct, frozen=True):
 def opening(history: History, given: tuple[Item, ...]) -> Opening:
     """The input, in order. Raises `InvalidRequest` for an output without a call, a second output, a call nobody answers,
     and an approval that is unknown or given twice."""
-    found = paired(given, history.waiting)
+    found = pair_outputs(given, history.waiting)
     for orphan in found.orphans:
         raise InvalidRequest(f"No tool call found for function call output with call_id {orphan.call_id}.", param="input")
     approvals = {item.approval_request_id: item for item in given if isinstance(item, ApprovalResponse)}

@@ -21,6 +21,6 @@ def counting() -> NewId:
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
 
-def derived(prefix: str, item_id: str) -> str:
+def derive_id(prefix: str, item_id: str) -> str:
     """The id of something that belongs to exactly one other item: `fc_a1` gives `fco_a1`."""
     return f"{prefix}_{item_id.partition('_')[2] or item_id}"

@@ -321,7 +321,7 @@ def _known(kinds: dict[str, type[K]], value: object) -> K:
         raise ValueError(str(error)) from None
 
 
-def parsed_arguments(text: str) -> Json:
+def parse_arguments(text: str) -> Json:
     """The object that a call's arguments stand for; nothing at all means `{}`. Raises `ValueError` in words for the model.
 
     A name that is there twice is an error: who reads the text may take the first for what counts, and the tool gets the last.

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from mainspring.core.allowance import room
 from mainspring.core.chain import Chain
-from mainspring.core.compaction import shown
-from mainspring.core.history import Entry, list_label, paired
+from mainspring.core.compaction import apply_compaction
+from mainspring.core.history import Entry, list_label, pair_outputs
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -25,7 +25,7 @@ from mainspring.core.rules import tools_off
 from mainspring.core.run import Run
 from mainspring.core.spec import StepCall, ToolChoice, Window
 from mainspring.core.tokens import estimate, tokens_of
-from mainspring.core.truncation import fitted
+from mainspring.core.truncation import drop_oldest
 
 
 class Items(Sequence[Item]):
@@ -39,7 +39,7 @@ class Items(Sequence[Item]):
 
     def _read(self) -> tuple[Item, ...]:
         if self._items is None:
-            self._items = shown(paired(_seen(self._entries)).items)
+            self._items = apply_compaction(pair_outputs(_seen(self._entries)).items)
         return self._items
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ def _fitted(run: Run) -> Sequence[Item]:
     bounds = [] if room is None else [room - estimate((), run.spec.instructions, run.spec.tools)]
     if run.overflows:
         bounds.append(tokens_of(items) >> run.overflows)
-    return fitted(items, min(bounds)) if bounds else items
+    return drop_oldest(items, min(bounds)) if bounds else items
 
 
 def _shown(run: Run) -> Sequence[Item]:
@@ -161,11 +161,11 @@ def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
     that the history left open, with what follows it, always stays: this run is about it."""
     earlier, recent = _seen(run.transcript[: run.inherited]), _seen(run.transcript[run.inherited :])
     if window.max_messages is not None:
-        waiting = paired(earlier).unanswered
+        waiting = pair_outputs(earlier).unanswered
         cut = max(0, len(earlier) - window.max_messages)
         opened = next((place for place, item in enumerate(earlier) if item in waiting), cut)
         earlier = earlier[min(cut, opened) :]
-    return tuple([_shortened(item, window) for item in shown(paired([*earlier, *recent]).items)])
+    return tuple([_shortened(item, window) for item in apply_compaction(pair_outputs([*earlier, *recent]).items)])
 
 
 def _seen(entries: Iterable[Entry]) -> list[Item]:

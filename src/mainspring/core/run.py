@@ -46,7 +46,7 @@ from mainspring.core.events import (
     Used,
 )  # fmt: skip
 from mainspring.core.history import Entry, History, approval_id, list_label, opening
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -199,10 +199,10 @@ def open_run(record: Recorded, history: History) -> Run:
         raise Malformed(f"a log begins with run_started as event 0, not with {record.event!r:.80}")
     spec = record.event.spec
     start = opening(history, spec.input)
-    transcript = history.entries.extended([Entry(item, "input", hidden=_is_cut_call(item)) for item in start.items])
+    transcript = history.entries.extend([Entry(item, "input", hidden=_is_cut_call(item)) for item in start.items])
     return Run(
         spec=spec,
-        transcript=transcript.extended([*_listed(spec, transcript), *_freed(start.waiting)]),
+        transcript=transcript.extend([*_listed(spec, transcript), *_freed(start.waiting)]),
         inherited=len(history.entries),
         base=len(transcript),
         started_at=record.at,
@@ -297,9 +297,9 @@ def _item_started(run: Run, item: Item) -> Changes:
 def _with_piece(run: Run, piece: Delta | Annotated) -> tuple[Draft, ...]:
     drafts = run.drafts
     if drafts and (last := drafts[-1]).id == piece.item_id and not last.is_done:
-        return (*drafts[:-1], Draft(last.item, last.id, last.pieces.extended((piece,))))
+        return (*drafts[:-1], Draft(last.item, last.id, last.pieces.extend((piece,))))
     draft = _open_draft(run, piece.item_id)
-    return _replaced(drafts, draft, Draft(draft.item, draft.id, draft.pieces.extended((piece,))))
+    return _replaced(drafts, draft, Draft(draft.item, draft.id, draft.pieces.extend((piece,))))
 
 
 def _with_item(run: Run, item: Item) -> tuple[Draft, ...]:
@@ -353,7 +353,7 @@ def _turn_ended(run: Run, event: TurnEnded) -> Changes:
         "finish": event.finish,
         "overflows_in_row": 0,
         "drafts": (),
-        "transcript": run.transcript.extended(entries),
+        "transcript": run.transcript.extend(entries),
         "calls": tuple([Call(item, position) for position, item in enumerate(made)]),
         "usage": run.usage + (event.usage or Usage()),
         "context": 0 if event.usage is None else event.usage.total_tokens,
@@ -379,7 +379,7 @@ def _turn_lost(run: Run) -> Changes:
     for item in items:
         if isinstance(item, FunctionCall) and item.status == "completed":
             entries.append(Entry(_output(item, CUT_OFF, is_error=True), "tool", run.turns, hidden=True))
-    return {"in_turn": False, "drafts": (), "transcript": run.transcript.extended(entries)}
+    return {"in_turn": False, "drafts": (), "transcript": run.transcript.extend(entries)}
 
 
 def _lost(run: Run) -> Usage:
@@ -409,7 +409,7 @@ def _compacted(run: Run, event: Compacted) -> Changes:
     return {
         "status": "in_progress",
         "failure": None,
-        "transcript": run.transcript.extended([Entry(event.item, "tool", run.turns)]),
+        "transcript": run.transcript.extend([Entry(event.item, "tool", run.turns)]),
         "usage": run.usage + (event.usage or Usage()),
         "context": 0,
     }
@@ -424,12 +424,12 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
     changes: Changes = {"status": "in_progress", "calls": _swapped(run.calls, call, judged), "stop": run.stop or event.stop}
     match event.verdict:
         case "allow":
-            changes |= {"calls_allowed": run.calls_allowed + 1, "allowed": run.allowed.extended([call.item])}
+            changes |= {"calls_allowed": run.calls_allowed + 1, "allowed": run.allowed.extend([call.item])}
         case "ask":
             item = call.item
             whose = item.server if isinstance(item.server, ServerTool) else ServerTool("", item.name)
             request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
-            changes["transcript"] = run.transcript.extended([Entry(request, "tool", run.turns)])
+            changes["transcript"] = run.transcript.extend([Entry(request, "tool", run.turns)])
         case "deny":
             changes |= _answered(replace(run, calls=changes["calls"]), judged, event.reason, is_error=True)
         case "client":
@@ -457,7 +457,7 @@ def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bo
         calls.pop(0)
     changes: Changes = {
         "calls": tuple(calls),
-        "transcript": run.transcript.extended(entries),
+        "transcript": run.transcript.extend(entries),
         "tool_failed": run.tool_failed or is_error,
         "turn_succeeded": run.turn_succeeded or not is_error,
     }
@@ -467,14 +467,14 @@ def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bo
     return changes
 
 
-def prompted(run: Run, text: str) -> Run:
+def add_prompt(run: Run, text: str) -> Run:
     """The run with this said to the model."""
-    transcript = run.transcript.extended([Entry(user(text), "engine", run.turns)])
+    transcript = run.transcript.extend([Entry(user(text), "engine", run.turns)])
     return replace(run, transcript=transcript, unanswered=True, failure=None)
 
 
 def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
-    changes: Changes = {"transcript": prompted(run, text).transcript, "unanswered": True, "failure": None}
+    changes: Changes = {"transcript": add_prompt(run, text).transcript, "unanswered": True, "failure": None}
     match kind:
         case "confirm":
             changes["is_confirming"] = True
@@ -494,7 +494,7 @@ def _run_ended(run: Run, status: Status, reason: Reason, error: ErrorInfo | None
         raise Malformed(f"a run cannot end {status} with unanswered calls")
     held = [Entry(call.output, "tool", run.turns) for call in run.calls if call.output is not None]
     return {
-        "status": status, "reason": reason, "error": error, "transcript": run.transcript.extended(held), "calls": run.open_calls,
+        "status": status, "reason": reason, "error": error, "transcript": run.transcript.extend(held), "calls": run.open_calls,
     }  # fmt: skip
 
 
@@ -508,7 +508,7 @@ def _swapped(calls: tuple[Call, ...], old: Call, new: Call) -> tuple[Call, ...]:
 
 
 def _output(call: FunctionCall, output: str | tuple[Part, ...], is_error: bool) -> FunctionCallOutput:
-    plain = FunctionCallOutput(call.call_id, output, id=derived("fco", call.id or call.call_id), form=call.form)
+    plain = FunctionCallOutput(call.call_id, output, id=derive_id("fco", call.id or call.call_id), form=call.form)
     return replace(plain, is_error=True) if is_error else plain
 
 

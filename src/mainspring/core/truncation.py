@@ -6,7 +6,7 @@ from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Messag
 from mainspring.core.tokens import tokens_of
 
 
-def fitted(items: Sequence[Item], room: int) -> tuple[Item, ...]:
+def drop_oldest(items: Sequence[Item], room: int) -> tuple[Item, ...]:
     """The items without as many of the oldest groups as it takes to fit.
 
     System and developer messages, the last thing the user said and the last group of all stay, even if they are too long.

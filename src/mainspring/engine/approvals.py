@@ -3,9 +3,9 @@
 Theory of operation. A run that stops for a person leaves a document for each call it asks about: which run asks, since when, and
 until when, about which tool, and digests of its arguments and of what the tool declares. An answer is a document too. It is put
 only where none is, so an answer counts once, by whatever door it comes; and it is put before the run that acts on it begins.
-`take` is the one place where that happens, and where an answer is refused that comes too late, from somebody who may not give
-it, or to another call than the one that was asked about. The arguments are not in these documents: they are in the log of the run
-that asks, and go with it.
+`use_answers` is the one place where that happens, and where an answer is refused that comes too late, from somebody who may not
+give it, or to another call than the one that was asked about. The arguments are not in these documents: they are in the log of
+the run that asks, and go with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ APPROVE: Final = "approvals"
 State = Literal["pending", "approved", "refused", "expired"]
 
 
-class Asked(Struct, frozen=True):
+class ApprovalQuestion(Struct, frozen=True):
     """That a run asks, and the budget and charters that it is under. After `until` nobody can approve any more; None is never.
 
     `tool`, `digest` (of the arguments) and `declared` (of what the tool declares) are what a yes is bound to, `conversation` is
@@ -62,7 +62,7 @@ class Asked(Struct, frozen=True):
     is_own: bool = False
 
 
-class Given(Struct, frozen=True):
+class ApprovalAnswer(Struct, frozen=True):
     """An answer, and the run that acts on it. One that is not `used` waits for the answers to the run's other questions."""
 
     run: str
@@ -73,7 +73,7 @@ class Given(Struct, frozen=True):
     used: bool = True
 
 
-def asked(run: Run) -> tuple[Document, ...]:
+def list_questions(run: Run) -> tuple[Document, ...]:
     """What a run leaves when it ends: a document for each call that waits for a person."""
     if run.reason is not Reason.APPROVAL_NEEDED:
         return ()
@@ -82,7 +82,7 @@ def asked(run: Run) -> tuple[Document, ...]:
 
 def _question(run: Run, call: Call) -> Document:
     spec, seconds, tool = run.spec, run.spec.limits.approval_seconds, run.spec.tool(call.item.name)
-    body = Asked(
+    body = ApprovalQuestion(
         spec.id,
         run.clock,
         None if seconds is None else run.clock + seconds,
@@ -90,7 +90,7 @@ def _question(run: Run, call: Call) -> Document:
         spec.charters,
         call.item.name,
         digest_of(call.item.arguments),
-        "" if tool is None else declared_by(tool),
+        "" if tool is None else digest_declaration(tool),
         "" if spec.conversation is None else spec.conversation.id,
         spec.store,
         call.policy == "approval" and tool is not None and _is_brought(tool, spec),
@@ -98,7 +98,7 @@ def _question(run: Run, call: Call) -> Document:
     return Document(ASKED, approval_id(call.item), encode(body), spec.tenant)
 
 
-def declared_by(tool: ToolDefinition) -> str:
+def digest_declaration(tool: ToolDefinition) -> str:
     """A digest of what a tool takes and does: who approves a call of it approves no other."""
     told = (tool.kind, tool.parameters, tool.effects, tool.operations, tool.purposes, _server(tool))
     return sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
@@ -119,49 +119,49 @@ def continuing_id(run_id: str) -> str:
     return f"resp_{sha256(f'continues {run_id}'.encode()).hexdigest()[:24]}"
 
 
-def state_of(question: Asked, answer: Given | None, now: float) -> State:
+def state_of(question: ApprovalQuestion, answer: ApprovalAnswer | None, now: float) -> State:
     is_late = question.until is not None and now >= question.until
     if answer is not None and (answer.used or not is_late):
         return "approved" if answer.approve else "refused"
     return "expired" if is_late else "pending"
 
 
-async def asked_by(store: Store, items: Iterable[Item], tenant: str) -> Asked | None:
+async def find_question(store: Store, items: Iterable[Item], tenant: str) -> ApprovalQuestion | None:
     """The question that these items answer, None if they answer none. All of a run's are alike but for the call; of those of
     several runs it is the first, under the charters of all."""
-    found: list[Asked] = []
+    found: list[ApprovalQuestion] = []
     for item in items:
         if isinstance(item, ApprovalResponse):
             document = await store.get(ASKED, item.approval_request_id, tenant=tenant)
-            found += [] if document is None else [decode(document.body, Asked)]
+            found += [] if document is None else [decode(document.body, ApprovalQuestion)]
     if not found:
         return None
     return replace(found[0], charters=tuple(dict.fromkeys([each for question in found for each in question.charters])))
 
 
-async def take(
+async def use_answers(
     store: Store, spec: RunSpec, waiting: Sequence[FunctionCall], answers: Sequence[ApprovalResponse], now: float
 ) -> None:
     """Uses these answers to `waiting` calls up for a run that is about to begin. Raises `InvalidRequest`, and then the run must
     not."""
     await check(store, spec, waiting, answers, now)
-    used = [given_by(said, spec.id, spec.tenant, now, by=spec.caller.subject) for said in answers]
+    used = [make_answer(said, spec.id, spec.tenant, now, by=spec.caller.subject) for said in answers]
     if await store.put(used, if_absent=True):
         return
     for document in used:
         if not await _is_kept(store, document.id, spec):
-            raise spent(document.id)
+            raise refuse_spent(document.id)
     await store.put(used)
 
 
 async def withdraw(store: Store, run: Run, reason: str, now: float) -> None:
     """Refuses what an ended run still asks, so that no run can go on with a yes. What an answer has been used for stays."""
-    for question in asked(run):
-        refused = Document(GIVEN, question.id, encode(Given("", approve=False, at=now, reason=reason)), run.spec.tenant)
+    for question in list_questions(run):
+        refused = Document(GIVEN, question.id, encode(ApprovalAnswer("", approve=False, at=now, reason=reason)), run.spec.tenant)
         if await store.put([refused], if_absent=True):
             continue
         kept = await store.get(GIVEN, question.id, tenant=run.spec.tenant)
-        if kept is not None and not decode(kept.body, Given).used:
+        if kept is not None and not decode(kept.body, ApprovalAnswer).used:
             await store.put([refused])
 
 
@@ -176,7 +176,7 @@ async def check(
         if question is None or call is None:
             raise InvalidRequest(f"No approval request {said.approval_request_id} is waiting here.", param="input")
         if said.approve and question.until is not None and now >= question.until:
-            raise expired(said.approval_request_id)
+            raise refuse_expired(said.approval_request_id)
         if (call.name, digest_of(call.arguments)) != (question.tool, question.digest):
             raise _changed(call, said)
         if said.approve:
@@ -185,14 +185,14 @@ async def check(
             raise _not_allowed(said)
 
 
-def given_by(
+def make_answer(
     said: ApprovalResponse, run: str, tenant: str, now: float, *, by: str, reason: str = "", used: bool = True
 ) -> Document:
     """The answer as it is kept for a run. Once it is used, the reason is in that run's log, and only there."""
-    return Document(GIVEN, said.approval_request_id, encode(Given(run, said.approve, now, by, reason, used)), tenant)
+    return Document(GIVEN, said.approval_request_id, encode(ApprovalAnswer(run, said.approve, now, by, reason, used)), tenant)
 
 
-def _check_tool(spec: RunSpec, call: FunctionCall, question: Asked) -> None:
+def _check_tool(spec: RunSpec, call: FunctionCall, question: ApprovalQuestion) -> None:
     """Raises `InvalidRequest` if the run to come lacks the tool, or has another one by its name: the approval would be wasted."""
     tool, kept = spec.tool(call.name), "The approval is not used up"
     if tool is None:
@@ -203,7 +203,7 @@ def _check_tool(spec: RunSpec, call: FunctionCall, question: Asked) -> None:
             "tool, or refuse the call"
         )
         raise InvalidRequest(message, param="tools", code=TOOL_MISSING)
-    if declared_by(tool) != question.declared:
+    if digest_declaration(tool) != question.declared:
         message = (
             f"`{call.name}` takes or does something else now than when it was asked about. {kept}: bring the tool back, or "
             "refuse the call and have it made again"
@@ -231,21 +231,21 @@ def _not_allowed(said: ApprovalResponse) -> InvalidRequest:
     return InvalidRequest(message, param="input", code=NOT_ALLOWED)
 
 
-def spent(id: str) -> InvalidRequest:
+def refuse_spent(id: str) -> InvalidRequest:
     return InvalidRequest(
         f"This approval has been given already, or refused; an answer to `{id}` counts once.", param="input", code=SPENT
     )
 
 
-def expired(id: str) -> InvalidRequest:
+def refuse_expired(id: str) -> InvalidRequest:
     message = f"The approval request `{id}` has expired, so it can only be refused; have the call made again to be asked anew."
     return InvalidRequest(message, param="input", code=EXPIRED)
 
 
-async def _asked(store: Store, spec: RunSpec, id: str) -> Asked | None:
+async def _asked(store: Store, spec: RunSpec, id: str) -> ApprovalQuestion | None:
     """The question, if it is the tenant's, was asked where the run goes on, and the run that asks has not been deleted."""
     found = await store.get(ASKED, id, tenant=spec.tenant)
-    question = None if found is None else decode(found.body, Asked)
+    question = None if found is None else decode(found.body, ApprovalQuestion)
     place = "" if spec.conversation is None else spec.conversation.id
     if question is None or spec.parent not in (None, question.run) or place != question.conversation:
         return None
@@ -262,5 +262,5 @@ async def _is_kept(store: Store, id: str, spec: RunSpec) -> bool:
     found = await store.get(GIVEN, id, tenant=spec.tenant)
     if found is None:
         return False
-    answer = decode(found.body, Given)
+    answer = decode(found.body, ApprovalAnswer)
     return answer.run == spec.id and not answer.used

@@ -22,7 +22,7 @@ from mainspring.core.history import approval_id
 from mainspring.core.items import ApprovalResponse, FunctionCall, decode, encode
 from mainspring.core.run import canonical
 from mainspring.core.spec import RunSpec
-from mainspring.engine.redact import arguments_without_secrets, presentable, shortened
+from mainspring.engine.redact import make_presentable, redact_arguments, shorten
 from mainspring.ports import Note
 
 ARGUMENT_CHARS: Final = 200
@@ -84,7 +84,7 @@ class Auditor:
         event = record.event
         if isinstance(event, CallJudged):
             call = self._calls.get(event.call_id)
-            excerpt = "" if call is None else shortened(arguments_without_secrets(call.arguments), ARGUMENT_CHARS)
+            excerpt = "" if call is None else shorten(redact_arguments(call.arguments), ARGUMENT_CHARS)
             why = _excerpt(event.reason, REASON_CHARS)
             return [self._entry(record, "judged", event.verdict, event.call_id, event.policy, why, excerpt)]
         if isinstance(event, ToolStarted):
@@ -152,7 +152,7 @@ def entry_of(note: Note) -> Entry:
 
 
 def _excerpt(text: str, most: int) -> str:
-    shown = presentable(text, most) if text else ""
+    shown = make_presentable(text, most) if text else ""
     assert isinstance(shown, str)
     return shown
 

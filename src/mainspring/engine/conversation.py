@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.conversation_items import CONVERSATION, ITEM, added, joined
+from mainspring.core.conversation_items import CONVERSATION, ITEM, build_history, list_new_items
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.history import History
@@ -30,7 +30,7 @@ async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Ente
         if item_id(item) in known:
             message = f"Item with id '{item_id(item)}' is in the conversation already; leave it out."
             raise AlreadyInConversation(message, param="input")
-    history = joined([decode(document.body, Item) for document in found])
+    history = build_history([decode(document.body, Item) for document in found])
     place = Conversation(conversation.id, found[-1].number if found else 0, history.waiting)
     return Entered(replace(spec, conversation=place), history)
 
@@ -38,7 +38,7 @@ async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Ente
 async def reread(store: Store, tenant: str, conversation: Conversation) -> History:
     """What a run found in its conversation when it began, but for what has been removed since."""
     found = await store.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
-    return joined([decode(document.body, Item) for document in reversed(found)], conversation.waiting)
+    return build_history([decode(document.body, Item) for document in reversed(found)], conversation.waiting)
 
 
 def documents(run: Run) -> tuple[Document, ...]:
@@ -46,4 +46,4 @@ def documents(run: Run) -> tuple[Document, ...]:
     if (conversation := run.spec.conversation) is None:
         return ()
     tenant = run.spec.tenant
-    return tuple([Document(ITEM, item_id(item), encode(item), tenant, conversation.id) for item in added(run)])
+    return tuple([Document(ITEM, item_id(item), encode(item), tenant, conversation.id) for item in list_new_items(run)])

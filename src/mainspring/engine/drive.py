@@ -33,7 +33,7 @@ from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, 
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.tokens import estimate, tokens_of
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import GRACE, Guard, TimedOut, described
+from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
@@ -68,7 +68,7 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
             case Compact(keeps):
                 await _compact(journal, provider, seal, guard, keeps)
             case Finish() as finish:
-                for event in closing(journal.run, gate.checked(finish, journal.run)):
+                for event in closing(journal.run, gate.check_answer(finish, journal.run)):
                     journal.record(event)
             case unknown:
                 assert_never(unknown)
@@ -130,7 +130,7 @@ async def _asked(
         return BadOutput(f"provider `{provider.name}` broke the protocol: {error.message}")
     except Exception as error:
         log.exception("provider %s failed in run %s", provider.name, request.run_id)
-        return ProviderError(f"provider `{provider.name}` failed: {described(error)}")
+        return ProviderError(f"provider `{provider.name}` failed: {describe_error(error)}")
     finally:
         listening.is_over = True
     return None

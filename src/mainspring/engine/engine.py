@@ -32,15 +32,15 @@ from mainspring.core.errors import (
     Superseded,
 )
 from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
-from mainspring.core.history import History, history_of, lost_history, opening
+from mainspring.core.history import History, history_of, opening, replace_lost_history
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, history_after, open_run
 from mainspring.core.spec import PresetName, RunSpec, check, spec_for
-from mainspring.engine.approvals import asked_by, take
 from mainspring.engine.approvals import check as check_answers
+from mainspring.engine.approvals import find_question, use_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
@@ -323,7 +323,7 @@ class Engine:
         if self.governed:
             spec = replace(spec, governed=self.governed)
         context = OrderContext(self.find_run)
-        if (question := await asked_by(self.store, spec.input, spec.tenant)) is not None:
+        if (question := await find_question(self.store, spec.input, spec.tenant)) is not None:
             context = OrderContext(self.find_run, ContinuedRun(question.run, question.budget, question.charters))
             above = tuple([each for each in question.charters if each not in spec.charters])
             spec = replace(spec, charters=(*above, *spec.charters))
@@ -371,7 +371,7 @@ class Engine:
         """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
         if any(isinstance(item, ApprovalResponse) for item in spec.input):
             opened = opening(history, spec.input)
-            await take(self.store, spec, opened.waiting, opened.approvals, self._clock())
+            await use_answers(self.store, spec, opened.waiting, opened.approvals, self._clock())
 
     async def check_answer(self, spec: RunSpec, said: ApprovalResponse) -> None:
         """Raises `InvalidRequest` if a run by this order could not act on this answer, whatever the others are."""
@@ -453,7 +453,7 @@ class Engine:
         except CallerError:
             if not has_ended:
                 raise
-            history = lost_history(spec.input)
+            history = replace_lost_history(spec.input)
         journal = Journal(records, history, self.store, self._clock, audit=self._audit)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
@@ -502,7 +502,7 @@ class Engine:
         journal.on_failure = handle._scope.cancel
         if self._tellers is not None:
             for sink in self._sinks:
-                ear = Ear(getattr(sink, "hears", None), -1 if found is None else found.seq - 1)
+                ear = SinkQueue(getattr(sink, "hears", None), -1 if found is None else found.seq - 1)
                 journal.watch(ear)
                 self._tellers.start_soon(_tell, sink, journal, ear, self._guard)
         group.start_soon(self._drive_to_end, handle)
@@ -588,7 +588,7 @@ class Engine:
             self._histories.popitem(last=False)
 
 
-class Ear:
+class SinkQueue:
     """Keeps what a sink is to be told, with the run as each event left it, until it may be: once it is published.
 
     `hears` are the types of events that the sink wants, None for all; `after` is the number of the last that it knows.
@@ -605,20 +605,20 @@ class Ear:
         if (self._hears is None or type(record.event) in self._hears) and record.seq > self.after:
             self._heard.append((record.seq, run, record.event))
 
-    def taken(self, upto: int) -> Iterator[tuple[Run, Event]]:
+    def take(self, upto: int) -> Iterator[tuple[Run, Event]]:
         """What is to be told of the first `upto` events, each once."""
         while self._heard and self._heard[0][0] < upto:
             self.after, run, event = self._heard.popleft()
             yield run, event
 
 
-async def _tell(sink: Sink, journal: Journal, ear: Ear, guard: Guard) -> None:
+async def _tell(sink: Sink, journal: Journal, ear: SinkQueue, guard: Guard) -> None:
     """Tells a sink what happens from now on, with the run as each event left it. Its failures are logged, once per run."""
 
     async def listen() -> None:
         has_failed = False
         async for upto in journal.published(ear.after):
-            for run, event in ear.taken(upto):
+            for run, event in ear.take(upto):
                 try:
                     await sink(run, event)
                 except Exception:

@@ -40,7 +40,7 @@ class Gate:
             return _judged(call, "approval", _refused(said))
         return _judged(call, "gate", Allow("; ".join(notes)))
 
-    def checked(self, finish: Finish, run: Run) -> Finish:
+    def check_answer(self, finish: Finish, run: Run) -> Finish:
         """How the run ends, now that its answer is looked at: an answer that cannot count has failed, and says why."""
         if finish.reason is not Reason.FINAL_ANSWER:
             return finish

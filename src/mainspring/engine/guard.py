@@ -77,7 +77,7 @@ def result_of(task: "asyncio.Task[Outcome[T]]") -> T:
         return outcome.value  # type: ignore[return-value]
     if isinstance(outcome.error, Exception):
         raise outcome.error
-    raise Misbehaved(described(outcome.error)) from outcome.error
+    raise Misbehaved(describe_error(outcome.error)) from outcome.error
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
@@ -92,7 +92,7 @@ async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
         return Outcome(error=error)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in words, whatever its `__str__` does."""
     try:
         text = str(error)

@@ -33,7 +33,7 @@ from mainspring.core.events import (
 from mainspring.core.history import History
 from mainspring.core.response import response
 from mainspring.core.run import Run, fold, open_run, replay
-from mainspring.engine.approvals import asked
+from mainspring.engine.approvals import list_questions
 from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
 from mainspring.ports import Document, Note, Snapshot, Store, Watcher
@@ -297,4 +297,4 @@ class Journal:
 
 def _kept(run: Run) -> tuple[Document, ...]:
     """What is kept beside a run that has ended."""
-    return (*documents(run), *asked(run))
+    return (*documents(run), *list_questions(run))

@@ -69,7 +69,7 @@ _IN_NAMES = ("pass", "pwd", "secret", "key", "token", "credential")
 _ALIKE = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
 
 
-def without_secrets(text: str) -> str:
+def redact_text(text: str) -> str:
     """The text with everything that looks like a key, token or password replaced, and fit to be written as UTF-8."""
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -101,18 +101,18 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _DEEPEST: Final = 20
 
 
-def arguments_without_secrets(arguments: str) -> str:
+def redact_arguments(arguments: str) -> str:
     """The arguments of a call as they may be shown: JSON as before, secrets replaced by what the fields are called as well, in
     JSON that is inside of a text too. What is no JSON is redacted like any text."""
     try:
         value = msgspec.json.decode(arguments)
         shown = _redacted(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return without_secrets(arguments)
+        return redact_text(arguments)
     return arguments if shown == value else msgspec.json.encode(shown).decode()
 
 
-def data_without_secrets(data: Json | None) -> Json | None:
+def redact_data(data: Json | None) -> Json | None:
     """The data of a result as it may be kept: secrets replaced in texts, and by what the fields are called."""
     return None if data is None else cast(Json, _redacted(data))
 
@@ -140,10 +140,10 @@ def _redacted_text(text: str, is_secret: bool, depth: int) -> str:
         try:
             inner = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return without_secrets(text)
+            return redact_text(text)
         shown = _redacted(inner, depth=depth + 1)
         return text if shown == inner else msgspec.json.encode(shown).decode()
-    return without_secrets(text)
+    return redact_text(text)
 
 
 def _is_field(name: str, value: object) -> bool:
@@ -163,14 +163,14 @@ def _kept(found: re.Match[str]) -> str:
     return found["keep"] + REDACTED
 
 
-def shortened(text: str, max_chars: int | None) -> str:
+def shorten(text: str, max_chars: int | None) -> str:
     """The text's head and tail, with a note of how much is missing between them."""
     if max_chars is None or len(text) <= max_chars:
         return text
     return _joined(text, text, max_chars, len(text))
 
 
-def presentable(output: str | tuple[Part, ...], max_chars: int | None) -> str | tuple[Part, ...]:
+def make_presentable(output: str | tuple[Part, ...], max_chars: int | None) -> str | tuple[Part, ...]:
     """An output as it may be kept and shown to the model."""
     if isinstance(output, str):
         return _shown(output, max_chars)
@@ -186,8 +186,8 @@ def _part(part: Part, max_chars: int | None) -> Part:
 def _shown(text: str, max_chars: int | None) -> str:
     """Only what can be shown is searched, with enough around it that no secret is cut in half by the search."""
     if max_chars is None or len(text) <= 2 * max_chars:
-        return shortened(without_secrets(text), max_chars)
-    return _joined(without_secrets(text[: 2 * max_chars]), without_secrets(text[-2 * max_chars :]), max_chars, len(text))
+        return shorten(redact_text(text), max_chars)
+    return _joined(redact_text(text[: 2 * max_chars]), redact_text(text[-2 * max_chars :]), max_chars, len(text))
 
 
 def _joined(head: str, tail: str, max_chars: int, length: int) -> str:

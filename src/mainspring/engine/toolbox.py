@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import DelegateToClient, ToolTimeout
 from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, ToolProgress, ToolStarted, Used
-from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parsed_arguments
-from mainspring.engine.guard import Guard, Misbehaved, Outcome, described, result_of, start
+from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parse_arguments
+from mainspring.engine.guard import Guard, Misbehaved, Outcome, describe_error, result_of, start
 from mainspring.engine.journal import Journal
-from mainspring.engine.redact import data_without_secrets, presentable, shortened, without_secrets
+from mainspring.engine.redact import make_presentable, redact_data, redact_text, shorten
 from mainspring.ports import CallContext, Runs, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)
@@ -101,7 +101,7 @@ class Toolbox:
 
         def progress(text: str) -> None:
             if not told.is_enough:
-                shown = told.counted(without_secrets(shortened(str(text), PROGRESS_CHARS)))
+                shown = told.counted(redact_text(shorten(str(text), PROGRESS_CHARS)))
                 loop.call_soon_threadsafe(note, shown)
 
         conversation = run.spec.conversation
@@ -115,11 +115,11 @@ class Toolbox:
     ) -> ToolResult:
         """The tool's result, fit to be kept. May raise anything: this runs under guard."""
         executor = next(executor for executor in self._executors if executor.can_execute(tool))
-        asked = ToolCall(call.call_id, call.name, call.arguments, parsed_arguments(call.arguments))
+        asked = ToolCall(call.call_id, call.name, call.arguments, parse_arguments(call.arguments))
         result = await executor.execute(asked, context)
         if not _is_result(result, call):
             return _failed(call, f"returned {type(result).__name__} instead of a result")
-        return replace(result, output=presentable(result.output, max_chars), data=data_without_secrets(result.data))
+        return replace(result, output=make_presentable(result.output, max_chars), data=redact_data(result.data))
 
 
 def _end(ended: Running) -> Event:
@@ -134,7 +134,7 @@ def _end(ended: Running) -> Event:
         result = _failed(call, f"failed: {error}")
     except Exception as error:
         log.debug("tool %s failed", call.name, exc_info=True)
-        told = presentable(f"The tool `{call.name}` failed: {described(error)}", 4_000)
+        told = make_presentable(f"The tool `{call.name}` failed: {describe_error(error)}", 4_000)
         result = ToolResult(call.call_id, told, is_error=True, is_late=isinstance(error, ToolTimeout))
     outcome: CallOutcome = "ok" if not result.is_error else "timeout" if result.is_late else "error"
     return ToolEnded(call.call_id, result.output, result.is_error, seconds, result.used, outcome, result.data)

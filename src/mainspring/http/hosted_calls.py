@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -54,7 +54,7 @@ def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = N
 
 
 def derive_server_id(call: FunctionCall) -> str:
-    return derived("ci" if call.form == INTERPRETER else "mcp", call.id)
+    return derive_id("ci" if call.form == INTERPRETER else "mcp", call.id)
 
 
 def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:

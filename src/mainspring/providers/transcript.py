@@ -25,7 +25,7 @@ from mainspring.core.items import (
     Reasoning,
     Refusal,
     ToolDefinition,
-    parsed_arguments,
+    parse_arguments,
     text_of,
 )
 from mainspring.core.model_request import ModelRequest
@@ -160,7 +160,7 @@ def drop_none(fields: Json) -> Json:
 
 def parse_call_arguments(call: FunctionCall) -> Json:
     """The arguments as an object, also those that the model botched."""
-    return parsed_arguments(repair_arguments(call.arguments))
+    return parse_arguments(repair_arguments(call.arguments))
 
 
 def repair_arguments(arguments: str) -> str:

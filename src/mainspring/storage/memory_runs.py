@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.conversation_items import ITEM, build_history
 from mainspring.core.errors import MainspringError, StoreError
 from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
@@ -98,7 +98,7 @@ class MemoryStore:
             return ()
         items = await self.documents(ITEM, tenant=run.tenant, parent=conversation.id)
         known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
-        return joined(known, conversation.waiting).entries
+        return build_history(known, conversation.waiting).entries
 
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict
 
-from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.conversation_items import ITEM, build_history
 from mainspring.core.errors import Superseded
 from mainspring.core.events import Recorded, Status, decode_log, encode_log
 from mainspring.core.history import Entry
@@ -201,7 +201,7 @@ def load_history(connection: sqlite3.Connection, run_id: str, tenant: str | None
 def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
     """What a run found in its conversation."""
     items = list_documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
-    return joined([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
+    return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
 
 
 def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:

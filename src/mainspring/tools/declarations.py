@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, get_args
 
 from mainspring.core.items import Effect, Json, Purpose, ServerTool, ToolDefinition
-from mainspring.core.items import parsed_arguments as parsed
+from mainspring.core.items import parse_arguments as parsed
 from mainspring.core.run import Call, Run
 
 EVERYTHING: Final[frozenset[Effect]] = frozenset(get_args(Effect))

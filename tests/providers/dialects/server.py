@@ -19,7 +19,7 @@ from tests.providers.dialects import Asked, Dialect, Failure, Reading, Spoken, S
 from mainspring.core.drafts import item_id, words
 from mainspring.core.errors import ProviderError
 from mainspring.core.events import Finish, ItemDone, ItemStarted, ModelEvent, TurnEnded
-from mainspring.core.items import FunctionCall, Item, Json, Message, Reasoning, parsed_arguments
+from mainspring.core.items import FunctionCall, Item, Json, Message, Reasoning, parse_arguments
 from mainspring.core.model_request import ModelRequest
 
 Ending = Literal["end", "abort", "silence", "pings"]
@@ -165,7 +165,7 @@ def items(events: Sequence[ModelEvent]) -> list[Item]:
 
 
 def calls(events: Sequence[ModelEvent]) -> list[tuple[str, Json]]:
-    return [(item.name, parsed_arguments(item.arguments)) for item in items(events) if isinstance(item, FunctionCall)]
+    return [(item.name, parse_arguments(item.arguments)) for item in items(events) if isinstance(item, FunctionCall)]
 
 
 def text(events: Sequence[ModelEvent]) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
-from mainspring.core.allowance import spent
+from mainspring.core.allowance import sum_used
 from mainspring.core.delegation import TOOL_PREFIX, child_id, is_delegation
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import ToolStarted, TurnStarted, Used
@@ -156,13 +156,13 @@ def _latest(run: Run) -> list[FunctionCall]:
 
 def used_by(run: Run) -> Used:
     """What a run has used, with the runs that it has begun in turn."""
-    return Used(run.turns, run.calls_allowed, spent(run)) + run.delegated
+    return Used(run.turns, run.calls_allowed, sum_used(run)) + run.delegated
 
 
 def _left(caller: Run, earlier: Sequence[Run]) -> Limits:
     """What is left of the caller's limits."""
     limits = caller.spec.limits
-    used = sum([used_by(run) for run in earlier], Used(caller.turns, caller.calls_allowed, spent(caller)))
+    used = sum([used_by(run) for run in earlier], Used(caller.turns, caller.calls_allowed, sum_used(caller)))
     seconds = None if limits.max_seconds is None else limits.max_seconds - caller.elapsed
     return Limits(
         max_turns=_rest(limits.max_turns, used.turns),

@@ -16,11 +16,22 @@ from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.core.events import CallJudged, RunStarted
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
 from mainspring.core.spec import Caller, Conversation, RunSpec
-from mainspring.engine.approvals import ASKED, GIVEN, Asked, Given, State, continuing_id, expired, given_by, spent, state_of
+from mainspring.engine.approvals import (
+    ASKED,
+    GIVEN,
+    ApprovalAnswer,
+    ApprovalQuestion,
+    State,
+    continuing_id,
+    make_answer,
+    refuse_expired,
+    refuse_spent,
+    state_of,
+)
 from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
-from mainspring.engine.redact import arguments_without_secrets, without_secrets
+from mainspring.engine.redact import redact_arguments, redact_text
 from mainspring.ports import Document
 
 BATCH: Final = 100
@@ -127,7 +138,7 @@ class Approvals:
             message = f"the arguments of `{id}` have the digest {approval.digest}, not {digest[:80]}; look at the call again"
             raise InvalidRequest(message, param="digest", code="digest_mismatch")
         if approve and approval.state == "expired":
-            raise expired(id)
+            raise refuse_expired(id)
         paused = await self._paused(approval.response_id)
         order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason)
         await self._check(order, paused, said, approval)
@@ -135,19 +146,19 @@ class Approvals:
         answers = await self._answers(paused, order)
         if len(answers) < len(paused.requests):
             if not fresh:
-                raise spent(id)
+                raise refuse_spent(id)
             return Answered(await self.get(id, tenant=tenant))
         try:
             handle = await self._engine.start(replace(order, input=answers))
         except InvalidRequest as error:
             # The run that goes on has an id that follows from this one's: somebody was quicker.
-            raise spent(id) if error.param == "id" else error from None
+            raise refuse_spent(id) if error.param == "id" else error from None
         return Answered(await self.get(id, tenant=tenant), handle)
 
     async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse, approval: Approval) -> None:
         """Raises `InvalidRequest` before the answer is kept if the run that goes on could not act on it."""
         if approval.continued_by is not None:
-            raise spent(said.approval_request_id)
+            raise refuse_spent(said.approval_request_id)
         joining = [tool for tool in paused.spec.tools if _server(tool) is not None]
         try:
             # Who asks for this has been let in here, whatever the scopes are that the run goes on with.
@@ -168,13 +179,13 @@ class Approvals:
             raise _not_found(id, param)
         return found
 
-    async def _given(self, id: str, tenant: str) -> Given | None:
+    async def _given(self, id: str, tenant: str) -> ApprovalAnswer | None:
         found = await self._store.get(GIVEN, id, tenant=tenant)
-        return None if found is None else decode(found.body, Given)
+        return None if found is None else decode(found.body, ApprovalAnswer)
 
     async def _shown(self, document: Document, wanted: State | None = None) -> Approval | None:
         """What the document stands for; None if that is in another state, or its run is gone."""
-        question, answer = decode(document.body, Asked), await self._given(document.id, document.tenant)
+        question, answer = decode(document.body, ApprovalQuestion), await self._given(document.id, document.tenant)
         state = state_of(question, answer, self._clock())
         if wanted not in (None, state):
             return None
@@ -191,10 +202,10 @@ class Approvals:
             response_id=question.run,
             tool=request.name,
             server_label=request.server_label,
-            arguments=arguments_without_secrets(request.arguments),
+            arguments=redact_arguments(request.arguments),
             digest=digest_of(request.arguments),
             policy=verdict.policy,
-            question=without_secrets(verdict.reason),
+            question=redact_text(verdict.reason),
             asked_at=question.at,
             expires_at=question.until,
             state=state,
@@ -254,13 +265,13 @@ class Approvals:
     async def _keep(self, said: ApprovalResponse, order: RunSpec) -> bool:
         """Keeps the answer for the run that goes on, and says whether it is a new one. Raises if there is another."""
         reason = said.reason or ""
-        document = given_by(said, order.id, order.tenant, self._clock(), by=order.caller.subject, reason=reason, used=False)
+        document = make_answer(said, order.id, order.tenant, self._clock(), by=order.caller.subject, reason=reason, used=False)
         if await self._store.put([document], if_absent=True):
             return True
         known = await self._given(said.approval_request_id, order.tenant)
         # Whoever gave the same answer may have died before the run began.
         if known is None or known.used or known.run != order.id or known.approve is not said.approve:
-            raise spent(said.approval_request_id)
+            raise refuse_spent(said.approval_request_id)
         return False
 
     async def _answers(self, paused: _Paused, order: RunSpec) -> tuple[ApprovalResponse, ...]:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.allowance import spent
+from mainspring.core.allowance import sum_used
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
@@ -132,7 +132,7 @@ def read_budget(spec: RunSpec) -> AutonomyBudget | None:
 
 def measure_run(run: Run, budget: AutonomyBudget) -> Spent:
     """What a run has used of turns, time, tokens and money."""
-    usage, price = spent(run), budget.price(run.spec.model)
+    usage, price = sum_used(run), budget.price(run.spec.model)
     cost = 0.0 if price is None else price.of(usage)
     turns = 0 if run.spec.step_call is not None else run.turns
     return Spent(iterations=turns, seconds=run.elapsed, tokens=usage.total_tokens, cost=cost)

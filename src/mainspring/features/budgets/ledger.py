@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.conversation_items import ITEM, joined
+from mainspring.core.conversation_items import ITEM, build_history
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import Event, RunEnded, RunStarted
 from mainspring.core.history import History, history_of
@@ -250,7 +250,7 @@ class Ledger:
         if (conversation := spec.conversation) is not None:
             items = await self._store.documents(ITEM, tenant=tenant, parent=conversation.id)
             known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
-            history = joined(known, conversation.waiting)
+            history = build_history(known, conversation.waiting)
         elif spec.parent is not None:
             history = history_of(await self._store.history(spec.parent, tenant=tenant))
         return replay(log, history)

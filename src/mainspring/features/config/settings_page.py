@@ -12,7 +12,7 @@ from msgspec import inspect as types
 
 from mainspring.definitions.json_schema import read_field_docs
 from mainspring.definitions.toml import write_toml
-from mainspring.engine.redact import without_secrets
+from mainspring.engine.redact import redact_text
 
 HEAD: Final = """\
 # Settings
@@ -131,12 +131,12 @@ def _hide_secrets(name: str, value: Any) -> Any:
             return {key: each for key, each in shown.items() if each not in (None, {})}
         case list() | tuple() if name == "args":
             pairs = pairwise(["", *value])
-            return [HIDDEN if _SECRET_OPTION.fullmatch(before) else without_secrets(each) for before, each in pairs]
+            return [HIDDEN if _SECRET_OPTION.fullmatch(before) else redact_text(each) for before, each in pairs]
         case list() | tuple():
             return [_hide_secrets(name, each) for each in value]
         case str() if name == "key" or name.endswith("_key"):
             return HIDDEN
         case str():
-            return without_secrets(value)
+            return redact_text(value)
         case _:
             return value

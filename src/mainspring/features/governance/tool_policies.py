@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mainspring.core.errors import NotFound
-from mainspring.core.items import Json, ServerTool, ToolDefinition, parsed_arguments
+from mainspring.core.items import Json, ServerTool, ToolDefinition, parse_arguments
 from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
@@ -87,7 +87,7 @@ class ValidArguments:
         if tool is None or tool.kind == "function":
             return Allow()
         try:
-            arguments = parsed_arguments(call.item.arguments)
+            arguments = parse_arguments(call.item.arguments)
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
         problems = self._validate(tool, arguments)

@@ -14,7 +14,7 @@ from mainspring.core.ids import random_id
 from mainspring.core.items import text_of
 from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
-from mainspring.engine.redact import presentable
+from mainspring.engine.redact import make_presentable
 from mainspring.features.memory.capture import ObservationCapture, find_session
 from mainspring.features.memory.embedding import PAUSE, Embedding
 from mainspring.features.memory.observation import Observation, Redact, make_storable
@@ -40,7 +40,7 @@ ENDED: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancel
 
 def redact_text(text: str, most: int) -> str:
     """The text without secrets, and not much longer than so many characters."""
-    return text_of(presentable(text, most))
+    return text_of(make_presentable(text, most))
 
 
 class Memory(RunObserver):

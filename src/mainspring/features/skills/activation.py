@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mainspring.core.items import FunctionCall, FunctionCallOutput, parsed_arguments
+from mainspring.core.items import FunctionCall, FunctionCallOutput, parse_arguments
 from mainspring.core.run import Run
 from mainspring.features.skills.skill_definition import Skill
 from mainspring.features.skills.skill_scope import refusal
@@ -35,7 +35,7 @@ def active_skills(run: Run, always: Iterable[str] = ()) -> tuple[str, ...]:
 
 def _loaded(call: FunctionCall) -> str:
     try:
-        return str(parsed_arguments(call.arguments).get("name", ""))
+        return str(parse_arguments(call.arguments).get("name", ""))
     except ValueError:
         return ""
 

@@ -13,7 +13,7 @@ from mainspring.cli.output import clean, say, say_more, write_lines, write_table
 from mainspring.cli.text import count
 from mainspring.core.errors import CallerError, NotFound
 from mainspring.core.events import RunStarted
-from mainspring.core.history import History, history_of, lost_history
+from mainspring.core.history import History, history_of, replace_lost_history
 from mainspring.core.items import Item, Usage
 from mainspring.core.spec import RunSpec
 from mainspring.engine.conversation import reread
@@ -100,7 +100,7 @@ async def _read_history(store: Store, spec: RunSpec) -> History:
             return await reread(store, spec.tenant, spec.conversation)
         return History() if spec.parent is None else history_of(await store.history(spec.parent, tenant=spec.tenant))
     except CallerError:
-        return lost_history(spec.input)
+        return replace_lost_history(spec.input)
 
 
 def _summarize(run_id: str, events: int, again: Replay) -> ReplayReport:

@@ -9,7 +9,7 @@ from anyio import move_on_after, sleep
 
 from mainspring.core.errors import NotFound
 from mainspring.core.events import Reason
-from mainspring.engine.approvals import asked, continuing_id
+from mainspring.engine.approvals import continuing_id, list_questions
 from mainspring.engine.engine import Engine, Handle
 
 LOOK_SECONDS: Final = 0.5
@@ -35,7 +35,7 @@ async def attend(engine: Engine, run_id: str, start: Callable[[], Awaitable[Hand
         handle = await start()
         await handle.wait()
     while (run := handle.run).reason is Reason.APPROVAL_NEEDED:
-        await waiting(tuple([question.id for question in asked(run)]))
+        await waiting(tuple([question.id for question in list_questions(run)]))
         with move_on_after(run.spec.limits.approval_seconds) as limit:
             handle = await _continuing(engine, run.spec.id)
         if limit.cancelled_caught:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import Refused
 from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Usage, assistant, encode
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, StepCall
@@ -31,14 +31,14 @@ class StepProvider(ProviderWrapper):
 
 async def _make_call(request: ModelRequest, step: StepCall) -> AsyncGenerator[ModelEvent, None]:
     if any(isinstance(item, FunctionCallOutput) for item in request.items):
-        said = assistant("Done.", id=derived("msg", request.run_id))
+        said = assistant("Done.", id=derive_id("msg", request.run_id))
         yield ItemStarted(replace(said, content=(), status="in_progress"))
         yield TextDelta(said.id, said.text)
         yield ItemDone(said)
         yield TurnEnded(usage=Usage())
         return
     call = FunctionCall(
-        derived("call", request.run_id), step.name, encode(step.arguments).decode(), id=derived("fc", request.run_id)
+        derive_id("call", request.run_id), step.name, encode(step.arguments).decode(), id=derive_id("fc", request.run_id)
     )
     yield ItemStarted(replace(call, arguments="", status="in_progress"))
     yield ArgumentsDelta(call.id, call.arguments)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.core.errors import Refused
-from mainspring.core.items import Json, ToolDefinition, decode, encode, parsed_arguments
+from mainspring.core.items import Json, ToolDefinition, decode, encode, parse_arguments
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -33,7 +33,7 @@ def find_flaw(tool: ToolDefinition, arguments: str) -> str | None:
         why = getattr(error, "message", str(error))
         raise Refused(f"tool `{tool.name}`: its parameters are not a JSON Schema: {why:.300}; correct the tool") from error
     try:
-        found = list(islice(validator.iter_errors(parsed_arguments(arguments)), 3))
+        found = list(islice(validator.iter_errors(parse_arguments(arguments)), 3))
     except ValueError as error:
         return str(error)
     return "; ".join([f"{_path(error.instance_path)}: {error.message:.200}" for error in found]) or None

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ModelEvent, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
-from mainspring.core.items import FunctionCall, ToolDefinition, Usage, parsed_arguments
+from mainspring.core.items import FunctionCall, ToolDefinition, Usage, parse_arguments
 from mainspring.providers.constrained.grammar_schema import find_flaw
 from mainspring.providers.constrained.request import Misfit
 from mainspring.providers.turn import TurnBuilder
@@ -163,7 +163,7 @@ def _compact(arguments: msgspec.Raw) -> str:
 
 def _is_same(call: FunctionCall, said: _Said) -> bool:
     try:
-        return call.name == said.tool and parsed_arguments(call.arguments) == parsed_arguments(bytes(said.arguments).decode())
+        return call.name == said.tool and parse_arguments(call.arguments) == parse_arguments(bytes(said.arguments).decode())
     except ValueError:
         return False
 

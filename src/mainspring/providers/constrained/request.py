@@ -20,7 +20,7 @@ from mainspring.core.items import (
     ToolDefinition,
     assistant,
     encode,
-    parsed_arguments,
+    parse_arguments,
     text_of,
     user,
 )
@@ -204,7 +204,7 @@ def _join(parts: Sequence[Part]) -> tuple[Part, ...]:
 def _write_call(call: FunctionCall) -> str:
     """A call as the model wrote it, or would have: spelled in JSON even where its arguments are none."""
     try:
-        arguments: object = parsed_arguments(call.arguments)
+        arguments: object = parse_arguments(call.arguments)
     except ValueError:
         arguments = call.arguments
     return encode({"tool": call.name, "arguments": arguments}).decode()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.spec import RunSpec
@@ -231,7 +231,7 @@ def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, contain
             scope = container
         tools[name] = known[name]
     if "code_interpreter" in tools:
-        whose = ServerTool(derived("cntr", scope), "code_interpreter")
+        whose = ServerTool(derive_id("cntr", scope), "code_interpreter")
         tools["code_interpreter"] = replace(known["code_interpreter"], form="code_interpreter", server=whose)
     kept = [tool for tool in others if not (isinstance(tool, ToolDefinition) and tool.kind != "function" and tool.name in tools)]
     return replace(spec, tools=(*kept, *tools.values()), scope=scope)

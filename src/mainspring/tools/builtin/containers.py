@@ -20,7 +20,7 @@ from typing import Self
 from msgspec import Struct
 
 from mainspring.core.errors import NotFound, SandboxError, SandboxFull
-from mainspring.core.ids import derived
+from mainspring.core.ids import derive_id
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.sandbox_port import DEFAULT, Entry, Lease, Listing, Result, Sandbox, SandboxSpec, Session
 
@@ -44,7 +44,7 @@ def named(files: Sequence[Entry]) -> str:
 
 def container_of(context: ToolContext) -> str:
     """The id of the container that a call works in: one for each conversation, or for each run outside of one."""
-    return derived("cntr", context.scope or context.run_id)
+    return derive_id("cntr", context.scope or context.run_id)
 
 
 class About(Struct, frozen=True):
