@@ -5,10 +5,10 @@ call alone comes first, then what the operator has configured, then the budget. 
 asking: nobody is asked about a call that would be denied anyway.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from mainspring.ports import CallPolicy
+from mainspring.ports import Allow, Ask, CallPolicy, Deny, Verdict
 
 Slot = Literal[
     "limits",  # of the run: calls per turn, calls in all, repeats
@@ -44,3 +44,11 @@ def order_policies(*filled: PolicySlots) -> tuple[CallPolicy, ...]:
     if unknown := [slot for slots in filled for slot in slots if slot not in SLOTS]:
         raise ValueError(f"there is no policy slot `{unknown[0]}`; the slots are {', '.join(SLOTS)}")
     return tuple([policy for slot in SLOTS for slots in filled for policy in slots.get(slot, ())])
+
+
+_STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
+
+
+def pick_strictest_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """The first of the strictest: a policy that judges several things denies if one is denied. Allows if there are none."""
+    return max(verdicts, key=lambda verdict: _STRICTNESS[type(verdict)], default=Allow())

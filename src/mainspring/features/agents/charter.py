@@ -7,21 +7,19 @@ narrows: the strictest of all stands, and no charter lifts another policy.
 
 import re
 from functools import lru_cache
-from typing import Final
 
 from msgspec import Struct
 
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Charter
+from mainspring.engine.policy_order import pick_strictest_verdict
 from mainspring.features.budgets.budget import AutonomyBudget, Files, Network
 from mainspring.features.budgets.budget_scope import find_objections, read_call
 from mainspring.features.governance.limit_policies import LevelPolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool
 from mainspring.tools.scope import AllowedCommand
-
-STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 
 
 class CharterPolicy:
@@ -33,7 +31,7 @@ class CharterPolicy:
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         verdicts = [verdict for charter in run.spec.charters for verdict in await self._judge_charter(charter, call, run)]
-        return max(verdicts, key=lambda verdict: STRICTNESS[type(verdict)], default=Allow())
+        return pick_strictest_verdict(verdicts)
 
     async def _judge_charter(self, charter: Charter, call: Call, run: Run) -> list[Verdict]:
         bound = _compile_charter(charter)

@@ -1,1 +1,2 @@
-"""Call policies: one small class per question a call must pass. Their order is the order of the list they are given in."""
+"""What calls may do: the policies that every engine has, those of `[governance]`, the scan for injected orders, and the trial of
+all of them (`mainspring policy test`)."""

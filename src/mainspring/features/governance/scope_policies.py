@@ -15,6 +15,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Purpose, ToolDefinition
 from mainspring.core.run import Call, Run
+from mainspring.engine.policy_order import pick_strictest_verdict
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
 from mainspring.tools.scope import (
@@ -35,7 +36,6 @@ from mainspring.tools.shell_reader import ShellLine, read_line
 
 LOOKUP_SECONDS: Final = 8.0
 
-_STRICTNESS: Final[dict[type, int]] = {Allow: 0, Ask: 1, Deny: 2}
 _MISSPELLINGS: Final[dict[Misspelling, str]] = {
     "empty": "the path is empty; name a file or `.`",
     "invisible": "the path has signs that cannot be seen, a NUL perhaps; leave them out",
@@ -76,8 +76,7 @@ class CommandPolicy:
             [texts] = _read_texts(tool, call, "command")
         except ValueError as error:
             return Deny(f"Invalid call of `{tool.name}`: {error}.")
-        verdicts = [self.judge_line(text, await read_line(text)) for text in texts]
-        return max(verdicts, key=lambda verdict: _STRICTNESS[type(verdict)], default=Allow())
+        return pick_strictest_verdict([self.judge_line(text, await read_line(text)) for text in texts])
 
     def judge_line(self, text: str, line: ShellLine) -> Verdict:
         if "\0" in text:
