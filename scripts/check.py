@@ -36,7 +36,7 @@ def lanes(scratch: Path) -> list[list[Step]]:
     pip_install = [f"{fresh}/bin/python", "-m", "pip", "install", "--quiet", "--no-input"]
     return [
         [
-            Step("tests", [["pytest", "-q", "-n", "2"]], has_summary=True),
+            Step("tests", [["pytest", "-q", "-n", "3", "--dist=worksteal"]], has_summary=True),
         ],
         [
             Step("format", [["ruff", "format", "--check", "."]]),

@@ -1,5 +1,8 @@
 """What all tests share: the async back end, and how much hypothesis tries."""
 
+import gc
+from collections.abc import Generator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -8,6 +11,17 @@ settings.register_profile("steady", max_examples=100, derandomize=True, deadline
 settings.register_profile("mutants", settings.get_profile("steady"), max_examples=15, suppress_health_check=list(HealthCheck))
 settings.register_profile("thorough", max_examples=2000, deadline=None, database=None)
 settings.load_profile("steady")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the garbage collector what stays until the end: the tests themselves, and the libraries that they import."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture

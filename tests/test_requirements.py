@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,16 @@ def ids(expression: ast.expr) -> Iterator[str]:
                 pass
 
 
-FILES = [path for path in sorted(TESTS.rglob("*.py")) if "node_modules" not in path.parts]
-CLAIMS = [(promise, f"{path.relative_to(TESTS)}::{name}") for path in FILES for promise, name in marked(path)]
-PROVEN = {promise for promise, _ in CLAIMS}
+@cache
+def claims() -> list[tuple[str, str]]:
+    """Every promise that a test claims to prove, with that test."""
+    files = [path for path in sorted(TESTS.rglob("*.py")) if "node_modules" not in path.parts]
+    return [(promise, f"{path.relative_to(TESTS)}::{name}") for path in files for promise, name in marked(path)]
+
+
+@cache
+def proven() -> set[str]:
+    return {promise for promise, _ in claims()}
 
 
 def test_every_promise_is_listed_and_well_formed() -> None:
@@ -55,19 +63,19 @@ def test_every_promise_is_listed_and_well_formed() -> None:
 
 
 def test_every_claim_is_made_by_a_test_and_names_a_promise() -> None:
-    unknown = [f"{test} claims {promise}" for promise, test in CLAIMS if promise not in PROMISES]
+    unknown = [f"{test} claims {promise}" for promise, test in claims() if promise not in PROMISES]
     assert unknown == []
-    helpers = [test for _, test in CLAIMS if not test.split("::")[1].startswith(("test_", "Test", "pytestmark"))]
+    helpers = [test for _, test in claims() if not test.split("::")[1].startswith(("test_", "Test", "pytestmark"))]
     assert helpers == []
 
 
 def test_every_promise_is_proven_or_says_why_not() -> None:
     open_ = [promise for promise, fields in PROMISES.items() if not {"later", "context"} & set(fields)]
-    assert [promise for promise in open_ if promise not in PROVEN] == []
+    assert [promise for promise in open_ if promise not in proven()] == []
 
 
 def test_promise_with_a_test_is_no_longer_to_come() -> None:
-    stale = {promise: test for promise, test in CLAIMS if {"later", "context"} & set(PROMISES.get(promise, {}))}
+    stale = {promise: test for promise, test in claims() if {"later", "context"} & set(PROMISES.get(promise, {}))}
     assert stale == {}, "take `later` out of tests/requirements.toml for these"
 
 
