@@ -14,7 +14,7 @@ from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelE
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Message, OutputText, Usage
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.reply import ChatReply
+from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import TurnBuilder
 
@@ -258,7 +258,7 @@ spoken = st.lists(st.tuples(st.sampled_from(["look", "ring"]), st.just([]) | obj
 def test_calls_are_told_apart_however_they_are_spelled(shape: Shape, calls: list[tuple[str, list[str]]]) -> None:
     if not shape.tells_apart and not shape.in_one_chunk:
         calls = [(name, pieces or ["{}"]) for name, pieces in calls]
-    answer = ChatReply(TurnBuilder(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
+    answer = ChatCompletionReply(TurnBuilder(counting()), Http("http://127.0.0.1", api_key=None, headers=None, timeout=1.0))
     raw = sse(*[chunk(delta) for delta in shape.deltas(calls)], chunk(finish="tool_calls"))
     told = calls_in([*answer.feed(raw), *answer.end()])
     assert [(call.name, call.arguments) for call in told] == [(name, "".join(pieces)) for name, pieces in calls]

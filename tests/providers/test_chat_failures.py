@@ -19,7 +19,7 @@ from mainspring.core.items import Json, encode, user
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers import http_client as _http
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.chat.reply import ChatReply
+from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import TurnBuilder
 
@@ -349,7 +349,7 @@ chunks = nearly(choices=st.lists(choices, max_size=2), usage=usages, error=st.no
 
 @given(st.lists(chunks, max_size=6))
 def test_whatever_a_backend_sends_events_are_sound_and_failures_are_its_own(sent: list[Json]) -> None:
-    answer = ChatReply(TurnBuilder(counting()), Http("http://clock/v1", api_key=None, headers=None, timeout=1.0))
+    answer = ChatCompletionReply(TurnBuilder(counting()), Http("http://clock/v1", api_key=None, headers=None, timeout=1.0))
     events: list[ModelEvent] = []
     with suppress(ProviderError):
         for piece in (*sent, STOP):

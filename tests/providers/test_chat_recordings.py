@@ -13,7 +13,7 @@ from mainspring.core.errors import ProviderError
 from mainspring.core.events import ItemDone, ModelEvent, TurnEnded
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Item, Message, OutputText, Reasoning, ReasoningText, Usage
-from mainspring.providers.chat.reply import ChatReply
+from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import TurnBuilder
 
@@ -143,7 +143,7 @@ async def test_a_vendor_is_understood_byte_by_byte(backend: Backend, vendor: str
 
 def read(pieces: Sequence[bytes]) -> list[ModelEvent]:
     """What these pieces make; a failure is the last of it."""
-    answer = ChatReply(TurnBuilder(counting()), Http("http://clock/v1", api_key=None, headers=None, timeout=1.0))
+    answer = ChatCompletionReply(TurnBuilder(counting()), Http("http://clock/v1", api_key=None, headers=None, timeout=1.0))
     events: list[ModelEvent] = []
     try:
         for piece in pieces:

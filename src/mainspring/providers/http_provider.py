@@ -141,7 +141,7 @@ class HttpProvider(ABC):
         """A list as OpenAI writes it."""
         listed = await self._http.fetch("GET", path, _models, "list of models", query=query)
         found = listed if isinstance(listed, list) else listed.data or []
-        return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.created_seconds()) for model in found])
+        return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.parse_created()) for model in found])
 
     async def _list_named_models(self, path: str, page_size: int | None = None) -> Sequence[ModelInfo]:
         """A list as Ollama writes it, and Gemini page by page: those that can be asked for answers."""
@@ -161,7 +161,7 @@ class _Model(Struct, gc=False):
     created: int | float | None = None
     created_at: object = None
 
-    def created_seconds(self) -> int:
+    def parse_created(self) -> int:
         """When the model was made; Anthropic writes a date."""
         with suppress(ValueError):
             if self.created is None and isinstance(self.created_at, str):

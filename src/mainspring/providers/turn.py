@@ -184,7 +184,7 @@ class TurnBuilder(TurnEvents):
         self._close_message(is_cut=is_cut and self._last is self._message)
         for call in self._calls:
             if call.name:
-                self._events.append(ItemDone(call.done(is_cut and (call is self._last or call.is_half))))
+                self._events.append(ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
         self._events.append(TurnEnded(finish, usage))
@@ -201,14 +201,14 @@ class TurnBuilder(TurnEvents):
 
     def _close_reasoning(self, *, is_cut: bool = False) -> None:
         if self._reasoning is not None:
-            self._events.append(ItemDone(self._reasoning.done(is_cut)))
+            self._events.append(ItemDone(self._reasoning.build(is_cut)))
             self._reasoning = None
 
     def _close_message(self, *, is_cut: bool = False) -> None:
         self._blank = []
         self._close_reasoning()
         if self._message is not None:
-            self._events.append(ItemDone(self._message.done(is_cut)))
+            self._events.append(ItemDone(self._message.build(is_cut)))
             self._message = None
 
     def _find(self, index: Index | None, id: str, name: str) -> "_CallDraft | None":
@@ -253,7 +253,7 @@ class _ReasoningDraft:
         self.pieces: list[str] = []
         self.sealed: str | UnsetType = UNSET
 
-    def done(self, is_cut: bool) -> Reasoning:
+    def build(self, is_cut: bool) -> Reasoning:
         content = (ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
         return Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
 
@@ -279,8 +279,8 @@ class _MessageDraft:
         self.parts[index].notes.append(annotation)
         return index
 
-    def done(self, is_cut: bool) -> Message:
-        return Message("assistant", tuple([part.done() for part in self.parts]), id=self.id, status=_status(is_cut))
+    def build(self, is_cut: bool) -> Message:
+        return Message("assistant", tuple([part.build() for part in self.parts]), id=self.id, status=_status(is_cut))
 
 
 class _PartDraft:
@@ -291,7 +291,7 @@ class _PartDraft:
         self.pieces: list[str] = []
         self.notes: list[Json] = []
 
-    def done(self) -> Part:
+    def build(self) -> Part:
         said = "".join(self.pieces)
         return OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else Refusal(said)
 
@@ -338,7 +338,7 @@ class _CallDraft:
         """Whether a piece only repeats this complete call."""
         return bool(id and name) and id == self.vendor_id and name == self.name and self.is_whole and arguments == self.arguments
 
-    def done(self, is_cut: bool) -> FunctionCall:
+    def build(self, is_cut: bool) -> FunctionCall:
         return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
 
 

@@ -15,7 +15,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import Json, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.chat.reply import ChatReply
+from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.http_client import Http
 from mainspring.providers.turn import TurnBuilder
 
@@ -55,8 +55,8 @@ class ChatDialect:
     def provider(self, url: str) -> Chat:
         return Chat(f"{url}/v1", api_key=KEY, new_id=counting())
 
-    def reader(self) -> ChatReply:
-        return ChatReply(TurnBuilder(counting()), Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0))
+    def reader(self) -> ChatCompletionReply:
+        return ChatCompletionReply(TurnBuilder(counting()), Http("http://127.0.0.1/v1", api_key=None, headers=None, timeout=1.0))
 
     def frames(self, spoken: Spoken) -> list[bytes]:
         stop = "tool_calls" if spoken.calls and spoken.stop == "stop" else STOPS[spoken.stop]

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.reply import ChatReply
+from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
@@ -29,8 +29,8 @@ class Chat(HttpProvider):
         super().__init__(base_url, **options)
         self._named_outputs = named_outputs
 
-    def _reader(self, request: ModelRequest) -> ChatReply:
-        return ChatReply(self._turn(request, find_profile(request.model).think), self._http)
+    def _reader(self, request: ModelRequest) -> ChatCompletionReply:
+        return ChatCompletionReply(self._turn(request, find_profile(request.model).think), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take, unless `extra` asks for them."""

@@ -11,7 +11,7 @@ from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_us
 from mainspring.providers.turn import Index, TurnBuilder
 
 
-class ChatReply(ReplyReader[TurnBuilder]):
+class ChatCompletionReply(ReplyReader[TurnBuilder]):
     """Reads the chunks of a Chat Completions stream, or a whole completion."""
 
     chunk_name = "Chat Completions chunk"

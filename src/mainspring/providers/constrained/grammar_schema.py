@@ -30,7 +30,7 @@ def find_flaw(tool: ToolDefinition, arguments: str) -> str | None:
     try:
         validator = _compile(encode(tool.parameters or {}))
     except ValueError as error:
-        why = getattr(error, "message", str(error))
+        why = str(error).partition("\n")[0]
         raise Refused(f"tool `{tool.name}`: its parameters are not a JSON Schema: {why:.300}; correct the tool") from error
     try:
         found = list(islice(validator.iter_errors(parse_arguments(arguments)), 3))

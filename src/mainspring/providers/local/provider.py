@@ -110,7 +110,7 @@ class Local:
                 async for event in events:
                     yield event
         except Unavailable as error:
-            if (ending := await child.ended()) is None:
+            if (ending := await child.wait_for_end()) is None:
                 raise
             self._failures += 1
             raise Unavailable(
@@ -190,7 +190,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    async def ended(self) -> str | None:
+    async def wait_for_end(self) -> str | None:
         """How the child ended, None if it is alive. A broken connection may be known a moment before the death behind it."""
         with anyio.move_on_after(DEATH_SECONDS):
             await self._process.wait()
@@ -239,7 +239,7 @@ def _check_readable(request: ModelRequest) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _silent(_: str) -> None:

@@ -63,7 +63,7 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
         elif kind == "response.output_item.added":
             self._turn.start(self._item(event.item), event.output_index)
         elif kind == "response.output_item.done":
-            self._turn.done(self._item(event.item), event.output_index)
+            self._turn.finish(self._item(event.item), event.output_index)
         elif kind == "response.output_text.annotation.added":
             self._turn.annotate(event)
         elif kind in _TERMINAL:
@@ -109,7 +109,7 @@ class ResponsesTurn(TurnEvents):
         """An item of the whole answer, unless it was streamed to its end."""
         found = self._find(given, index)
         if found is None or not found.is_done:
-            self.done(given, index)
+            self.finish(given, index)
 
     def delta(self, channel: Channel, event: "_ResponsesEvent") -> None:
         delta = event.delta
@@ -162,7 +162,7 @@ class ResponsesTurn(TurnEvents):
             case _:
                 return self._foreign(given, id)
 
-    def done(self, given: "_Item", index: int | None) -> None:
+    def finish(self, given: "_Item", index: int | None) -> None:
         if given.type == "function_call_output":
             return  # Who asks the model answers its calls, each one and only once.
         found = self._find(given, index)
