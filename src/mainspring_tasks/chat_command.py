@@ -86,11 +86,11 @@ async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
     conversation, code = talk.conversation, 0
     if is_terminal and talk.message is None:
         await _greet(chats, talk)
-    while (message := talk.message if talk.message is not None else await _line("> " if is_terminal else "")) is not None:
+    while (message := talk.message if talk.message is not None else await _read_line("> " if is_terminal else "")) is not None:
         if message.strip() in QUIT:
             break
         if message.strip():
-            sent = await _said(message, conversation, talk, chats, as_json)
+            sent = await _send(message, conversation, talk, chats, as_json)
             conversation = conversation if sent is None else sent.conversation_id
             code = 1 if sent is not None and sent.made.decided.cause is not None else 0
         if talk.message is not None:
@@ -106,7 +106,7 @@ async def _greet(chats: Chats, talk: Talk) -> None:
         print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
 
 
-async def _said(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
+async def _send(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
     screen = ReplyScreen()
     try:
@@ -149,7 +149,7 @@ class ReplyScreen:
         print(whole[len(self._shown) :], flush=True)
 
 
-async def _line(prompt: str) -> str | None:
+async def _read_line(prompt: str) -> str | None:
     """The next line that is typed, None at the end. A thread of its own waits for it, which nobody waits for at the end."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str | None] = loop.create_future()
@@ -159,7 +159,7 @@ async def _line(prompt: str) -> str | None:
             line.set_result(text)
 
     def read() -> None:
-        text = _read(prompt)
+        text = _input(prompt)
         with suppress(RuntimeError):  # the loop may be gone by now
             loop.call_soon_threadsafe(tell, text)
 
@@ -167,7 +167,7 @@ async def _line(prompt: str) -> str | None:
     return await line
 
 
-def _read(prompt: str) -> str | None:
+def _input(prompt: str) -> str | None:
     if not prompt:
         return text.rstrip("\n") if (text := sys.stdin.readline()) else None
     with suppress(ImportError):

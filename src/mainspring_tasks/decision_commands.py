@@ -11,10 +11,10 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+from mainspring.cli.console import fit_line
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
 from mainspring.cli.output import clean, write_lines
-from mainspring.cli.text import on_one_line
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.parts import Host
@@ -54,7 +54,7 @@ async def list_decisions(
         write_lines(entries)
     for entry in () if json else entries:
         told = f"{entry.created_at:%Y-%m-%d %H:%M}  {entry.decision_id}  {entry.decision_type or 'open':20}  "
-        print(f"{told}{entry.outcome_category or '-':30}  {on_one_line(entry.message, 60)}")
+        print(f"{told}{entry.outcome_category or '-':30}  {fit_line(entry.message, 60)}")
 
 
 @app.command()

@@ -3,8 +3,8 @@
 import pytest
 from inline_snapshot import snapshot
 
+from mainspring.cli.console import TextFlow, format_call
 from mainspring.cli.screen import Screen
-from mainspring.cli.text import Flow, call_line
 from mainspring.core.events import (
     CallJudged,
     Event,
@@ -105,16 +105,16 @@ def test_tools_report_on_the_way_and_may_return_no_text(capsys: pytest.CaptureFi
 
 
 def test_arguments_are_shown_by_name_or_as_they_are() -> None:
-    assert call_line("f", '{"a": [1, null], "b": "x"}', 80) == 'f(a=[1,null], b="x")'
-    assert call_line("f", "", 80) == "f()"
-    assert call_line("f", '{"a": ', 80) == 'f({"a":)'
-    assert call_line("f", "[" * 100_000, 20) == f"f({'[' * 16}…)"
+    assert format_call("f", '{"a": [1, null], "b": "x"}', 80) == 'f(a=[1,null], b="x")'
+    assert format_call("f", "", 80) == "f()"
+    assert format_call("f", '{"a": ', 80) == 'f({"a":)'
+    assert format_call("f", "[" * 100_000, 20) == f"f({'[' * 16}…)"
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_text_breaks_at_the_same_places_however_it_arrives(size: int) -> None:
     text = "Ein Text, der\n\n  eingerückt ist.\tSpalte 日本語の文章です。 Donaudampfschifffahrtsgesellschaft! "
-    flow = Flow("┊ ", 20)
+    flow = TextFlow("┊ ", 20)
     written = "".join([flow.add(text[at : at + size]) for at in range(0, len(text), size)]) + flow.end()
     assert written == snapshot("""\
 ┊ Ein Text, der

@@ -18,11 +18,11 @@ def explain_end(run: Run, database: Path | None) -> str | None:
     """Why and what next, for a run that ended other than `completed`. `database` is where it is stored."""
     if run.reason is None or run.status == "completed":
         return None
-    why, what_next = _why(run, run.reason), _what_next(run, run.reason, database)
+    why, what_next = _explain_reason(run, run.reason), _advise(run, run.reason, database)
     return f"{run.status}: {why}{'' if why.endswith(('.', '?', '!')) else '.'} {what_next[0].upper()}{what_next[1:]}"
 
 
-def _why(run: Run, reason: Reason) -> str:
+def _explain_reason(run: Run, reason: Reason) -> str:
     limits = run.spec.limits
     if run.error is not None and reason is not Reason.ERRORS_IN_ROW:
         return _first_line(run.error)
@@ -30,9 +30,9 @@ def _why(run: Run, reason: Reason) -> str:
         case Reason.FINAL_ANSWER | Reason.REFUSAL:
             return "the model has answered"
         case Reason.CLIENT_ACTION:
-            return f"the model waits for the output of {_waiting(run)}, which only its caller can give"
+            return f"the model waits for the output of {_list_open_calls(run)}, which only its caller can give"
         case Reason.APPROVAL_NEEDED:
-            return f"a person must agree to {_waiting(run)} first"
+            return f"a person must agree to {_list_open_calls(run)} first"
         case Reason.MAX_TURNS:
             return f"the model has used all of its {limits.max_turns} turns"
         case Reason.MAX_TOOL_CALLS:
@@ -58,7 +58,7 @@ def _why(run: Run, reason: Reason) -> str:
             assert_never(reason)
 
 
-def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
+def _advise(run: Run, reason: Reason, database: Path | None) -> str:
     match reason:
         case Reason.FINAL_ANSWER | Reason.REFUSAL | Reason.CONTENT_FILTER:
             return "put the request differently"
@@ -67,9 +67,9 @@ def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
         case Reason.CLIENT_ACTION | Reason.APPROVAL_NEEDED:
             return f"go on in Python: engine.run([...], previous={run.spec.id!r})"
         case Reason.MAX_TURNS:
-            return f"allow more with --max-turns, or {_go_on(run, database)}"
+            return f"allow more with --max-turns, or {_advise_to_continue(run, database)}"
         case Reason.DEADLINE:
-            return f"allow more with --max-seconds, or {_go_on(run, database)}"
+            return f"allow more with --max-seconds, or {_advise_to_continue(run, database)}"
         case Reason.REPEATED_CALL:
             return "say in the prompt what to do instead, or try another model"
         case Reason.ERRORS_IN_ROW:
@@ -77,24 +77,24 @@ def _what_next(run: Run, reason: Reason, database: Path | None) -> str:
         case Reason.INTERNAL_ERROR:
             return "set MAINSPRING_DEBUG=1 to see where"
         case Reason.PROVIDER_ERROR:
-            return _correction(run)
+            return _advise_correction(run)
         case Reason.RATE_LIMITED:
-            return f"wait a little, then {_go_on(run, database)}"
+            return f"wait a little, then {_advise_to_continue(run, database)}"
         case Reason.BUDGET:
-            return f"allow more with [budget] in the settings, or {_go_on(run, database)}"
+            return f"allow more with [budget] in the settings, or {_advise_to_continue(run, database)}"
         case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.CANCELLED:
-            return _go_on(run, database)
+            return _advise_to_continue(run, database)
         case _:
             assert_never(reason)
 
 
-def _correction(run: Run) -> str:
+def _advise_correction(run: Run) -> str:
     if run.spec.model.startswith("scripted"):
         return "correct the script, or what it is asked"
     return _ADVICE.get(run.error.code if run.error else "", "check --model and --base-url, then run it again")
 
 
-def _waiting(run: Run) -> str:
+def _list_open_calls(run: Run) -> str:
     return ", ".join([f"`{call.item.name}`" for call in run.open_calls])
 
 
@@ -112,7 +112,7 @@ def _first_line(error: ErrorInfo) -> str:
     return error.message.strip().partition("\n")[0].rstrip(" .:")
 
 
-def _go_on(run: Run, database: Path | None) -> str:
+def _advise_to_continue(run: Run, database: Path | None) -> str:
     if database is None:
         return "run it again with --database FILE to be able to go on from where it stopped"
     return f'go on from here: mainspring run "go on" --database {shlex.quote(str(database))} --previous {run.spec.id}'

@@ -48,10 +48,10 @@ async def follow(handle: Handle, view: View, database: Path | None) -> int:
     The first Ctrl-C, SIGTERM, or a reader that goes away cancels the run; it is stored before this returns. Raises what
     `Handle.batches` raises.
     """
-    with Stop() as stop:
+    with StopSignals() as stop:
         try:
-            async with beside(_cancel_when(stop, handle)):
-                await draw(handle, view)
+            async with run_beside(_cancel_when(stop, handle)):
+                await draw_run(handle, view)
         except OSError as error:
             silence()
             await handle.cancel()
@@ -67,7 +67,7 @@ async def follow(handle: Handle, view: View, database: Path | None) -> int:
     return 0 if run.status in ("completed", "requires_action") else 1
 
 
-async def draw(handle: Handle, view: View) -> None:
+async def draw_run(handle: Handle, view: View) -> None:
     """Draws a run to its end. Raises `BrokenPipeError` when nobody reads any more, and what `Handle.batches` raises."""
     # In a thread: a pipe that nobody empties must not hold up the run, nor the signal that ends it.
     one_at_a_time = asyncio.Lock()
@@ -78,20 +78,20 @@ async def draw(handle: Handle, view: View) -> None:
             async with one_at_a_time:
                 await to_thread.run_sync(view.tick)
 
-    async with beside(tick()):
+    async with run_beside(tick()):
         async for batch in handle.batches():
             async with one_at_a_time:
                 await to_thread.run_sync(view.draw, batch)
     await to_thread.run_sync(view.end, handle.run)
 
 
-async def _cancel_when(stop: "Stop", handle: Handle) -> None:
+async def _cancel_when(stop: "StopSignals", handle: Handle) -> None:
     await stop.wanted.wait()
     await handle.cancel()
 
 
 @asynccontextmanager
-async def beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def run_beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
     """Does this work next to the body, and stops it with the body."""
     task = asyncio.create_task(work)
     try:
@@ -101,7 +101,7 @@ async def beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-class Stop:
+class StopSignals:
     """Ctrl-C and SIGTERM inside a `with`: the first one sets `wanted`, the next ends the process, whatever it is doing."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -117,11 +117,11 @@ class Stop:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.number is None:
-            self._let_go()
+            self._remove_handlers()
 
     def _stop(self, number: int) -> None:
         self.number = number
-        self._let_go()
+        self._remove_handlers()
         for each in self.SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
@@ -130,6 +130,6 @@ class Stop:
         say("stopping the run; stop again to end at once")
         self.wanted.set()
 
-    def _let_go(self) -> None:
+    def _remove_handlers(self) -> None:
         for number in self.SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)

@@ -10,9 +10,8 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from mainspring.cli.console import Ink
+from mainspring.cli.console import ConsoleWriter, TextFlow, fit_line, format_call, format_count, format_duration
 from mainspring.cli.output import clean
-from mainspring.cli.text import Flow, call_line, count, duration, on_one_line
 from mainspring.core.drafts import item_id, words
 from mainspring.core.events import (
     Annotated,
@@ -50,36 +49,36 @@ LABEL = 60
 STATUSES = {"completed": "bold green", "failed": "bold red"}
 
 
-class Voice(Struct, frozen=True):
+class TextStyle(Struct, frozen=True):
     """How one kind of text looks."""
 
     gutter: str
     style: str
 
 
-TEXT = Voice("  ", "")
-THOUGHT = Voice("┊ ", "dim italic")
-REFUSAL = Voice("! ", "yellow")
+TEXT = TextStyle("  ", "")
+THOUGHT = TextStyle("┊ ", "dim italic")
+REFUSAL = TextStyle("! ", "yellow")
 
 
 class Screen:
     """Draws on standard output. Raises `BrokenPipeError` when nobody reads it any more."""
 
     def __init__(self) -> None:
-        self._ink = Ink()
-        self._order = OneByOne()
+        self._writer = ConsoleWriter()
+        self._order = ItemSequencer()
         self._turns = 0
         self._calls: dict[str, FunctionCall] = {}
         self._running: dict[str, str] = {}
         self._doing: str | None = None
         self._calls_of_turn = 0
-        self._flow: Flow | None = None
-        self._speaker: tuple[str, Voice] = ("", TEXT)
+        self._flow: TextFlow | None = None
+        self._speaker: tuple[str, TextStyle] = ("", TEXT)
         self._heard: set[str] = set()
 
     def draw(self, records: Sequence[Recorded]) -> None:
         """Draws events that happened together, in one write."""
-        with self._ink:
+        with self._writer:
             for record in records:
                 for event in self._order.after(record.event):
                     self._draw(event)
@@ -87,18 +86,22 @@ class Screen:
     def tick(self) -> None:
         """Shows that something is under way while nothing is said; to be called a few times per second."""
         if self._doing is not None and self._flow is None:
-            self._ink.status(self._doing)
+            self._writer.status(self._doing)
 
     def end(self, run: Run) -> None:
         """The summary, on one line."""
-        counts = [count(run.turns, "turn"), count(run.calls_allowed, "tool call"), count(run.usage.total_tokens, "token")]
+        counts = [
+            format_count(run.turns, "turn"),
+            format_count(run.calls_allowed, "tool call"),
+            format_count(run.usage.total_tokens, "token"),
+        ]
         reason = f" ({run.reason})" if run.reason != run.status else ""
-        rest = f"{reason} · {' · '.join(counts)} · {duration(run.elapsed)} · {run.spec.id}"
-        flow = self._ink.flow("")
-        with self._ink:
-            self._ink.put("\n")
-            self._ink.put(flow.add(run.status) + flow.rest(), STATUSES.get(run.status, "bold yellow"))
-            self._ink.put(flow.add(rest) + flow.end(), "dim")
+        rest = f"{reason} · {' · '.join(counts)} · {format_duration(run.elapsed)} · {run.spec.id}"
+        flow = self._writer.flow("")
+        with self._writer:
+            self._writer.put("\n")
+            self._writer.put(flow.add(run.status) + flow.rest(), STATUSES.get(run.status, "bold yellow"))
+            self._writer.put(flow.add(rest) + flow.end(), "dim")
 
     def _draw(self, event: Event) -> None:
         match event:
@@ -109,122 +112,122 @@ class Screen:
             case RefusalDelta(item, delta):
                 self._say(item, REFUSAL, delta)
             case ItemDone(item):
-                self._done(item)
+                self._draw_done(item)
             case ItemStarted(FunctionCall(name=name)):
-                self._doing = f"calling {on_one_line(name, 64)}"
+                self._doing = f"calling {fit_line(name, 64)}"
             case ItemStarted() | ArgumentsDelta() | Annotated():
                 pass
             case CallJudged():
-                self._judged(event)
+                self._draw_verdict(event)
             case ToolStarted() | ToolProgress() | ToolEnded():
-                self._worked(event)
+                self._draw_tool(event)
             case RunStarted() | RunResumed() | TurnStarted() | TurnEnded() | TurnAborted() | Nudged() | RunEnded():
-                self._moved_on(event)
+                self._draw_progress(event)
             case Compacted():
                 self._end_line()
-                self._ink.put("\n… the earlier conversation was summed up\n" if event.item else "\n✗ no summary\n", "magenta")
+                self._writer.put("\n… the earlier conversation was summed up\n" if event.item else "\n✗ no summary\n", "magenta")
             case _:
                 assert_never(event)
 
-    def _say(self, item: str, voice: Voice, piece: str) -> None:
+    def _say(self, item: str, voice: TextStyle, piece: str) -> None:
         if self._flow is None or self._speaker != (item, voice):
             self._end_line()
-            self._speaker, self._flow = (item, voice), self._ink.flow(voice.gutter)
+            self._speaker, self._flow = (item, voice), self._writer.flow(voice.gutter)
         self._heard.add(item)
-        self._ink.put(self._flow.add(clean(piece)), voice.style)
+        self._writer.put(self._flow.add(clean(piece)), voice.style)
 
-    def _done(self, item: Item) -> None:
+    def _draw_done(self, item: Item) -> None:
         if (said := item_id(item)) not in self._heard:
-            for voice, text in _spoken(item):
+            for voice, text in _read_spoken(item):
                 self._say(said, voice, text)
         self._end_line()
         match item:
             case FunctionCall():
                 self._calls[item.call_id] = item
                 self._calls_of_turn += 1
-                self._ink.put("→ ", "bold cyan")
-                self._ink.put(call_line(item.name, item.arguments, self._ink.width - 2) + "\n")
+                self._writer.put("→ ", "bold cyan")
+                self._writer.put(format_call(item.name, item.arguments, self._writer.width - 2) + "\n")
             case Unknown(data):
-                self._ink.put(f"  ({on_one_line(str(data.get('type')), 60)})\n", "dim")
+                self._writer.put(f"  ({fit_line(str(data.get('type')), 60)})\n", "dim")
             case _:
                 pass
 
     def _end_line(self) -> None:
         if self._flow is not None:
-            self._ink.put(self._flow.end(), self._speaker[1].style)
+            self._writer.put(self._flow.end(), self._speaker[1].style)
             self._flow = None
 
-    def _judged(self, event: CallJudged) -> None:
-        name = self._name(event.call_id)
+    def _draw_verdict(self, event: CallJudged) -> None:
+        name = self._name_call(event.call_id)
         match event.verdict:
             case "allow":
                 return
             case "deny":
-                self._ink.block("✗ ", f"{name}: {event.reason}", "red", ERROR_LINES)
+                self._writer.block("✗ ", f"{name}: {event.reason}", "red", ERROR_LINES)
             case "ask":
-                self._ink.block("? ", f"{name} waits for a person to agree: {event.reason}", "yellow", ERROR_LINES)
+                self._writer.block("? ", f"{name} waits for a person to agree: {event.reason}", "yellow", ERROR_LINES)
             case "client":
-                self._ink.put(f"… {name} is left to the caller\n", "yellow")
+                self._writer.put(f"… {name} is left to the caller\n", "yellow")
             case _:
                 assert_never(event.verdict)
 
-    def _worked(self, event: ToolStarted | ToolProgress | ToolEnded) -> None:
-        name = self._name(event.call_id)
+    def _draw_tool(self, event: ToolStarted | ToolProgress | ToolEnded) -> None:
+        name = self._name_call(event.call_id)
         match event:
             case ToolStarted(call_id):
                 self._running[call_id] = name
             case ToolProgress(text=text):
-                self._ink.put(f"  {name}: {on_one_line(text, self._ink.width)}\n", "dim")
+                self._writer.put(f"  {name}: {fit_line(text, self._writer.width)}\n", "dim")
             case ToolEnded(call_id):
                 self._running.pop(call_id, None)
-                self._returned(event)
+                self._draw_result(event)
         self._doing = f"running {', '.join(self._running.values())}" if self._running else None
 
-    def _returned(self, event: ToolEnded) -> None:
+    def _draw_result(self, event: ToolEnded) -> None:
         """What a call returned; where several were made at once, it says which."""
-        call, took = self._calls.get(event.call_id), duration(event.seconds)
+        call, took = self._calls.get(event.call_id), format_duration(event.seconds)
         mark, colour, style = ("✗ ", "red", "red") if event.is_error else ("✓ ", "green", "dim")
-        self._ink.put(mark, f"bold {colour}")
+        self._writer.put(mark, f"bold {colour}")
         if call is not None and self._calls_of_turn > 1:
-            self._ink.put(call_line(call.name, call.arguments, LABEL))
-            self._ink.put(f"  {took}\n  ", "dim")
+            self._writer.put(format_call(call.name, call.arguments, LABEL))
+            self._writer.put(f"  {took}\n  ", "dim")
             took = ""
-        self._ink.text(_shown(event.output), style, OUTPUT_LINES, took)
+        self._writer.text(_describe_output(event.output), style, OUTPUT_LINES, took)
 
-    def _moved_on(self, event: RunStarted | RunResumed | TurnStarted | TurnEnded | TurnAborted | Nudged | RunEnded) -> None:
+    def _draw_progress(self, event: RunStarted | RunResumed | TurnStarted | TurnEnded | TurnAborted | Nudged | RunEnded) -> None:
         """The run itself goes a step further; nobody is speaking."""
         self._end_line()
         self._doing = None
         match event:
             case RunStarted(spec):
                 for item in spec.input:
-                    self._ink.block("» ", _given(item), "bold", PROMPT_LINES)
+                    self._writer.block("» ", _describe_input(item), "bold", PROMPT_LINES)
             case TurnStarted():
                 self._turns += 1
                 self._calls_of_turn = 0
                 self._doing = "waiting for the model"
-                self._ink.put(f"\n{f'── turn {self._turns} ':─<{min(RULE, self._ink.width)}}\n", "dim")
+                self._writer.put(f"\n{f'── turn {self._turns} ':─<{min(RULE, self._writer.width)}}\n", "dim")
             case TurnEnded(error=ErrorInfo(message=message)):
-                self._ink.block("✗ ", f"the model failed: {message}", "red", ERROR_LINES)
+                self._writer.block("✗ ", f"the model failed: {message}", "red", ERROR_LINES)
             case TurnAborted():
                 self._turns -= 1
-                self._ink.put("✗ the turn was cut off\n", "red")
+                self._writer.put("✗ the turn was cut off\n", "red")
             case Nudged(text=text):
-                self._ink.put("\n")
-                self._ink.block("? ", text, "magenta", ERROR_LINES)
+                self._writer.put("\n")
+                self._writer.block("? ", text, "magenta", ERROR_LINES)
             case RunResumed():
-                self._ink.put("\n… taken up again\n", "magenta")
+                self._writer.put("\n… taken up again\n", "magenta")
             case TurnEnded() | RunEnded():
                 pass
             case _:
                 assert_never(event)
 
-    def _name(self, call_id: str) -> str:
+    def _name_call(self, call_id: str) -> str:
         call = self._calls.get(call_id)
-        return on_one_line(call.name if call is not None else call_id, 64)
+        return fit_line(call.name if call is not None else call_id, 64)
 
 
-class OneByOne:
+class ItemSequencer:
     """Puts items that were said at the same time behind one another: while one speaks, what belongs to others waits."""
 
     def __init__(self) -> None:
@@ -235,34 +238,34 @@ class OneByOne:
         """What may be shown now that this has happened."""
         match event:
             case TextDelta(item) | ReasoningDelta(item) | RefusalDelta(item):
-                yield from self._of_item(event, item)
+                yield from self._sequence(event, item)
             case ItemDone(item):
-                yield from self._of_item(event, item_id(item))
+                yield from self._sequence(event, item_id(item))
             case ItemStarted() | ArgumentsDelta() | Annotated():
                 yield event
             case _:
                 while self._waiting:
-                    yield from self._released()
+                    yield from self._release()
                 self._speaker = None
                 yield event
 
-    def _of_item(self, event: Event, item: str) -> Iterator[Event]:
+    def _sequence(self, event: Event, item: str) -> Iterator[Event]:
         if self._speaker not in (None, item):
             self._waiting.append(event)
             return
         self._speaker = item
         yield event
         if isinstance(event, ItemDone):
-            yield from self._released()
+            yield from self._release()
 
-    def _released(self) -> Iterator[Event]:
+    def _release(self) -> Iterator[Event]:
         self._speaker = None
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             yield from self.after(event)
 
 
-def _spoken(item: Item) -> Iterator[tuple[Voice, str]]:
+def _read_spoken(item: Item) -> Iterator[tuple[TextStyle, str]]:
     """The words of an item that came without deltas."""
     match item:
         case Message():
@@ -274,18 +277,18 @@ def _spoken(item: Item) -> Iterator[tuple[Voice, str]]:
             pass
 
 
-def _given(item: Item) -> str:
+def _describe_input(item: Item) -> str:
     """An item of the input, in words."""
     match item:
         case Message(text=text) if text:
             return text
         case FunctionCallOutput():
-            return _shown(item.output)
+            return _describe_output(item.output)
         case Unknown(data):
             return f"({data.get('type')})"
         case _:
             return f"({type(item).__name__})"
 
 
-def _shown(output: str | tuple[Part, ...]) -> str:
+def _describe_output(output: str | tuple[Part, ...]) -> str:
     return text_of(output) or ("(nothing)" if not output else "(no text)")

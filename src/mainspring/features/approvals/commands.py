@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from msgspec import Struct
 
+from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import database_option, find_run, open_database
 from mainspring.cli.follow import choose_view, follow
@@ -26,7 +27,6 @@ from mainspring.cli.options import (
     as_texts,
 )
 from mainspring.cli.output import say, say_more, write_lines, write_table
-from mainspring.cli.text import call_line
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
 
@@ -157,7 +157,7 @@ def _check_rule(approval: Approval, assembly: Assembly) -> None:
 
 
 def _cells(approval: Approval) -> tuple[str, ...]:
-    call = call_line(approval.tool, approval.arguments, 80)
+    call = format_call(approval.tool, approval.arguments, 80)
     return approval.id, approval.state, _moment(approval.asked_at), _moment(approval.expires_at), call
 
 

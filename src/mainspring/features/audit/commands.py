@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.console import format_call
 from mainspring.cli.database import open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, Limit
 from mainspring.cli.output import clean, say, write_lines, write_table
-from mainspring.cli.text import call_line
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import Auditor, Entry, entry_of
@@ -127,7 +127,7 @@ async def _read_logs(engine: Engine, call_id: str) -> list[Entry]:
 
 def _describe_call(entries: Sequence[Entry]) -> str:
     arguments = next((entry.arguments for entry in entries if entry.arguments), "")
-    return f"{call_line(entries[0].tool, arguments, 200)}, arguments sha256 {entries[0].digest}"
+    return f"{format_call(entries[0].tool, arguments, 200)}, arguments sha256 {entries[0].digest}"
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:

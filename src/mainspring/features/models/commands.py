@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
-from mainspring.cli.console import Ink
+from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, Model
 from mainspring.cli.output import say, write_lines
@@ -39,7 +39,7 @@ class Examined(Struct, frozen=True):
 async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False) -> int:
     """Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine."""
     found = await _find_backends(_load_settings(None, base_url, api_key, config))
-    ink, status = Ink(), 0
+    writer, status = ConsoleWriter(), 0
     for name, entry in found.items():
         if (provider := _make_provider(name, entry)) is None:
             status = 1
@@ -55,12 +55,12 @@ async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Confi
         if json:
             write_lines([ModelSummary(f"{name}/{model}", name) for model in offered])
             continue
-        with ink:
-            ink.put(f"{name}", "bold")
-            ink.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
+        with writer:
+            writer.put(f"{name}", "bold")
+            writer.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
             for model in offered:
                 mark = "  (for requests that name none)" if model == entry.backend.model else ""
-                ink.put(f"  {name}/{model}{mark}\n")
+                writer.put(f"  {name}/{model}{mark}\n")
     return status if found else _report_none()
 
 
@@ -96,7 +96,7 @@ async def doctor(
     if not found:
         return _report_none()
     code = await _examine(providers, names, seconds, as_json=json)
-    _write_finding(Ink(), "sandbox", await _examine_sandbox(), as_json=json, with_title=True)
+    _write_finding(ConsoleWriter(), "sandbox", await _examine_sandbox(), as_json=json, with_title=True)
     return code if len(providers) == len(made) else 1
 
 
@@ -129,22 +129,22 @@ def _make_provider(name: str, entry: FoundBackend) -> Provider | None:
 
 
 async def _examine(providers: Mapping[str, Provider], models: Mapping[str, str], seconds: float, *, as_json: bool) -> int:
-    ink, is_well = Ink(), True
+    writer, is_well = ConsoleWriter(), True
     for name, provider in providers.items():
         model = models[name]
         title = model if model == name else f"{name}/{model or '(no model)'}"
         if not as_json:
-            ink.put(f"{title}\n", "bold")
+            writer.put(f"{title}\n", "bold")
         try:
             if not model:
                 offered = await provider.models()
                 model = offered[0].id if offered else ""
             async for finding in examine(provider, model, seconds=seconds):
                 is_well = is_well and (finding.verdict != "failed" or finding.question != "answers")
-                _write_finding(ink, title, finding, as_json=as_json)
+                _write_finding(writer, title, finding, as_json=as_json)
         except MainspringError as error:
             is_well = False
-            _write_finding(ink, title, ProbeResult("answers", "failed", error.message), as_json=as_json)
+            _write_finding(writer, title, ProbeResult("answers", "failed", error.message), as_json=as_json)
         finally:
             await provider.close()
     return 0 if is_well else 1
@@ -161,16 +161,16 @@ async def _examine_sandbox() -> ProbeResult:
     return ProbeResult("holds code", "ok", f"{health.backend}, {totals}")
 
 
-def _write_finding(ink: Ink, title: str, finding: ProbeResult, *, as_json: bool, with_title: bool = False) -> None:
+def _write_finding(writer: ConsoleWriter, title: str, finding: ProbeResult, *, as_json: bool, with_title: bool = False) -> None:
     if as_json:
         write_lines([Examined(title, finding)])
         return
     if with_title:
-        ink.put(f"{title}\n", "bold")
+        writer.put(f"{title}\n", "bold")
     mark, colour = MARKS[finding.verdict]
-    with ink:
-        ink.put(f"  {mark} ", f"bold {colour}")
-        ink.put(f"{finding.question:<18}")
-        ink.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
+    with writer:
+        writer.put(f"  {mark} ", f"bold {colour}")
+        writer.put(f"{finding.question:<18}")
+        writer.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
         if finding.advice:
-            ink.put(f"    {'':<18}{finding.advice}\n", colour)
+            writer.put(f"    {'':<18}{finding.advice}\n", colour)

@@ -5,14 +5,13 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from mainspring.cli.console import Ink
+from mainspring.cli.console import ConsoleWriter, fit_line
 from mainspring.cli.database import database_option, find_run, open_database
 from mainspring.cli.end_reasons import explain_end
-from mainspring.cli.follow import draw
+from mainspring.cli.follow import draw_run
 from mainspring.cli.options import AsJson, Database, Limit, RunId
 from mainspring.cli.output import say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
-from mainspring.cli.text import on_one_line
 from mainspring.core.errors import Interrupted
 from mainspring.core.events import RunStarted
 from mainspring.core.items import Message
@@ -41,7 +40,7 @@ async def show(run_id: RunId, database: Database, json: AsJson = False) -> None:
             write_lines([handle.response])
             return
         try:
-            await draw(handle, Screen())
+            await draw_run(handle, Screen())
         except Interrupted:
             say(f"run `{run_id}` has not ended; resume it with: mainspring resume {run_id} {database_option(database)}")
     if (why := explain_end(handle.run, database)) is not None:
@@ -65,23 +64,23 @@ async def _summarize(store: Store, run: StoredRun) -> RunSummary:
     first = (await store.events(run.id))[0].event
     given = first.spec.input if isinstance(first, RunStarted) else ()
     prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "")
-    return RunSummary(run.id, run.status, run.created_at, run.model, on_one_line(prompt, 80), run.parent)
+    return RunSummary(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent)
 
 
 def _print_table(runs: Sequence[RunSummary]) -> None:
     """A line per run, in columns; the prompt takes the room that is left."""
-    ink = Ink()
+    writer = ConsoleWriter()
     rows = [TITLES, *[_cells(run) for run in runs]]
     widths = [max([len(row[column]) for row in rows]) for column in range(len(TITLES) - 1)]
-    left = max(ink.width - sum(widths) - 2 * len(widths), 20)
-    with ink:
+    left = max(writer.width - sum(widths) - 2 * len(widths), 20)
+    with writer:
         for row in rows:
             colour = "dim" if row is TITLES else STATUSES.get(row[1], "yellow")
             for text, width, style in zip(row, widths, ("", colour, "dim", "dim"), strict=False):
-                ink.put(f"{text:{width}}  ", "dim" if row is TITLES else style)
-            ink.put(f"{on_one_line(row[-1], left)}\n", "dim" if row is TITLES else "")
+                writer.put(f"{text:{width}}  ", "dim" if row is TITLES else style)
+            writer.put(f"{fit_line(row[-1], left)}\n", "dim" if row is TITLES else "")
 
 
 def _cells(run: RunSummary) -> Cells:
     started = datetime.fromtimestamp(run.created_at).strftime("%b %d %H:%M")
-    return run.id, run.status, started, on_one_line(run.model, 24), run.prompt
+    return run.id, run.status, started, fit_line(run.model, 24), run.prompt

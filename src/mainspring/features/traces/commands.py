@@ -5,12 +5,11 @@ from pathlib import Path
 import typer
 from msgspec import Struct
 
-from mainspring.cli.console import Ink
+from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.database import choose_database, database_option, find_run, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, DatabaseOfSettings, Limit, RunId
 from mainspring.cli.output import clean, say, say_more, write_lines, write_table
-from mainspring.cli.text import count
 from mainspring.core.errors import CallerError, NotFound
 from mainspring.core.events import RunStarted
 from mainspring.core.history import History, history_of, replace_lost_history
@@ -19,7 +18,7 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.conversation import reread
 from mainspring.features.traces.replay import Replay, replayed
 from mainspring.features.traces.trace_observer import read_trace
-from mainspring.features.traces.waterfall import TITLES, cells, draw
+from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
 from mainspring.ports import Store
 
 app = typer.Typer()
@@ -50,7 +49,7 @@ async def list_traces(database: DatabaseOfSettings = None, limit: Limit = 20, js
     if json:
         write_lines(traces)
         return
-    write_table([TITLES, *[cells(trace) for trace in traces]])
+    write_table([TITLES, *[make_cells(trace) for trace in traces]])
     if page.has_more:
         say_more(limit)
 
@@ -65,7 +64,7 @@ async def show(run_id: RunId, database: DatabaseOfSettings = None, json: AsJson 
     if json:
         write_lines([trace])
     else:
-        draw(trace)
+        draw_waterfall(trace)
 
 
 async def replay(run_id: RunId, database: Database, json: AsJson = False) -> int:
@@ -113,17 +112,17 @@ def _summarize(run_id: str, events: int, again: Replay) -> ReplayReport:
 
 
 def _write_report(report: ReplayReport, database: Path) -> None:
-    ink = Ink()
-    with ink:
-        decided = f"{count(report.decisions, 'decision')} made again"
-        ink.put(f"{report.run}: {count(report.events, 'event')}, {decided}, no model and no tool asked\n")
+    writer = ConsoleWriter()
+    with writer:
+        decided = f"{format_count(report.decisions, 'decision')} made again"
+        writer.put(f"{report.run}: {format_count(report.events, 'event')}, {decided}, no model and no tool asked\n")
         if not report.same:
-            ink.put(f"✗ it differs from event {report.event} on\n", "red")
-            ink.put(clean(f"  expected {report.expected}\n  found    {report.found}\n"))
+            writer.put(f"✗ it differs from event {report.event} on\n", "red")
+            writer.put(clean(f"  expected {report.expected}\n  found    {report.found}\n"))
             return
         ended = f"{report.status}, {report.reason}" if report.reason is not None else f"{report.status}; it has not ended"
         used = f"{report.usage.input_tokens:,}+{report.usage.output_tokens:,} tokens"
-        ink.put("✓ it ends the same: ", "green")
-        ink.put(f"{ended}, {count(len(report.output), 'item')}, {used}\n")
+        writer.put("✓ it ends the same: ", "green")
+        writer.put(f"{ended}, {format_count(len(report.output), 'item')}, {used}\n")
     if report.reason is None:
         say(f"run `{report.run}` has not ended; resume it with: mainspring resume {report.run} {database_option(database)}")

@@ -3,8 +3,7 @@
 from datetime import datetime
 from typing import Final
 
-from mainspring.cli.console import Ink
-from mainspring.cli.text import count, cut, duration, on_one_line
+from mainspring.cli.console import ConsoleWriter, fit_line, format_count, format_duration, truncate
 from mainspring.core.items import Usage
 from mainspring.features.traces.trace_record import FailureRecord, TraceAction, TraceRecord, TraceStep
 
@@ -21,26 +20,26 @@ _MARKS = {"success": "✓", "failure": "✗", "timeout": "✗", "skipped": "-", 
 _VERDICTS = {"deny": "denied by", "client": "handed to the client by", "ask": "a person is asked, says"}
 
 
-def cells(trace: TraceRecord) -> Cells:
+def make_cells(trace: TraceRecord) -> Cells:
     """A trace on one line."""
     started = datetime.fromtimestamp(trace.started_at).strftime("%b %d %H:%M")
-    took = "-" if trace.duration_ms is None else duration(trace.duration_ms / 1000)
+    took = "-" if trace.duration_ms is None else format_duration(trace.duration_ms / 1000)
     counts = str(len(trace.turns)), str(len(trace.calls))
-    return trace.run_id, trace.outcome.status, started, took, *counts, _tokens(trace.usage)
+    return trace.run_id, trace.outcome.status, started, took, *counts, _format_tokens(trace.usage)
 
 
-def draw(trace: TraceRecord) -> None:
+def draw_waterfall(trace: TraceRecord) -> None:
     """Draws a trace on standard output, in colours if that is a terminal."""
-    ink = Ink()
-    axis = Axis(trace, ink.width - LABEL - TOKENS - TOOK - 3)
-    with ink:
-        _draw_head(ink, trace, axis)
+    writer = ConsoleWriter()
+    axis = Axis(trace, writer.width - LABEL - TOKENS - TOOK - 3)
+    with writer:
+        _draw_head(writer, trace, axis)
         number = 0
         for step in trace.execution:
             number += step.kind == "turn"
-            _draw_step(ink, step, axis, number)
+            _draw_step(writer, step, axis, number)
         for failure in trace.failures:
-            _draw_failure(ink, failure)
+            _draw_failure(writer, failure)
 
 
 class Axis:
@@ -67,58 +66,58 @@ class Axis:
         return " " * first + "░" * (waits - first) + "█" * (last - waits + 1)
 
 
-def _draw_head(ink: Ink, trace: TraceRecord, axis: Axis) -> None:
+def _draw_head(writer: ConsoleWriter, trace: TraceRecord, axis: Axis) -> None:
     outcome = trace.outcome
-    ink.put(f"{trace.run_id}  ", "bold")
-    ink.put(outcome.status, _COLOURS[outcome.status])
+    writer.put(f"{trace.run_id}  ", "bold")
+    writer.put(outcome.status, _COLOURS[outcome.status])
     ended = "" if outcome.run_status == outcome.status else f"{outcome.run_status}, "
-    ink.put(f" ({ended}{outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
+    writer.put(f" ({ended}{outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
     denied = sum(action.verdict == "deny" for action in trace.actions)
-    calls = [count(len(trace.calls), "call"), *([f"{denied} denied"] if denied else [])]
-    facts = [count(len(trace.turns), "turn"), *calls, f"{_tokens(trace.usage)} tokens"]
-    who = [trace.context.agent_id, on_one_line(trace.context.model, 40)]
-    resumed = [f"resumed {count(trace.metadata.resumed, 'time')}"] if trace.metadata.resumed else []
-    told = " · ".join([*[name for name in who if name], *facts, duration(axis.seconds), *resumed])
-    ink.put(f"{cut(told, ink.width)}\n", "dim")
+    calls = [format_count(len(trace.calls), "call"), *([f"{denied} denied"] if denied else [])]
+    facts = [format_count(len(trace.turns), "turn"), *calls, f"{_format_tokens(trace.usage)} tokens"]
+    who = [trace.context.agent_id, fit_line(trace.context.model, 40)]
+    resumed = [f"resumed {format_count(trace.metadata.resumed, 'time')}"] if trace.metadata.resumed else []
+    told = " · ".join([*[name for name in who if name], *facts, format_duration(axis.seconds), *resumed])
+    writer.put(f"{truncate(told, writer.width)}\n", "dim")
     for name, runs in (("called by", (trace.metadata.parent,)), ("calls", trace.metadata.children)):
-        ink.put("".join([f"{name} {run}\n" for run in runs if run]), "dim")
-    ink.put("\n")
-    end = duration(axis.seconds)
-    ink.put(f"{'':{LABEL}} {'tokens':>{TOKENS}} {'took':>{TOOK}} 0{end:>{axis.columns - 1}}\n", "dim")
+        writer.put("".join([f"{name} {run}\n" for run in runs if run]), "dim")
+    writer.put("\n")
+    end = format_duration(axis.seconds)
+    writer.put(f"{'':{LABEL}} {'tokens':>{TOKENS}} {'took':>{TOOK}} 0{end:>{axis.columns - 1}}\n", "dim")
 
 
-def _draw_step(ink: Ink, step: TraceStep, axis: Axis, number: int) -> None:
+def _draw_step(writer: ConsoleWriter, step: TraceStep, axis: Axis, number: int) -> None:
     if step.kind in ("turn", "compaction"):
         label = f"turn {number}" if step.kind == "turn" else "summary"
         label += f", {step.status}" if step.status in ("failed", "aborted") else f", {step.nudge}" if step.nudge else ""
-        used = _tokens(step.usage) if step.usage is not None else ""
+        used = _format_tokens(step.usage) if step.usage is not None else ""
         bar = axis.bar(step.started_at, step.model_at, step.first_token_at)
-        _draw_row(ink, label, used, _took(step.started_at, step.model_at), bar, _COLOURS[step.status], "blue")
+        _draw_row(writer, label, used, _format_time(step.started_at, step.model_at), bar, _COLOURS[step.status], "blue")
     for action in step.actions:
-        _draw_action(ink, action, axis)
+        _draw_action(writer, action, axis)
 
 
-def _draw_action(ink: Ink, action: TraceAction, axis: Axis) -> None:
+def _draw_action(writer: ConsoleWriter, action: TraceAction, axis: Axis) -> None:
     start = action.started_at or action.judged_at or axis.start
     end = action.completed_at if action.status != "skipped" else start
-    label, colour = f"  {_MARKS[action.status]} {on_one_line(action.tool, LABEL - 4)}", _COLOURS[action.status]
+    label, colour = f"  {_MARKS[action.status]} {fit_line(action.tool, LABEL - 4)}", _COLOURS[action.status]
     bar = axis.bar(start, end)
-    _draw_row(ink, label, "", _took(action.started_at, action.completed_at), bar, colour, colour)
+    _draw_row(writer, label, "", _format_time(action.started_at, action.completed_at), bar, colour, colour)
     if action.verdict in _VERDICTS:
         why = f": {action.reason}" if action.reason else ""
-        ink.put(f"    {on_one_line(f'{_VERDICTS[action.verdict]} {action.policy}{why}', ink.width - 4)}\n", "dim")
+        writer.put(f"    {fit_line(f'{_VERDICTS[action.verdict]} {action.policy}{why}', writer.width - 4)}\n", "dim")
 
 
-def _draw_row(ink: Ink, label: str, used: str, took: str, bar: str, label_colour: str, colour: str) -> None:
-    ink.put(f"{cut(label, LABEL):{LABEL}} ", label_colour)
-    ink.put(f"{used:>{TOKENS}} {took:>{TOOK}} ", "dim")
-    ink.put(f"{bar}\n", colour)
+def _draw_row(writer: ConsoleWriter, label: str, used: str, took: str, bar: str, label_colour: str, colour: str) -> None:
+    writer.put(f"{truncate(label, LABEL):{LABEL}} ", label_colour)
+    writer.put(f"{used:>{TOKENS}} {took:>{TOOK}} ", "dim")
+    writer.put(f"{bar}\n", colour)
 
 
-def _draw_failure(ink: Ink, failure: FailureRecord) -> None:
+def _draw_failure(writer: ConsoleWriter, failure: FailureRecord) -> None:
     told = f"{failure.code} {failure.name}, {failure.category}, {failure.severity}, {failure.resolution.status}"
-    ink.put(f"\n{told}\n", "red" if failure.resolution.status == "pending" else "yellow")
-    ink.put(f"  {on_one_line(failure.message, ink.width - 2)}\n", "dim")
+    writer.put(f"\n{told}\n", "red" if failure.resolution.status == "pending" else "yellow")
+    writer.put(f"  {fit_line(failure.message, writer.width - 2)}\n", "dim")
 
 
 def _moments(step: TraceStep) -> list[float]:
@@ -127,9 +126,9 @@ def _moments(step: TraceStep) -> list[float]:
     return [moment for moment in given if moment is not None]
 
 
-def _tokens(usage: Usage) -> str:
+def _format_tokens(usage: Usage) -> str:
     return f"{usage.input_tokens:,}+{usage.output_tokens:,}"
 
 
-def _took(start: float | None, end: float | None) -> str:
-    return "" if start is None or end is None else duration(end - start)
+def _format_time(start: float | None, end: float | None) -> str:
+    return "" if start is None or end is None else format_duration(end - start)

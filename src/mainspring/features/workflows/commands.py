@@ -8,7 +8,7 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_settings
-from mainspring.cli.follow import Stop, beside
+from mainspring.cli.follow import StopSignals, run_beside
 from mainspring.cli.options import (
     AgentFolders,
     AsJson,
@@ -25,7 +25,7 @@ from mainspring.cli.output import clean, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.definitions.parameters import parse_input
-from mainspring.features.workflows.step_screen import Progress, drawn
+from mainspring.features.workflows.step_screen import StepScreen, draw_steps
 from mainspring.features.workflows.view import shown_workflow
 from mainspring.features.workflows.workflow_definition import Workflow
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
@@ -69,7 +69,7 @@ async def show(name: Name, folder: Folders = None, config: Config = None, json: 
     if json:
         write_lines([shown_workflow(workflow)])
     else:
-        print(clean("\n".join(drawn(workflow))))
+        print(clean("\n".join(draw_steps(workflow))))
 
 
 @app.command("run")
@@ -164,14 +164,14 @@ def _read_folders(settings: WorkflowSettings) -> WorkflowFolders:
 
 async def _follow(assembly: Assembly, handle: WorkflowHandle, database: str, *, as_json: bool) -> int:
     """Shows a run to its end; the exit code tells how that was."""
-    progress = Progress(handle.id, database, as_json=as_json)
-    with Stop() as stop:
+    progress = StepScreen(handle.id, database, as_json=as_json)
+    with StopSignals() as stop:
 
         async def cancel() -> None:
             await stop.wanted.wait()
             await assembly.find(Workflows).cancel(handle.id, tenant=handle.run.order.tenant)
 
-        async with beside(cancel()):
+        async with run_beside(cancel()):
             async for record in handle.events():
                 progress.draw(record)
     if stop.number is not None and handle.run.status == "cancelled":

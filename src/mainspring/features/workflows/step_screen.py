@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from mainspring.cli.console import Ink
+from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.output import clean, say, write_lines
 from mainspring.core.items import encode
 from mainspring.features.workflows.graph import after_in, levels
@@ -33,7 +33,7 @@ from mainspring.features.workflows.workflow_events import (
 from mainspring.features.workflows.workflow_run import WorkflowRun
 
 
-def drawn(workflow: Workflow) -> Iterator[str]:
+def draw_steps(workflow: Workflow) -> Iterator[str]:
     """The workflow as lines of text: its steps by the earliest moment at which each can begin."""
     yield f"{workflow.name} {workflow.version}  {workflow.description}".rstrip()
     for name, parameter in workflow.inputs.items():
@@ -46,21 +46,21 @@ def drawn(workflow: Workflow) -> Iterator[str]:
             mark = f"{number:>3}" if place == 0 else "   "
             branch = "───" if len(ids) == 1 else "┬──" if place == 0 else "└──" if place == len(ids) - 1 else "├──"
             behind = f"  after {', '.join(sorted(after[id]))}" if after[id] else ""
-            yield f"{mark} {branch} {_told(steps[id])}{behind}"
-            yield from _inside(steps[id], "    │     " if place < len(ids) - 1 else "          ")
+            yield f"{mark} {branch} {_describe_step(steps[id])}{behind}"
+            yield from _draw_inner_steps(steps[id], "    │     " if place < len(ids) - 1 else "          ")
     for name in workflow.outputs:
         yield f"  < {name}"
 
 
-def _inside(step: Step, indent: str) -> Iterator[str]:
+def _draw_inner_steps(step: Step, indent: str) -> Iterator[str]:
     for key, group in inner(step):
         for place, each in enumerate(group):
             label = f"{key}: " if place == 0 else "      "
-            yield f"{indent}{label if isinstance(step, Conditional) else ''}{_told(each)}"
-            yield from _inside(each, indent + "    ")
+            yield f"{indent}{label if isinstance(step, Conditional) else ''}{_describe_step(each)}"
+            yield from _draw_inner_steps(each, indent + "    ")
 
 
-def _told(step: Step) -> str:
+def _describe_step(step: Step) -> str:
     action = str(type(step).__struct_config__.tag)
     match step:
         case InvokeAgent():
@@ -76,16 +76,16 @@ def _told(step: Step) -> str:
     return f"{step.id}  {action}" + (f"  if {step.condition}" if step.condition is not None else "")
 
 
-class Progress:
+class StepScreen:
     """Shows a run while it is carried out. Raises `BrokenPipeError` when nobody reads it any more."""
 
     def __init__(self, run_id: str, database: str, *, as_json: bool) -> None:
         self._run_id = run_id
         self._database = database
-        self._ink = None if as_json else Ink()
+        self._writer = None if as_json else ConsoleWriter()
 
     def draw(self, record: Recorded) -> None:
-        if self._ink is None:
+        if self._writer is None:
             write_lines([shown_event(record)])
             return
         match record.event:
@@ -100,7 +100,7 @@ class Progress:
                 for id in approvals:
                     self._line(f"    mainspring approvals approve {id} --database {shlex.quote(self._database)}", "yellow")
             case StepCompleted(step, output, _, seconds):
-                self._line(f"✓ {step}  {seconds:.1f} s  {_short(output)}", "green")
+                self._line(f"✓ {step}  {seconds:.1f} s  {_shorten(output)}", "green")
             case StepFailed(step, error):
                 self._line(f"✗ {step}  {error}", "red")
             case StepRetrying(step, attempt, error, delay):
@@ -114,19 +114,19 @@ class Progress:
 
     def end(self, run: WorkflowRun) -> None:
         """What came of it: the outputs on standard output, all else beside it."""
-        if self._ink is None:
+        if self._writer is None:
             return
         if run.outputs:
             self._line(encode(run.outputs).decode(), "")
         say(f"{run.order.workflow}: {run.status}" + (f": {run.error}" if run.error else ""))
 
     def _line(self, text: str, style: str) -> None:
-        assert self._ink is not None
-        with self._ink:
-            self._ink.put(clean(text) + "\n", style)
+        assert self._writer is not None
+        with self._writer:
+            self._writer.put(clean(text) + "\n", style)
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = value if isinstance(value, str) else encode(value).decode()
     line = " ".join(text.split())
     return line if len(line) <= 80 else f"{line[:79]}…"
