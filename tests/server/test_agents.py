@@ -163,8 +163,7 @@ async def test_mistakes_have_their_statuses(tmp_path: Path) -> None:
             assert (status, told["error"]["code"]) == (404, "not_found")
             status, told = await it.post(f"bee/{way}", {"inputs": {"n": "x"}})
             assert (status, told["error"]["code"]) == (422, "invalid_inputs")
-            assert "`path` is missing" in told["error"]["message"]
-            assert "`n` must be of type integer, not string" in told["error"]["message"]
+            assert all(name in told["error"]["message"] for name in ("`path`", "`n`"))
             status, told = await it.post(f"bee/{way}", {"inputs": {"path": INJECTION}})
             assert (status, told["error"]["code"]) == (400, "prompt_injection")
             status, told = await it.post(f"bee/{way}", {"inputs": []})
@@ -268,7 +267,7 @@ async def test_a_prompt_is_an_agent_with_its_variables(tmp_path: Path) -> None:
         told = [[getattr(item, "text", "") for item in request.items] for request in it.script.requests]
         assert told == [["Greet Ann 2 times."], ["Greet Bob 1 times.", "Loudly."], ["Greet Cid 1 times."]]
         assert [request.model for request in it.script.requests] == ["scripted", "m1", "scripted"]
-        with pytest.raises(openai.UnprocessableEntityError, match="`who` is missing"):
+        with pytest.raises(openai.UnprocessableEntityError, match="`who`"):
             await client.responses.create(prompt={"id": "bee"})
         with pytest.raises(openai.NotFoundError, match="there is no agent `wasp`"):
             await client.responses.create(prompt={"id": "wasp"})
