@@ -18,13 +18,13 @@ from mainspring.definitions.reader import parse_yaml
 from mainspring.features.agents import agent_definition
 from mainspring.features.skills import skill_definition
 from mainspring.features.workflows import workflow_definition
-from mainspring.tools import tool_definitions
+from mainspring.tools import entries as tool_entries
 
 SCHEMAS: dict[str, Callable[[], Json]] = {
     "agent": agent_definition.file_schema,
     "workflow": workflow_definition.file_schema,
     "skill": skill_definition.file_schema,
-    "tool": tool_definitions.file_schema,
+    "tool": tool_entries.file_schema,
 }
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"<!-- file: (agents|workflows|skills)/(\S+) -->\n```\w+\n(.*?)```", re.DOTALL)

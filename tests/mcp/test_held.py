@@ -27,7 +27,6 @@ from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.stdio_process import Wrap
-from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.wrap import wrapped
 
@@ -179,8 +178,8 @@ async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> Non
     mark = token_hex(8)
     code = (
         "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
-        "from mainspring.tools.mcp.server_specs import ServerSpec\nfrom mainspring.tools.builtin.builtins import Workshop\n"
-        "async def main():\n    async with Workshop(wraps=True) as builtins:\n"
+        "from mainspring.tools.mcp.server_specs import ServerSpec\nfrom mainspring.tools.builtin.builtins import BuiltinTools\n"
+        "async def main():\n    async with BuiltinTools(wraps=True) as builtins:\n"
         f"        spec = ServerSpec('s', 'stdio', command=sys.executable, args=({str(SPY)!r},), trusted=True)\n"
         "        connection = Connection(spec, wrap=builtins.wrap)\n"
         f"        await connection.call('attempt', {{'what': 'leave', 'with': {mark!r}}})\n"
@@ -268,7 +267,7 @@ async def test_where_no_sandbox_holds_only_the_servers_that_need_one_are_refused
 
 async def test_a_workshop_without_a_sandbox_says_why() -> None:
     async with BuiltinTools(wraps=True) as builtins:
-        builtins._sandbox.target = AbsentSandbox(SandboxError("none holds"))
+        builtins._sandbox.target = SandboxError("none holds")
         with pytest.raises(SandboxError, match="none holds"):
             builtins.wrap(None)  # type: ignore[arg-type]
 

@@ -13,12 +13,11 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import SandboxError
 from mainspring.core.items import FunctionCallOutput, InputImage, InputText, text_of
 from mainspring.providers.scripted import Scripted, call, calls, say
-from mainspring.tools.builtin.code_interpreter import LOST, MOST_IMAGES, CodeInterpreter
+from mainspring.tools.builtin.builtins import DeferredSandbox
+from mainspring.tools.builtin.container_tools import LOST, MOST_IMAGES, CodeInterpreter, Shell
 from mainspring.tools.builtin.containers import NEW, Containers
-from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
-from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
 
 PICTURE = """
@@ -186,5 +185,5 @@ async def test_a_run_works_in_one_container_with_both_tools_and_the_model_sees_i
 
 
 async def test_without_a_sandbox_every_call_is_refused_with_what_to_do() -> None:
-    result = await ran(CodeInterpreter(Containers(AbsentSandbox(SandboxError("install bubblewrap")))), "1")
+    result = await ran(CodeInterpreter(Containers(DeferredSandbox(SandboxError("install bubblewrap")))), "1")
     assert (result.success, result.error) == (False, "install bubblewrap")

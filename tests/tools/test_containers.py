@@ -17,9 +17,8 @@ from mainspring.core.spec import Conversation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.builtin.code_interpreter import CodeInterpreter
+from mainspring.tools.builtin.container_tools import CodeInterpreter, Shell
 from mainspring.tools.builtin.containers import NEW, Containers, container_of
-from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.local import LocalSandbox
 

@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, parse_arguments
-from mainspring.tools.schema import MOST_COMPILED, REF, Validator, Validators, inlined
+from mainspring.tools.schema import MOST_COMPILED, REF, Validator, Validators, inline_components
 
 TRIP: Json = {
     "type": "object",
@@ -145,7 +145,7 @@ class Dog(msgspec.Struct, tag="dog"):
 
 def self_contained(kind: object) -> Json:
     (schema,), components = msgspec.json.schema_components([kind], ref_template=REF + "{name}")
-    return inlined(schema, components)
+    return inline_components(schema, components)
 
 
 def test_references_are_replaced_by_what_they_stand_for() -> None:
@@ -193,7 +193,7 @@ def test_a_value_that_looks_like_a_reference_is_left_alone() -> None:
     place = self_contained(Place)
     lookalike = {"$ref": "#/$defs/Nothing"}
     schema = {"properties": {"default": {"$ref": "#/$defs/Place"}}, "default": lookalike, "examples": [lookalike]}
-    whole = inlined(schema, {"Place": place})
+    whole = inline_components(schema, {"Place": place})
     assert whole == {"properties": {"default": place}, "default": lookalike, "examples": [lookalike]}
 
 

@@ -14,12 +14,11 @@ from mainspring.core.errors import SandboxError
 from mainspring.core.events import ToolEnded, ToolProgress
 from mainspring.core.items import FunctionCallOutput, Json
 from mainspring.providers.scripted import Scripted, call, calls, prompt, say
+from mainspring.tools.builtin.builtins import DeferredSandbox
+from mainspring.tools.builtin.container_tools import ProgressLines, Shell
 from mainspring.tools.builtin.containers import NEW, Containers
-from mainspring.tools.builtin.progress_lines import Lines
-from mainspring.tools.builtin.shell_tool import Shell
 from mainspring.tools.contract import SchemaAwareTool, ToolContext, ToolResult
 from mainspring.tools.registry import Registry
-from mainspring.tools.sandbox.absent import AbsentSandbox
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.sandbox_port import Chunk, Limits, SandboxSpec
 
@@ -151,7 +150,7 @@ async def test_output_is_progress_in_whole_lines(shell: Shell) -> None:
 
 async def test_lines_that_come_together_are_one_piece_of_progress() -> None:
     heard: list[str] = []
-    with Lines(heard.append) as lines:
+    with ProgressLines(heard.append) as lines:
         for piece in (b"one\ncaf", b"\xc3", b"\xa9\n", b"99%\r100%"):
             lines.add(Chunk("stdout", piece))
         lines.add(Chunk("stderr", b"oops\n"))
@@ -230,7 +229,7 @@ async def test_a_context_that_lists_commands_permits_no_others(containers: Conta
 
 
 async def test_without_a_sandbox_the_tool_is_offered_and_every_call_refused_with_what_to_do() -> None:
-    absent = AbsentSandbox(SandboxError("no sandbox holds here, so code is not run; install bubblewrap, or choose `unsafe`"))
+    absent = DeferredSandbox(SandboxError("no sandbox holds here, so code is not run; install bubblewrap, or choose `unsafe`"))
     tool = Shell(Containers(absent))
     with Scripted(call("shell", command="id"), call("shell", command="id"), say("I cannot.")) as script:
         async with Engine(script, tools=[tool]) as engine:

@@ -32,7 +32,7 @@ ENGINE = Part(
             "Serve",
         ),
     ),
-    files=(FileKind("tool", "mainspring.tools.tool_definitions:file_schema"),),
+    files=(FileKind("tool", "mainspring.tools.entries:file_schema"),),
 )
 
 PARTS = (

@@ -37,7 +37,7 @@ from mainspring.core.items import Effect, Json, Part, Purpose, ToolDefinition, U
 from mainspring.ports import CallContext
 from mainspring.ports import ToolResult as CallResult
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.tools.schema import REF, inlined
+from mainspring.tools.schema import REF, inline_components
 
 Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
@@ -251,7 +251,7 @@ def _fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
 def _schema(fields: type[Struct], parameters: Iterable[inspect.Parameter], descriptions: Mapping[str, str]) -> Json:
     (root,), components = msgspec.json.schema_components([fields], ref_template=REF + "{name}")
     annotated = components[root["$ref"].removeprefix(REF)]["properties"]
-    schema = inlined(root, components)
+    schema = inline_components(root, components)
     for parameter in parameters:
         described = schema["properties"][parameter.name]
         # What a hint says about this parameter counts before its docstring, and both before what they say of the type.

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
@@ -22,14 +21,11 @@ from mainspring.core.items import Effect, InputText, Json, OutputText, Part, Too
 from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.contract import EXECUTE, Output, Tool, ToolContext, ToolResult, has_tool_scope
 from mainspring.tools.declarations import read_texts
-from mainspring.tools.entries import Entry, Status, described, entry_of, merged
+from mainspring.tools.entries import Entry, Status, ToolEntryFolders, described, entry_of, merged
 from mainspring.tools.functions import NAME, Function, FunctionTool, checked
 from mainspring.tools.schema import Validator
 from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
 from mainspring.tools.shell_reader import read_line
-
-if TYPE_CHECKING:
-    from mainspring.tools.tool_definitions import ToolEntryFolders
 
 log = getLogger(__name__)
 
@@ -147,9 +143,6 @@ class Registry:
 
         Raises `InvalidRequest` with every error, each with its file and line.
         """
-        # Only those who write such files pay for reading YAML.
-        from mainspring.tools.tool_definitions import ToolEntryFolders
-
         before = () if self._folders is None else self._folders.folders
         if not folder.is_dir():
             raise InvalidRequest(f"there is no folder `{folder}` with tool definitions")

@@ -1,7 +1,10 @@
-"""The JSON Schema of a tool: `inlined` makes one complete in itself, `Validator` holds arguments against it."""
+"""The JSON Schema of a tool: `inline_components` makes one complete in itself, `Validator` holds arguments against it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
@@ -68,7 +71,13 @@ class Validators:
         return validator.errors(parsed)
 
 
-def inlined(schema: Json, components: Mapping[str, Json]) -> Json:
+def describe_arguments(arguments: type[Struct]) -> Json:
+    """The schema of a struct that holds the arguments of a tool."""
+    (root,), components = msgspec.json.schema_components([arguments], ref_template=REF + "{name}")
+    return {key: value for key, value in inline_components(root, components).items() if key != "description"}
+
+
+def inline_components(schema: Json, components: Mapping[str, Json]) -> Json:
     """The schema with each `$ref` to a component replaced by it, and closed: objects take the properties they name, no others.
 
     Only a component that contains itself stays a reference, with its definition in `$defs`.

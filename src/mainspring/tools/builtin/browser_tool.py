@@ -15,7 +15,7 @@ from mainspring.tools.browser.browser import Browser
 from mainspring.tools.browser.session import Session, View
 from mainspring.tools.builtin.web_fetch import target
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.tools.schema import REF, inlined
+from mainspring.tools.schema import describe_arguments
 
 # Together below what a run shows of an output by default, so that a page is seen whole.
 PAGE_CHARS, LIST_CHARS = 9_000, 4_000
@@ -23,7 +23,7 @@ PAGE_CHARS, LIST_CHARS = 9_000, 4_000
 Operation = Literal["open", "click", "type", "text", "links", "back", "screenshot", "close"]
 
 
-class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
+class BrowserArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """What the model may ask for. Which arguments an operation needs is said in words, since models follow that best."""
 
     operation: Annotated[
@@ -60,6 +60,7 @@ class BrowserTool:
         "screenshot": ("read",),
         "close": ("read",),
     }
+    parameters_schema = describe_arguments(BrowserArguments)
     purposes: dict[str, Purpose] = {"url": "url"}  # noqa: RUF012
     repeatable = False
     timeout = 120.0
@@ -67,14 +68,9 @@ class BrowserTool:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
 
-    @property
-    def parameters_schema(self) -> Json:
-        (root,), components = msgspec.json.schema_components([Arguments], ref_template=REF + "{name}")
-        return {key: value for key, value in inlined(root, components).items() if key != "description"}
-
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         try:
-            asked = msgspec.convert(params, Arguments, strict=False)
+            asked = msgspec.convert(params, BrowserArguments, strict=False)
             if asked.operation == "close":
                 await self._browser.close((context.tenant, context.scope or context.run_id))
                 return ToolResult.ok("The pages of this conversation are closed.")
@@ -90,7 +86,7 @@ class BrowserTool:
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
 
-    async def _performed(self, asked: Arguments, context: ToolContext) -> ToolResult:
+    async def _performed(self, asked: BrowserArguments, context: ToolContext) -> ToolResult:
         url = str(target(_needed(asked, "url"), context)) if asked.operation == "open" else ""
         async with self._browser.session(context, makes=asked.operation == "open") as session:
             match asked.operation:
@@ -107,7 +103,7 @@ class BrowserTool:
             return _told(await session.view(), session.told(), asked)
 
 
-def _needed(asked: Arguments, name: str) -> str:
+def _needed(asked: BrowserArguments, name: str) -> str:
     value = getattr(asked, name)
     if value is UNSET:
         raise InvalidRequest(f"`{asked.operation}` needs `{name}`; send it as well")
@@ -120,7 +116,7 @@ async def _pictured(session: Session) -> ToolResult:
     return ToolResult.ok((head, InputImage(f"data:image/jpeg;base64,{await session.picture()}")))
 
 
-def _told(view: View, news: list[str], asked: Arguments) -> ToolResult:
+def _told(view: View, news: list[str], asked: BrowserArguments) -> ToolResult:
     lines = [f"# {view.title or 'No title'}", view.address, *news]
     if view.is_loading:
         lines.append("The page is still loading; look again with `text`.")

@@ -21,12 +21,13 @@ from mainspring.core.spec import RunSpec
 from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
-from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, Sandbox, SandboxHealth, SandboxSpec
+from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, SandboxHealth, SandboxSpec
 
 if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
     from mainspring.tools.builtin.containers import Containers
     from mainspring.tools.sandbox.grants import Program
+    from mainspring.tools.sandbox.local import LocalSandbox
 
 Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
 NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
@@ -56,7 +57,7 @@ class BuiltinTools:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
         self._mode = sandbox
         self._needs_sandbox = wraps or any(name in LASTING for name in names)
-        self._sandbox = _Later()
+        self._sandbox = DeferredSandbox()
         self._stack = AsyncExitStack()
         self._path_flaw, self.url_flaw = path_flaw, url_flaw
         self.guard = guard or AddressGuard()
@@ -70,10 +71,9 @@ class BuiltinTools:
         if not names:
             return []
         # Tools bring along what only they need.
-        from mainspring.tools.builtin.code_interpreter import CodeInterpreter
+        from mainspring.tools.builtin.container_tools import CodeInterpreter, Shell
         from mainspring.tools.builtin.containers import Containers
         from mainspring.tools.builtin.file_ops import FileOps
-        from mainspring.tools.builtin.shell_tool import Shell
         from mainspring.tools.builtin.web_fetch import WebFetch
 
         containers = Containers(self._sandbox)
@@ -98,13 +98,12 @@ class BuiltinTools:
 
     async def __aenter__(self) -> Self:
         if self._needs_sandbox:
-            from mainspring.tools.sandbox.absent import AbsentSandbox
             from mainspring.tools.sandbox.probe import open_sandbox
 
             try:
                 self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
             except SandboxError as error:
-                self._sandbox.target = AbsentSandbox(error)
+                self._sandbox.target = error
             if self.containers is not None:
                 await self._stack.enter_async_context(self.containers)
             if self._browser is not None:
@@ -116,35 +115,42 @@ class BuiltinTools:
 
     def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
         """The command line that runs this program in the sandbox; see `wrapped`. Raises `SandboxError` if there is none."""
-        from mainspring.tools.sandbox.absent import AbsentSandbox
-        from mainspring.tools.sandbox.local import LocalSandbox
         from mainspring.tools.sandbox.wrap import wrapped
 
-        sandbox = self._sandbox.open()
-        if isinstance(sandbox, AbsentSandbox):
-            raise SandboxError(sandbox.reason.message)
-        assert isinstance(sandbox, LocalSandbox)
-        return wrapped(sandbox, program)
+        return wrapped(self._sandbox.open(), program)
 
     async def health(self) -> SandboxHealth | None:
         """How the sandbox is, None if no tool needs one."""
         return await self._sandbox.health() if self._needs_sandbox else None
 
 
-class _Later:
-    """The sandbox, once it is open."""
+class DeferredSandbox:
+    """A sandbox that is opened later, or cannot be: then `target` says why, and whoever wants to use it is told."""
 
-    target: Sandbox | None = None
+    def __init__(self, target: "LocalSandbox | SandboxError | None" = None) -> None:
+        self.target = target or SandboxError("the sandbox is not open; use the engine as `async with`")
 
     def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
         return self.open().acquire(spec)
 
     async def health(self) -> SandboxHealth:
-        return await self.open().health()
+        if not isinstance(self.target, SandboxError):
+            return await self.target.health()
+        return SandboxHealth(
+            backend="none",
+            version="",
+            totals="none",
+            isolates=(),
+            languages={},
+            uid=-1,
+            is_ok=False,
+            refused=(self.target.message,),
+        )
 
-    def open(self) -> Sandbox:
-        if self.target is None:
-            raise SandboxError("the sandbox is not open; use the engine as `async with`")
+    def open(self) -> "LocalSandbox":
+        """Raises `SandboxError` if there is none."""
+        if isinstance(self.target, SandboxError):
+            raise SandboxError(self.target.message)
         return self.target
 
 

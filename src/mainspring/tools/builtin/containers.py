@@ -34,7 +34,7 @@ NEW = "[new container: it has no files or variables of earlier calls]"
 Key = tuple[str, str]
 
 
-def named(files: Sequence[Entry]) -> str:
+def list_files(files: Sequence[Entry]) -> str:
     """The files with their sizes, the first of them if there are many."""
     # A name need not be text; what is shown must be.
     names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
@@ -75,7 +75,7 @@ class Container:
         """What a call in it should tell its model: that it is new, if this is the first one, and which files were put in."""
         is_new, self._is_new = self._is_new, False
         files, self.unseen = list(self.unseen.values()), {}
-        given = [f"[files put in by the user: {named(files)}]"] if files else []
+        given = [f"[files put in by the user: {list_files(files)}]"] if files else []
         return "\n".join([*([NEW] if is_new and not self.given else []), *given])
 
     async def run_cell(self, code: str, seconds: float) -> Result:

@@ -30,7 +30,7 @@ from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.safe_open import DEEPEST, FILE, Found, folder_at, opened, walk
 from mainspring.tools.safe_read import explain_errors
-from mainspring.tools.schema import REF, inlined
+from mainspring.tools.schema import describe_arguments
 
 MOST_BYTES = 8 << 20
 # Below what a run shows of an output by default, so that a page is seen whole.
@@ -46,7 +46,7 @@ MARK = "[redacted]"
 Flaw = Callable[[str], str | None]
 
 
-class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
+class FileArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """What the model may ask for. Which arguments an operation needs is said in words, since models follow that best."""
 
     operation: Annotated[
@@ -92,6 +92,7 @@ class FileOps:
         "write": ("write",),
         "patch": ("read", "write"),
     }
+    parameters_schema = describe_arguments(FileArguments)
     purposes: dict[str, Purpose] = {"path": "path"}  # noqa: RUF012
     repeatable = False
     timeout = 30.0
@@ -102,14 +103,9 @@ class FileOps:
         # Who changes a file reads it first; nobody else may change it in between.
         self._changing = Lock()
 
-    @property
-    def parameters_schema(self) -> Json:
-        (root,), components = msgspec.json.schema_components([Arguments], ref_template=REF + "{name}")
-        return {key: value for key, value in inlined(root, components).items() if key != "description"}
-
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         try:
-            asked = msgspec.convert(params, Arguments, strict=False)
+            asked = msgspec.convert(params, FileArguments, strict=False)
             place = await to_thread.run_sync(located, asked.path, context)
             if asked.operation == "search":
                 return ToolResult.ok(await _searched(place, asked, self._search_seconds, self._flaw))
@@ -119,7 +115,7 @@ class FileOps:
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
 
-    def _performed(self, place: Place, asked: Arguments) -> str:
+    def _performed(self, place: Place, asked: FileArguments) -> str:
         with explain_errors(place.asked, "the working directory"):
             match asked.operation:
                 case "read":
@@ -234,7 +230,7 @@ def _shown(found: Found) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _searched(place: Place, asked: Arguments, seconds: float, flaw: Flaw) -> str:
+async def _searched(place: Place, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -282,15 +278,15 @@ def _written(place: Place, text: str) -> str:
     return f"{'Wrote' if mode is None else 'Replaced'} `{place.asked}` ({size:,} bytes)."
 
 
-def _patched(place: Place, asked: Arguments) -> str:
+def _patched(place: Place, asked: FileArguments) -> str:
     content = _content(place)
     if content.is_cut:
         raise InvalidRequest(f"`{place.asked}` has more than {MOST_BYTES:,} bytes, too many to patch")
     match asked:
-        case Arguments(diff=str(diff)):
+        case FileArguments(diff=str(diff)):
             with _without_marks(diff, content.text):
                 text = patched(content.text, diff.replace("\r\n", "\n"))
-        case Arguments(old=str(old), new=str(new)):
+        case FileArguments(old=str(old), new=str(new)):
             with _without_marks(old, content.text):
                 text = replaced(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
         case _:

@@ -173,7 +173,7 @@ async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequen
 
 def _wrap(wrap: Wrap | None) -> Wrap:
     if wrap is None:
-        raise SandboxError("this engine has none; give it a `Workshop(wraps=True)`, and its `wrap` to `McpTools`")
+        raise SandboxError("this engine has none; give it a `BuiltinTools(wraps=True)`, and its `wrap` to `McpTools`")
     return wrap
 
 

@@ -102,3 +102,22 @@ def process_limits(limits: Limits, language: Language, *, has_totals: bool, othe
     if not has_totals and language != "node":
         held["RLIMIT_AS"] = limits.memory
     return held
+
+
+class Unsafe:
+    """No isolation: programs run on the host, with a clean environment and per-process limits. Only on explicit request."""
+
+    name = "unsafe"
+    version = ""
+    is_namespaced = False
+    isolates: tuple[str, ...] = ()
+
+    def __init__(self, python: Python, owner: Owner) -> None:
+        self.python = python
+        self.owner = owner
+
+    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+        return bare_launch(self.python, self.owner, place, joins)
+
+    def extra(self, *, network: bool) -> bytes:
+        return b""

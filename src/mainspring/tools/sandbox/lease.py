@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.tools.sandbox import workspace_files
 from mainspring.tools.sandbox.backend import languages, process_limits
-from mainspring.tools.sandbox.held import held_bytes
 from mainspring.tools.sandbox.jail import Ended, Jail, Order
 from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Chunk, Entry, Exit, Language, Listing, Reason, Result
 from mainspring.tools.sandbox.slot import Slot
@@ -219,7 +218,10 @@ def _is_over(slot: Slot, jail: Jail) -> bool:
     if used.size > limits.disk or used.entries > limits.entries or not used.is_whole:
         return True
     pid = jail.process.pid
-    return pid is not None and used.size + held_bytes(pid, slot.place.workspace.stat().st_dev) > limits.disk
+    return (
+        pid is not None
+        and used.size + workspace_files.count_unlinked_bytes(pid, slot.place.workspace.stat().st_dev) > limits.disk
+    )
 
 
 def _check_room(slot: Slot) -> None:

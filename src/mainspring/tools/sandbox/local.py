@@ -7,7 +7,8 @@ to a task of the sandbox, so that nobody waits for it who has an answer to give.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from logging import getLogger
 from pathlib import Path
@@ -18,17 +19,15 @@ from typing import Literal, Self
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import leftovers
 from mainspring.tools.sandbox import slot as slots
-from mainspring.tools.sandbox.backend import Backend, languages
+from mainspring.tools.sandbox.backend import Backend, Unsafe, languages
 from mainspring.tools.sandbox.bwrap import Bwrap
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.places import Views, prefixes, python_for
-from mainspring.tools.sandbox.pool import Pool
 from mainspring.tools.sandbox.processes import Processes
 from mainspring.tools.sandbox.sandbox_port import DEFAULT, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox.slot import Slot
-from mainspring.tools.sandbox.unsafe import Unsafe
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 log = getLogger(__name__)
@@ -62,7 +61,7 @@ class LocalSandbox:
         self._groups = groups
         self._refused = refused
         self._processes = Processes()
-        self._pool = Pool(warm, self._warm_slot)
+        self._pool = _Pool(warm, self._warm_slot)
         self._leases: set[Slot] = set()
         self._removals: set[asyncio.Task[None]] = set()
         self._reviving = asyncio.Lock()
@@ -227,3 +226,48 @@ class LocalSandbox:
         (folder / "passwd").write_text(f"sandbox:x:{uid}:{gid}::/home:/bin/sh\n")
         (folder / "group").write_text(f"sandbox:x:{gid}:\n")
         return folder
+
+
+class _Pool:
+    """Keeps `count` slots with a started worker, from `fill` to `close`. Each serves one lease; what is taken is replaced."""
+
+    def __init__(self, count: int, make: Callable[[], Awaitable[Slot]]) -> None:
+        self._count = count
+        self._make = make
+        self._ready: deque[Slot] = deque()
+        self._filling: asyncio.Task[None] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self._ready)
+
+    def fill(self) -> None:
+        """Begins to replace what is missing. If that fails, it is tried again with the next lease."""
+        if self._count and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.get_running_loop().create_task(self._fill())
+
+    async def filled(self) -> None:
+        """Returns when nothing is missing any more, or could not be made."""
+        if self._filling is not None:
+            await asyncio.wait([self._filling])
+
+    def take(self) -> Slot | None:
+        """A slot with a waiting worker; None if there is none at the moment."""
+        taken = self._ready.popleft() if self._ready else None
+        self.fill()
+        return taken
+
+    async def close(self) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.wait([self._filling])
+        while self._ready:
+            await self._ready.popleft().remove()
+
+    async def _fill(self) -> None:
+        while len(self._ready) < self._count:
+            try:
+                self._ready.append(await self._make())
+            except SandboxError as error:
+                log.warning("no worker could be started ahead: %s", error.message)
+                return

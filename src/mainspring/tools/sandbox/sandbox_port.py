@@ -65,6 +65,11 @@ class Exit(Struct, frozen=True):
     def is_error(self) -> bool:
         return self.code != 0 or self.reason != "exited"
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the program did not end on its own."""
+        return self.reason not in ("exited", "signal")
+
 
 class Entry(Struct, frozen=True):
     """A regular file in the workspace; `path` is relative to it."""
