@@ -159,7 +159,7 @@ async def test_d62_a_definition_binds_however_its_run_is_driven(tmp_path: Path, 
     async with engine(calls(write), say("Done.")) as first:
         spec = await first.agents.order("bee", {}, PLAIN, background=way == "background")
         if way == "in_responses":
-            spec = await first.agents.selected(first.order("Write!"), "bee", None)
+            spec = await first.agents.select_agent(first.order("Write!"), "bee", None)
         if way == "resumed":
             # Nobody has driven it yet: its order is all that there is.
             handle = await first.start(spec)

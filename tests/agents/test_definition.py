@@ -12,7 +12,7 @@ from mainspring.features.agents.agent_definition import (
     SPEC_CAPABILITIES,
     Constraints,
     Governance,
-    charter,
+    make_charter,
     parse_definition,
 )
 
@@ -73,7 +73,7 @@ def test_every_field_is_read() -> None:
     assert made.constraints == Constraints(1000, 30, 0, False)
     assert made.metadata.created == "2026-01-01"
     assert made.ownership.escalation_target == "boss"
-    assert charter(made, root="/w", skills=("style",)) == Charter(
+    assert make_charter(made, root="/w", skills=("style",)) == Charter(
         agent="code-review",
         level="read-only",
         rules=(("deploy", "ask"), ("file_ops:write", "deny")),
@@ -91,7 +91,7 @@ def test_what_is_left_out_has_its_default() -> None:
     assert made.constraints == Constraints(4096, 120, 2, True)
     assert (made.status, made.autonomy_level, made.skills, made.agent_id) == ("active", "supervised", (), None)
     assert made.governance == Governance()
-    assert charter(made) == Charter("x1", "supervised")
+    assert make_charter(made) == Charter("x1", "supervised")
 
 
 @pytest.mark.parametrize(("alias", "role"), [("worker", "implementer"), ("validator", "qa"), ("architect", "architect")])
@@ -169,12 +169,12 @@ def test_mistakes_are_told_by_file_and_line(fields: dict[str, str], expected: st
     ],
 )
 def test_network_is_said_in_several_ways(network: object, domains: tuple[str, ...] | None) -> None:
-    assert charter(defined(governance={"network": network})).domains == domains
+    assert make_charter(defined(governance={"network": network})).domains == domains
 
 
 def test_of_two_rules_for_one_tool_the_stricter_holds() -> None:
     governance = {"approval_required": ["a", "b"], "tool_policies": {"a": "allow", "b": "deny"}}
-    assert dict(charter(defined(governance=governance)).rules) == {"a": "ask", "b": "deny"}
+    assert dict(make_charter(defined(governance=governance)).rules) == {"a": "ask", "b": "deny"}
 
 
 def test_what_is_no_definition_at_all_is_told() -> None:

@@ -16,7 +16,7 @@ from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.events import Event, RunEnded, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.core.items import ToolDefinition, text_of
 from mainspring.core.run import Run
-from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
+from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
 from mainspring.providers.scripted import Scripted, call, calls, fail, say, stall
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -53,7 +53,7 @@ async def test_an_agent_is_a_tool_whose_call_is_a_run_of_its_own(tmp_path: Path)
     assert (result.raw_response, result.tools_used, result.tool_calls_made) == ("It has three lines.", ("agent_helper",), 1)
     assert (child.spec.agent, child.spec.within, child.spec.tenant, child.spec.model) == ("helper", run.spec.id, "acme", "m1")
     assert [charter.agent for charter in child.spec.charters] == ["boss", "helper"]
-    assert tool_loop_result(child).output == {"count": 3}
+    assert read_result(child).output == {"count": 3}
     tool = run.spec.tool("agent_helper")
     assert isinstance(tool, ToolDefinition)
     assert tool.parameters == {
@@ -178,7 +178,7 @@ async def test_the_budget_of_a_caller_is_shared_by_its_children(tmp_path: Path) 
     # With what the child has used, the caller's own two turns are all that it has.
     assert (result.termination_reason, result.iterations) == ("budget_exceeded", 2)
     assert run.delegated.turns == 3
-    assert tool_loop_result(first).termination_reason == "budget_exceeded"
+    assert read_result(first).termination_reason == "budget_exceeded"
     assert (first.turns, first.spec.limits.budget_turns) == (3, 3)
 
 

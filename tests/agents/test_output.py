@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.features.agents.agent_output import parsed
+from mainspring.features.agents.agent_output import parse_output
 
 
 @pytest.mark.requirement("C6")
@@ -27,18 +27,18 @@ from mainspring.features.agents.agent_output import parsed
     ],
 )
 def test_c6_an_answer_is_parsed_or_wrapped(text: str, expected: object) -> None:
-    assert parsed(text) == expected
+    assert parse_output(text) == expected
 
 
 @pytest.mark.requirement("C6")
 def test_c6_what_is_no_object_goes_under_the_first_output() -> None:
-    assert parsed("words", ("summary", "other")) == {"summary": "words"}
-    assert parsed("[1]", ("summary",)) == {"summary": [1]}
-    assert parsed('{"other": 1}', ("summary",)) == {"other": 1}
+    assert parse_output("words", ("summary", "other")) == {"summary": "words"}
+    assert parse_output("[1]", ("summary",)) == {"summary": [1]}
+    assert parse_output('{"other": 1}', ("summary",)) == {"other": 1}
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(["```", "```json", "~~~", '{"a": 1}', "[", "x", "\n"])).map("\n".join)))
 def test_whatever_is_answered_becomes_fields(text: str) -> None:
-    fields = parsed(text, ("answer",))
+    fields = parse_output(text, ("answer",))
     assert isinstance(fields, dict)
-    assert fields == parsed(text, ("answer",))
+    assert fields == parse_output(text, ("answer",))

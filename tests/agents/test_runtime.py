@@ -122,9 +122,9 @@ async def test_unknown_agents_and_wrong_inputs_start_nothing(tmp_path: Path) -> 
     async with engine:
         with pytest.raises(NotFound):
             await engine.agents.invoke("other", {})
-        with pytest.raises(InvalidInputs, match="`path` is missing"):
+        with pytest.raises(InvalidInputs, match="`path`"):
             await engine.agents.invoke("solo", {})
-        with pytest.raises(InvalidInputs, match="`path` is missing"):
+        with pytest.raises(InvalidInputs, match="`path`"):
             await engine.agents.invoke_iterative("solo")
         assert (await engine.store.list()).runs == ()
     assert script.requests == []
@@ -488,7 +488,7 @@ async def test_whoever_gives_orders_to_the_model_is_refused_at_every_door(tmp_pa
         file = replace(message, content=(InputFile(filename="a.txt", file_data=f"data:text/plain;base64,{encoded(evil)}"),))
         for order in (engine.order((message,), instructions=evil), engine.order((file,))):
             with pytest.raises(InvalidRequest, match="reads like orders to the model"):
-                await engine.agents.selected(order, "bee", None)
+                await engine.agents.select_agent(order, "bee", None)
         assert (await engine.store.list()).runs == ()
     assert script.requests == []
 

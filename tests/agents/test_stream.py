@@ -10,7 +10,7 @@ from mainspring import Engine
 from mainspring.core.history import History
 from mainspring.core.run import Run, fold, open_run
 from mainspring.features.agents.agent_result import ToolLoopConfig
-from mainspring.features.agents.agent_stream import ToolLoopEvent, told
+from mainspring.features.agents.agent_stream import ToolLoopEvent, render_events
 from mainspring.providers.scripted import call, calls, fail, say, turn
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
@@ -21,7 +21,7 @@ async def events_of(engine: Engine, run_id: str) -> list[ToolLoopEvent]:
     run: Run | None = None
     for record in await engine.store.events(run_id):
         before, run = run, open_run(record, History()) if run is None else fold(run, record)
-        found += told(before, record, run)
+        found += render_events(before, record, run)
     return found
 
 

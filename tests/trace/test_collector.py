@@ -28,7 +28,7 @@ from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCal
 from mainspring.core.run import Call, Run
 from mainspring.features.traces.collector import TraceCollector
 from mainspring.features.traces.failures import KINDS, status_of
-from mainspring.features.traces.trace_builder import trace_of
+from mainspring.features.traces.trace_builder import build_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.providers.scripted import Scripted, Turn, call, calls, fail, say, turn
@@ -74,7 +74,7 @@ async def traced(*turns: Turn, **options: Any) -> tuple[Run, TraceRecord]:
     async with Engine(model, tools=[add, crash, dream], policies=[Opinion()]) as engine:
         run = await engine.run("go", **options)
         records = await engine.store.events(run.spec.id)
-        trace = trace_of(records)
+        trace = build_trace(records)
         assert trace == await engine.trace(run.spec.id)
     assert decode(encode(trace), TraceRecord) == trace
     return run, trace
@@ -265,7 +265,7 @@ def test_times_come_from_the_log_and_a_call_id_may_be_used_again() -> None:
         story += [TurnStarted(), ItemStarted(item), ItemDone(item), TurnEnded(usage=USAGE)]
         story += [CallJudged("call_1", "allow", "gate"), ToolStarted("call_1"), ToolEnded("call_1", str(number))]
     log = [Recorded(seq, 100.0 + seq, event) for seq, event in enumerate([*story, RunEnded("incomplete", Reason.MAX_TURNS)])]
-    trace = trace_of(log, [made])
+    trace = build_trace(log, [made])
     steps = [step for step in trace.execution if step.kind == "turn"]
     assert [(step.started_at, step.model_at, step.completed_at, step.duration_ms) for step in steps] == [
         (101.0, 104.0, 107.0, 6000.0),
@@ -281,14 +281,14 @@ def test_times_come_from_the_log_and_a_call_id_may_be_used_again() -> None:
 @pytest.mark.requirement("D69")
 def test_running_out_of_time_is_an_end_of_its_own() -> None:
     story: list[Event] = [RunStarted(order()), TurnStarted(), TurnAborted(), RunEnded("incomplete", Reason.DEADLINE)]
-    trace = trace_of([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)])
+    trace = build_trace([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)])
     assert (trace.outcome.status, trace.outcome.failure_code, trace.outcome.reason) == ("timeout", "TL06", "deadline")
     assert [step.status for step in trace.execution] == ["aborted"]
 
 
 def test_a_log_that_does_not_begin_with_its_start_is_refused() -> None:
     with pytest.raises(Malformed, match="begins with run_started"):
-        trace_of([Recorded(0, 1.0, TurnStarted())])
+        build_trace([Recorded(0, 1.0, TurnStarted())])
 
 
 @pytest.mark.requirement("C36")
@@ -318,4 +318,4 @@ def test_what_keeps_failing_or_cannot_be_repeated_needs_somebody() -> None:
 
 def test_a_prompt_is_the_last_thing_said() -> None:
     started = RunStarted(order(input=(user("first"), user("second"))))
-    assert trace_of([Recorded(0, 1.0, started)]).input.prompt == "second"
+    assert build_trace([Recorded(0, 1.0, started)]).input.prompt == "second"

@@ -12,10 +12,10 @@ from mainspring.core.events import CallJudged, TurnEnded
 from mainspring.core.items import Usage
 from mainspring.core.response import response
 from mainspring.engine.traceparent import derive_span_id
-from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
+from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.observation import Observation
-from mainspring.features.traces.spans import Span, spans_of
+from mainspring.features.traces.spans import Span, build_spans
 from mainspring.providers.scripted import call, say, turn
 
 PLAIN = ToolLoopConfig(enable_double_confirmation=False)
@@ -40,11 +40,11 @@ async def test_every_view_of_a_run_tells_the_same(tmp_path: Path) -> None:
         stored = (await engine.store.load(result.run_id)).response
         trace = await engine.trace(result.run_id)
         told = scraped(engine)
-    spans = list(spans_of(trace, "scripted"))
+    spans = list(build_spans(trace, "scripted"))
     script.assert_done()
 
     assert stored == response(run)
-    assert result == tool_loop_result(run)
+    assert result == read_result(run)
     turns = sum(isinstance(record.event, TurnEnded) for record in log)
     assert turns == result.iterations == len(trace.turns) == sum([span.name.startswith("chat") for span in spans]) == 3
     assert turns == value(told, "mainspring_turns_total", model=run.spec.model, status="completed")
@@ -101,6 +101,6 @@ async def test_a_delegated_run_is_linked_with_the_one_that_called_it(tmp_path: P
         child = await engine.trace(child_run)
     assert child_run == child_id(result.run_id, parent.actions[0].action_id)
     assert (child.metadata.parent, child.context.agent_id) == (result.run_id, "helper")
-    assert next(spans_of(child, "scripted")).parent == derive_span_id(result.run_id)
+    assert next(build_spans(child, "scripted")).parent == derive_span_id(result.run_id)
     assert parent.started_at <= child.started_at
     assert (child.completed_at or 0) <= (parent.completed_at or 0)

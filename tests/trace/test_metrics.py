@@ -14,7 +14,7 @@ from mainspring import Engine, tool
 from mainspring.app.server import server
 from mainspring.core.errors import Refused, StoreError, Unavailable
 from mainspring.core.items import Usage
-from mainspring.features.traces.prometheus import MOST_NAMES, OTHER, Counter, Histogram, exposition
+from mainspring.features.traces.prometheus import MOST_NAMES, OTHER, Counter, Histogram, render_exposition
 from mainspring.http.auth import Keys
 from mainspring.ports import Page
 from mainspring.providers.scripted import Scripted, call, fail, say, turn
@@ -188,7 +188,7 @@ def test_bounds_are_inclusive_and_labels_are_escaped() -> None:
     for seen in (0.5, 1.0, 2.5, 3.0):
         histogram.observe(seen, 'a"b')
     counter.add("x\\y\n", by=1.5)
-    assert exposition([histogram, counter]).splitlines() == [
+    assert render_exposition([histogram, counter]).splitlines() == [
         "# HELP h Spread.",
         "# TYPE h histogram",
         'h_bucket{who="a\\"b",le="1"} 2',

@@ -33,7 +33,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Usage, user
 from mainspring.core.response import response
 from mainspring.core.run import Run
-from mainspring.features.traces.replay import Difference, Replay, replayed
+from mainspring.features.traces.replay import Difference, Replay, replay_log
 from mainspring.ports import Store
 from mainspring.providers.scripted import call, calls, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -62,7 +62,7 @@ async def played(world: World, store: Store, moment: int | None = None) -> tuple
 
 async def ends_the_same(run: Run, log: list[Recorded], store: Store) -> None:
     stored = (await store.load(run.spec.id)).response
-    again = replayed(log, History(), stored)
+    again = replay_log(log, History(), stored)
     assert again.difference is None, str(again.difference)
     assert again.run == run
     assert response(again.run) == stored
@@ -95,7 +95,7 @@ async def test_a_run_that_was_killed_at_any_event_and_resumed_ends_the_same(worl
     cut = data.draw(st.integers(1, len(log) - 1)) if len(log) > 1 else 1
     store = MemoryStore()
     await store.append("resp_1", log[:cut])
-    again = replayed(log[:cut], History())
+    again = replay_log(log[:cut], History())
     assert again.difference is None, "as far as it goes, a log without an end is right too"
     async with engine_for(world, store, new_id=counting_from(1000)) as engine:
         with anyio.fail_after(PATIENCE):
@@ -125,7 +125,7 @@ STORY = World(
 async def test_a_replay_makes_every_decision_again_and_asks_nobody() -> None:
     store = MemoryStore()
     run, log = await played(STORY, store)
-    again = replayed(log, History(), (await store.load(run.spec.id)).response)
+    again = replay_log(log, History(), (await store.load(run.spec.id)).response)
     # Five turns, two judgements, two executions, two nudges, one end.
     assert (again.decisions, again.difference) == (12, None)
     assert again.run is not None
@@ -145,9 +145,9 @@ async def test_runs_that_wait_and_the_runs_that_go_on_with_them_end_the_same() -
     assert (paused.status, run.status, run.text) == ("requires_action", "completed", "Both are done.")
     for ended, history in ((paused, History()), (run, history_of(await store.history(paused.spec.id)))):
         stored = (await store.load(ended.spec.id)).response
-        again = replayed(await store.events(ended.spec.id), history, stored)
+        again = replay_log(await store.events(ended.spec.id), history, stored)
         assert (again.difference, again.run) == (None, ended)
-    lost = difference(replayed(await store.events(run.spec.id), History()))
+    lost = difference(replay_log(await store.events(run.spec.id), History()))
     assert lost.seq == 0, "without what came before, the answers answer nothing"
 
 
@@ -177,7 +177,7 @@ async def test_a_changed_log_is_caught_where_the_loop_would_have_gone_another_wa
     _, log = await played(STORY, store)
     kind, change, place = TAMPERINGS[tampering]
     seq, tampered = changed(log, kind, change, place)
-    found = difference(replayed(tampered, History()))
+    found = difference(replay_log(tampered, History()))
     assert seq <= found.seq <= next_turn(tampered, seq)
 
 
@@ -203,7 +203,7 @@ async def test_facts_that_no_decision_hangs_on_are_held_against_the_stored_respo
     store = MemoryStore()
     run, log = await played(STORY, store)
     _, tampered = changed(log, kind, change)
-    found = difference(replayed(tampered, History(), (await store.load(run.spec.id)).response))
+    found = difference(replay_log(tampered, History(), (await store.load(run.spec.id)).response))
     assert (found.seq, f"the {field} of the stored response" in found.expected) == (len(log) - 1, True)
 
 
@@ -212,9 +212,9 @@ async def test_a_changed_prompt_is_held_against_the_stored_conversation() -> Non
     run, log = await played(STORY, store)
     kept = await store.history(run.spec.id)
     stored = (await store.load(run.spec.id)).response
-    assert replayed(log, History(), stored, kept).difference is None
+    assert replay_log(log, History(), stored, kept).difference is None
     _, tampered = changed(log, RunStarted, lambda event: replace(event, spec=replace(event.spec, input=(user("Other."),))))
-    assert "the stored item" in difference(replayed(tampered, History(), stored, kept)).expected
+    assert "the stored item" in difference(replay_log(tampered, History(), stored, kept)).expected
 
 
 @pytest.mark.parametrize("missing", [CallJudged, ToolStarted, ToolEnded, Nudged, TurnEnded, ItemDone])
@@ -222,13 +222,13 @@ async def test_a_log_with_a_hole_is_caught_there(missing: type) -> None:
     _, log = await played(STORY, MemoryStore())
     seq = next(record.seq for record in log if isinstance(record.event, missing))
     renumbered = [replace(record, seq=place) for place, record in enumerate([*log[:seq], *log[seq + 1 :]])]
-    assert difference(replayed(renumbered, History())).seq >= seq
+    assert difference(replay_log(renumbered, History())).seq >= seq
 
 
 async def test_what_comes_behind_the_end_is_caught() -> None:
     _, log = await played(STORY, MemoryStore())
     longer = [*log, Recorded(len(log), log[-1].at, TurnStarted())]
-    found = difference(replayed(longer, History()))
+    found = difference(replay_log(longer, History()))
     assert (found.seq, found.expected) == (len(log), "nothing, since the run has ended")
 
 

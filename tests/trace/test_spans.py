@@ -8,8 +8,8 @@ from mainspring.core.events import Compacted, ErrorInfo, Event, Reason, Recorded
 from mainspring.core.items import Usage
 from mainspring.core.spec import RunSpec
 from mainspring.engine.traceparent import clean_traceparent, derive_span_id, make_traceparent, parse_traceparent
-from mainspring.features.traces.spans import Span, spans_of, trace_hex_of
-from mainspring.features.traces.trace_builder import trace_of
+from mainspring.features.traces.spans import Span, build_spans, derive_trace_hex
+from mainspring.features.traces.trace_builder import build_trace
 from mainspring.providers.scripted import Scripted, call, calls, say
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -24,8 +24,8 @@ def spans(spec: RunSpec, *, content: bool = False) -> tuple[str, list[Span]]:
         Compacted(error=ErrorInfo("provider_unavailable", "down")),
         RunEnded("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_unavailable", "down")),
     ]
-    trace = trace_of([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)])
-    return trace_hex_of(trace), list(spans_of(trace, "scripted", content=content))
+    trace = build_trace([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)])
+    return derive_trace_hex(trace), list(build_spans(trace, "scripted", content=content))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ async def test_a_request_keeps_its_place_in_the_log() -> None:
 async def test_a_name_that_the_model_made_up_is_in_no_span() -> None:
     async with Engine(Scripted(calls(call("tell_jane_doe")), say("Hi."))) as engine:
         trace = await engine.trace((await engine.run("go")).spec.id)
-    found = list(spans_of(trace, "scripted"))
+    found = list(build_spans(trace, "scripted"))
     assert "execute_tool _unknown" in [span.name for span in found]
     assert "jane" not in repr(found)

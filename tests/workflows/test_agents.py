@@ -12,7 +12,7 @@ from tests.workflows.world import engine_for, failure
 from mainspring import Engine, tool
 from mainspring.core.errors import Refused
 from mainspring.core.spec import CONFIRM
-from mainspring.features.workflows.attend import run_id_of
+from mainspring.features.workflows.attend import derive_run_id
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 
@@ -60,7 +60,7 @@ async def test_a_workflow_joins_two_agents_by_name(tmp_path: Path) -> None:
     script.assert_done()
     assert (run.status, run.outputs) == ("success", {"text": "It is the moon."})
     assert [spec.agent for spec in steps] == ["researcher", "writer"]
-    assert [spec.id for spec in steps] == [run_id_of(run.id, key, 1) for key in ("research", "write")]
+    assert [spec.id for spec in steps] == [derive_run_id(run.id, key, 1) for key in ("research", "write")]
 
 
 @pytest.mark.requirement("C54", "C76", "C-T33")
@@ -130,7 +130,7 @@ async def test_an_agent_that_comes_to_no_end_fails_its_step_and_another_attempt_
     )
     async with engine:
         run = await engine.workflows.run("one")
-        first = (await engine.attach(run_id_of(run.id, "s", 1))).run
+        first = (await engine.attach(derive_run_id(run.id, "s", 1))).run
     script.assert_done()
     assert (run.steps["s"].output, run.steps["s"].attempt) == ({"notes": "second try"}, 2)
     assert first.status == "failed"

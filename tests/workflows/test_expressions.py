@@ -8,7 +8,14 @@ import pytest
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
-from mainspring.features.workflows.expressions import holds, is_true, read_by, read_by_expression, value_of, valued
+from mainspring.features.workflows.expressions import (
+    check_condition,
+    find_expression_reads,
+    find_reads,
+    is_true,
+    resolve_values,
+    resolve_values_now,
+)
 
 NAMES: Json = {
     "inputs": {"n": 3, "list": [1, 2], "text": "a b", "items": "a key", "template": "{{ 7 * 7 }}", "nothing": None},
@@ -46,12 +53,12 @@ NAMES: Json = {
     ],
 )
 def test_one_expression_is_its_value_and_mixed_text_is_text(template: object, value: object) -> None:
-    assert value_of(template, NAMES) == value
+    assert resolve_values_now(template, NAMES) == value
 
 
 def test_what_the_data_says_is_never_read_as_an_expression() -> None:
-    assert value_of("{{ inputs.template }}", NAMES) == "{{ 7 * 7 }}"
-    assert value_of("<{{ inputs.template }}>", NAMES) == "<{{ 7 * 7 }}>"
+    assert resolve_values_now("{{ inputs.template }}", NAMES) == "{{ 7 * 7 }}"
+    assert resolve_values_now("<{{ inputs.template }}>", NAMES) == "<{{ 7 * 7 }}>"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_what_the_data_says_is_never_read_as_an_expression() -> None:
 )
 def test_a_name_that_leads_nowhere_is_an_error_that_names_it(template: str) -> None:
     with pytest.raises(InvalidRequest, match=r"cannot be evaluated: .*(missing|other)"):
-        value_of(template, NAMES)
+        resolve_values_now(template, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_a_name_that_leads_nowhere_is_an_error_that_names_it(template: str) -> N
 def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
     before = dict(NAMES["inputs"])
     with pytest.raises(InvalidRequest):
-        value_of(template, NAMES)
+        resolve_values_now(template, NAMES)
     assert NAMES["inputs"] == before
 
 
@@ -148,7 +155,7 @@ def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
 )
 def test_no_expression_grows_without_bounds(template: str) -> None:
     with pytest.raises(InvalidRequest):
-        value_of(template, NAMES)
+        resolve_values_now(template, NAMES)
 
 
 @pytest.mark.parametrize("expression", ["inputs.n == 3", "{{ inputs.n == 3 }}", "steps['get-it'].output.ok", True])
@@ -163,16 +170,16 @@ def test_a_condition_that_gives_a_word_for_no_is_refused() -> None:
 
 
 def test_what_an_expression_reads_is_known_without_evaluating_it() -> None:
-    reading = read_by({"a": ["{{ steps.one.output ~ steps['two-2'].output }}"], "b": "{{ inputs.x }}", "c": "steps.three"})
+    reading = find_reads({"a": ["{{ steps.one.output ~ steps['two-2'].output }}"], "b": "{{ inputs.x }}", "c": "steps.three"})
     assert reading.names == {"steps", "inputs"}
     assert reading.steps == {"one", "two-2"}
-    assert read_by_expression("steps.three.status == 'success'").steps == {"three"}
+    assert find_expression_reads("steps.three.status == 'success'").steps == {"three"}
 
 
 @pytest.mark.parametrize("expression", ["{{ a }} and {{ b }}", "a b", "", "{{ }}", "inputs.n ==", "x | nofilter"])
 def test_what_is_no_expression_is_told_before_it_is_evaluated(expression: str) -> None:
     with pytest.raises(InvalidRequest, match="is no expression"):
-        read_by_expression(expression)
+        find_expression_reads(expression)
 
 
 async def test_others_go_on_while_an_expression_is_evaluated() -> None:
@@ -195,11 +202,11 @@ async def test_others_go_on_while_an_expression_is_evaluated() -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(serve)
-        assert await valued("{{ inputs.a }}", {"inputs": Slow()}) == 7
+        assert await resolve_values("{{ inputs.a }}", {"inputs": Slow()}) == 7
         served.clear()
-        assert await holds("inputs.a == 7", {"inputs": {"a": 7}})
+        assert await check_condition("inputs.a == 7", {"inputs": {"a": 7}})
 
 
 def test_what_is_asked_of_a_step_is_told_apart() -> None:
-    reading = read_by_expression("steps.a.status == 'failed' and steps['b'].error and steps.c.output.status and steps.d")
+    reading = find_expression_reads("steps.a.status == 'failed' and steps['b'].error and steps.c.output.status and steps.d")
     assert (set(reading.outcomes), set(reading.results)) == ({"a", "b"}, {"c", "d"})

@@ -10,7 +10,7 @@ from tests.kit.processes import Process, start
 from tests.workflows.world import tallying, written
 
 from mainspring.features.workflows.workflow_events import WorkflowResumed
-from mainspring.features.workflows.workflow_log import RUN, Journal, unfinished
+from mainspring.features.workflows.workflow_log import RUN, WorkflowJournal, list_unfinished
 from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -86,8 +86,8 @@ def finished(folder: Path, url: str) -> None:
 async def runs(folder: Path) -> list[tuple[WorkflowRun, int]]:
     """Every workflow run of the database, and how often it was taken up."""
     async with SqliteStore(folder / "runs.db") as store:
-        assert await unfinished(store) == []
-        journals = [await Journal.read(store, found.id, "") for found in await store.documents(RUN)]
+        assert await list_unfinished(store) == []
+        journals = [await WorkflowJournal.read(store, found.id, "") for found in await store.documents(RUN)]
     return [(each.run, sum(isinstance(record.event, WorkflowResumed) for record in each.log)) for each in journals]
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.workflows.world import defined, ended, ends, engine_for, failure, tallying
 
 from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, StepStarted, WorkflowStarted
-from mainspring.features.workflows.workflow_log import Journal
-from mainspring.features.workflows.workflow_run import Order
+from mainspring.features.workflows.workflow_log import WorkflowJournal
+from mainspring.features.workflows.workflow_run import WorkflowOrder
 
 
 class Meeting:
@@ -195,9 +195,9 @@ async def test_what_needs_a_failed_step_is_skipped_however_far_behind_it_is(tmp_
 async def test_what_was_lost_to_a_failure_before_a_crash_stays_lost(tmp_path: Path) -> None:
     """As if the process had died when the step between had just been skipped."""
     definition = defined(CHAIN)
-    order = Order("wfr_1", "order", {"order": definition}, {}, time.time())
+    order = WorkflowOrder("wfr_1", "order", {"order": definition}, {}, time.time())
     async with engine_for(tmp_path, CHAIN, database=tmp_path / "db") as engine:
-        journal = await Journal.begin(engine.store, order, WorkflowStarted("order", driver="gone"))
+        journal = await WorkflowJournal.begin(engine.store, order, WorkflowStarted("order", driver="gone"))
         failed = StepStarted("build", "transform"), StepFailed("build", "broken")
         skipped = StepSkipped("never", "its condition does not hold"), StepSkipped("test", "step `build` failed")
         await journal.record(*failed, *skipped)

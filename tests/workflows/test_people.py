@@ -17,7 +17,7 @@ from mainspring.engine.approvals import SPENT
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import GovernanceSettings
-from mainspring.features.workflows.view import shown_run
+from mainspring.features.workflows.view import render_run
 from mainspring.features.workflows.workflow_events import StepWaiting
 from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.providers.scripted import Scripted, call, calls, say
@@ -55,7 +55,7 @@ async def test_a_step_that_waits_for_a_person_says_so_until_it_goes_on(tmp_path:
     async with asking(tmp_path) as (engine, tally):
         handle = await engine.workflows.start("asks", {"base": tally.url})
         (id,) = await waiting(handle)
-        assert [step.approvals for step in shown_run(handle.run).steps] == [(id,)]
+        assert [step.approvals for step in render_run(handle.run).steps] == [(id,)]
         assert handle.run.is_waiting
         await Approvals(engine.core).answer(id, approve=True)
         run = await handle.wait()

@@ -12,9 +12,9 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import Interrupted, NotFound
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
-from mainspring.features.workflows.attend import run_id_of
+from mainspring.features.workflows.attend import derive_run_id
 from mainspring.features.workflows.workflow_events import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
-from mainspring.features.workflows.workflow_log import OPEN, RUN, Journal, unfinished
+from mainspring.features.workflows.workflow_log import OPEN, RUN, WorkflowJournal, list_unfinished
 from mainspring.features.workflows.workflows import KeyReused, WorkflowHandle
 from mainspring.ports import Document
 from mainspring.storage.memory_runs import MemoryStore
@@ -74,7 +74,7 @@ async def test_events_can_be_read_live_late_and_from_anywhere(tmp_path: Path) ->
         assert [*seen, *rest] == [record.seq for record in whole] == list(range(len(whole)))
         async with engine_for(tmp_path, SAFE, database=tmp_path / "db") as later:
             assert [record async for record in (await later.workflows.attach(handle.id)).events()] == whole
-            assert await unfinished(later.store) == []
+            assert await list_unfinished(later.store) == []
 
 
 @pytest.mark.parametrize("text", [SAFE, REPEATABLE, UNSAFE], ids=["safe", "repeatable", "unsafe"])
@@ -139,7 +139,7 @@ steps:
 
 async def tool_started(engine: Engine, handle: WorkflowHandle, *, again: bool = False) -> None:
     """Waits until the command of the step `s` has begun, or has begun again."""
-    step = run_id_of(handle.id, "s", 1)
+    step = derive_run_id(handle.id, "s", 1)
     with anyio.fail_after(PATIENCE):
         while step not in engine.core._live:  # noqa: ASYNC110
             await anyio.sleep(0.01)
@@ -199,12 +199,12 @@ async def test_a_driver_whose_run_was_taken_over_stops_and_leaves_it_alone(tmp_p
         async with engine_for(tmp_path, SAFE, database=tmp_path / "db") as engine:
             handle = await begun(engine, tally, held)
             async with SqliteStore(tmp_path / "db") as other:
-                taken = await Journal.read(other, handle.id, "")
+                taken = await WorkflowJournal.read(other, handle.id, "")
                 await taken.record(WorkflowResumed("drv_other"))
                 held.let_go()
                 await engine.drain()
                 assert not handle.is_live
-                assert (await Journal.read(other, handle.id, "")).log == taken.log
+                assert (await WorkflowJournal.read(other, handle.id, "")).log == taken.log
                 # Whoever reads the run here is shown what happens there.
                 await taken.record(WorkflowCancelled())
                 assert (await handle.wait()).status == "cancelled"
@@ -259,7 +259,7 @@ steps:
             await held.there()
         held.let_go()
         async with SqliteStore(tmp_path / "db") as store:
-            journal = await Journal.read(store, handle.id, "")
+            journal = await WorkflowJournal.read(store, handle.id, "")
             assert ended(journal.run) == {"second": "running", "bad": "success"}
             # As if the process had died when a step had just failed.
             await journal.record(StepStarted("third", "http-request"), StepFailed("third", "broken"))
@@ -355,7 +355,7 @@ async def test_an_end_that_was_recorded_just_before_a_crash_is_not_lost(tmp_path
         run = await engine.workflows.run("plain")
         await store.put([Document(OPEN, f"open-{run.id}", b""), Document(OPEN, "open-wfr_gone", b"")])
         assert await engine.workflows.resume_all() == []
-        assert await unfinished(store) == []
+        assert await list_unfinished(store) == []
         assert (await engine.workflows.attach(run.id)).run == run
 
 
@@ -379,7 +379,7 @@ async def test_the_log_reads_back_as_it_was_written(tmp_path: Path) -> None:
         async with engine_for(tmp_path, SAFE, database=tmp_path / "db") as engine:
             handle = await engine.workflows.start("held", {"base": tally.url})
             run = await handle.wait()
-            read = await Journal.read(engine.store, handle.id, "")
+            read = await WorkflowJournal.read(engine.store, handle.id, "")
     assert encode(read.run) == encode(run)
     assert read.log == handle._journal.log
     assert [record.event.run_id != "" for record in read.log if isinstance(record.event, StepStarted)] == [True, True, False]

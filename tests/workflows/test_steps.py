@@ -19,7 +19,7 @@ from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, Network
 from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import AccessList, GovernanceSettings
-from mainspring.features.traces.spans import spans_of
+from mainspring.features.traces.spans import build_spans
 from mainspring.features.workflows.workflow_definition import Execution
 from mainspring.features.workflows.workflow_events import StepCompleted, StepRetrying, StepStarted
 from mainspring.features.workflows.workflow_run import WorkflowRun
@@ -519,7 +519,7 @@ async def test_no_model_is_accounted_for_what_a_step_does(tmp_path: Path) -> Non
             behind = (await engine.attach(run.steps["s"].run_id)).run
             trace, metrics = await engine.trace(behind.spec.id), engine.metrics.text(live=0, is_store_up=True)
     assert (behind.usage, trace.usage, trace.turns) == (Usage(), Usage(), ())
-    assert [span.name for span in spans_of(trace, "scripted")] == ["invoke_agent", "execute_tool http_request"]
+    assert [span.name for span in build_spans(trace, "scripted")] == ["invoke_agent", "execute_tool http_request"]
     assert "mainspring_turns_total{" not in metrics
     assert "mainspring_tokens_total{" not in metrics
     assert 'mainspring_tool_calls_total{tool="http_request",outcome="success"} 1' in metrics

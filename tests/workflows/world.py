@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.app.engine import Engine
 from mainspring.features.workflows.workflow_definition import Workflow, parse
-from mainspring.features.workflows.workflow_events import Event, StepCompleted, StepFailed, StepSkipped
+from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, WorkflowLogEvent
 from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted, say
@@ -63,7 +63,7 @@ def failure(run: WorkflowRun, step: str) -> str:
     return state.error
 
 
-def ends(events: Sequence[Event]) -> list[str]:
+def ends(events: Sequence[WorkflowLogEvent]) -> list[str]:
     return [event.step for event in events if isinstance(event, StepCompleted | StepFailed | StepSkipped)]
 
 

@@ -37,7 +37,7 @@ from mainspring.core.spec import (
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle, RunDefaults
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.agents.agent_order import Orders
+from mainspring.features.agents.agent_order import AgentOrders
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.agents.charter import CharterPolicy
@@ -59,8 +59,8 @@ from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_observer import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.workflows.agent_steps import AgentSteps
-from mainspring.features.workflows.call_steps import Calls
-from mainspring.features.workflows.http_request import HttpRequest
+from mainspring.features.workflows.call_steps import StepCalls
+from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_provider import StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
@@ -201,7 +201,7 @@ class Engine:
             return (*registry.definitions, *loading.definitions())
 
         known_agents = AgentRegistry(agents, skills=lambda: self.skills.definitions)
-        orders = Orders(
+        orders = AgentOrders(
             known_agents,
             self.skills,
             definitions,
@@ -209,7 +209,7 @@ class Engine:
             root=root,
             recall=self.memory.recall,
         )
-        http_step = Registry([HttpRequest(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
+        http_step = Registry([HttpRequestTool(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
         performers: tuple[ToolExecutor, ...] = (
             registry,
             *((loading,) if self.skills.folders else ()),
@@ -242,7 +242,7 @@ class Engine:
             new_id=new_id,
         )
         self.agents = AgentRuntime(self.core, known_agents, orders)
-        calls = Calls(self.core, lambda: (*definitions(), *http_step.definitions))
+        calls = StepCalls(self.core, lambda: (*definitions(), *http_step.definitions))
         self.workflows = Workflows(
             self.core, WorkflowFolders(workflows), AgentSteps(self.core, self.agents), calls, new_id=new_id
         )
@@ -389,7 +389,7 @@ class Engine:
     async def drain(self) -> None:
         """Waits until no run and no workflow run is driven here."""
         await self.core.drain()
-        await self.workflows.drained()
+        await self.workflows.wait_until_idle()
 
     def interrupt(self) -> None:
         """Leaves every run as it is, to be resumed; whoever waits for one is told so."""

@@ -10,8 +10,8 @@
       findings: {type: array}
     autonomy_level: read-only
 
-Every mistake is told by file and line. What a definition says about tools, commands, hosts and files binds: `charter` turns it
-into data that the order for a run carries.
+Every mistake is reported with file and line. What a definition says about tools, commands, hosts and files is binding:
+`make_charter` turns it into data that the order for a run carries.
 """
 
 import re
@@ -186,7 +186,7 @@ def file_schema() -> Json:
     return build_schema(AgentDefinition, "An agent of Mainspring")
 
 
-def charter(definition: AgentDefinition, *, root: str = "", skills: tuple[str, ...] = ()) -> Charter:
+def make_charter(definition: AgentDefinition, *, root: str = "", skills: tuple[str, ...] = ()) -> Charter:
     """What the definition binds a run to. `root` is the working directory, `skills` are those that are active."""
     governance = definition.governance
     rules: dict[str, Choice] = {**dict.fromkeys(governance.approval_required, "ask")}

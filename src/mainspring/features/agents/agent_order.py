@@ -1,6 +1,6 @@
 """From a definition to the order for a run: what the agent is told, which tools it has, and what binds it.
 
-`Orders.applied` is the one place that does so, whichever door an agent is asked for at.
+`AgentOrders.apply_definition` is the one place that does so, whichever door an agent is asked for at.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
 from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
 from mainspring.definitions.parsed_file import hint
-from mainspring.features.agents.agent_definition import AgentDefinition, charter
+from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
@@ -41,7 +41,7 @@ Effort = Literal["low", "medium", "high"]
 _ITERATIVE = PRESETS["iterative"]
 
 
-class Manner(Struct, frozen=True):
+class InvocationSettings(Struct, frozen=True):
     """How an agent is to work this time. Without a `config` it answers in one turn, without tools.
 
     `autonomy_level` 0 to 3 puts it under one of the budgets of `policies.autonomy`. `active_skills` are those it begins with;
@@ -56,7 +56,7 @@ class Manner(Struct, frozen=True):
     max_seconds: float | None = None
 
 
-class Orders:
+class AgentOrders:
     """Applies definitions to orders. `offered` gives the tools of the server, `has_servers` says that every run has those of MCP
     servers besides; `root` is the folder that tools work in. What `recall` finds enters the prompt."""
 
@@ -74,12 +74,12 @@ class Orders:
         self._has_servers, self._root, self._recall = has_servers, root, recall
         self._skill_tools = SkillTools(lambda: skills.definitions)
 
-    async def applied(
-        self, spec: RunSpec, definition: AgentDefinition, manner: Manner, above: tuple[Charter, ...] = ()
+    async def apply_definition(
+        self, spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, above: tuple[Charter, ...] = ()
     ) -> RunSpec:
         """The order as one for this agent, under the charters of those above it. Tools of the client's own stay; those of the
         server are the agent's. Raises `InvalidRequest`."""
-        known, bound = self._registry.definitions, (*above, charter(definition, root=self._root))
+        known, bound = self._registry.definitions, (*above, make_charter(definition, root=self._root))
         own = [tool for tool in spec.tools if not isinstance(tool, ToolDefinition) or tool.kind == "function"]
         tools = (*own, *(self._tools(definition, known, bound) if manner.config is not None else ()))
         # Without tools there is nothing to iterate for.
@@ -89,12 +89,12 @@ class Orders:
             definition,
             skills=[skills[name] for name in definition.skills if config is not None],
             active=[skills[name] for name in active],
-            memories=await self._recalled(spec, definition),
+            memories=await self._recall_memories(spec, definition),
             calls_agents=config is not None,
             domain=manner.domain,
         )
         made = replace(
-            _held(spec, definition, manner, config, is_parallel=_is_parallel(definition, known)),
+            _apply_constraints(spec, definition, manner, config, is_parallel=_is_parallel(definition, known)),
             agent=definition.name,
             charters=(*above, replace(bound[-1], skills=active)),
             instructions=told if spec.instructions is None else f"{told}\n\n# Further instructions\n{spec.instructions}",
@@ -103,7 +103,7 @@ class Orders:
         )
         return made if manner.autonomy_level is None else apply_budget(made, self._budget(manner.autonomy_level))
 
-    def agent_tool(self, definition: AgentDefinition, purpose: str = "") -> ToolDefinition:
+    def make_agent_tool(self, definition: AgentDefinition, purpose: str = "") -> ToolDefinition:
         """The agent as a tool. It declares no effect but reading: whatever it does is judged in its own run, under the charters
         of all who have delegated to it. A call may be made again, since it finds the run that it had begun."""
         does = " ".join([text for text in (definition.description, purpose) if text])
@@ -136,15 +136,17 @@ class Orders:
     def _agents(
         self, definition: AgentDefinition, known: Mapping[str, AgentDefinition], chain: Sequence[str]
     ) -> list[ToolDefinition]:
-        within_reach = [each for each in definition.dependencies if each.agent in known and refusal(chain, each.agent) is None]
-        return [self.agent_tool(known[each.agent], each.purpose) for each in within_reach]
+        within_reach = [
+            each for each in definition.dependencies if each.agent in known and find_refusal(chain, each.agent) is None
+        ]
+        return [self.make_agent_tool(known[each.agent], each.purpose) for each in within_reach]
 
     def _budget(self, level: int) -> AutonomyBudget:
         if not 0 <= level < len(LEVELS):
             raise InvalidRequest(f"autonomy_level must be between 0 and {len(LEVELS) - 1}, not {level}", param="autonomy_level")
         return replace(LEVELS[level], files=replace(LEVELS[level].files, root=self._root))
 
-    async def _recalled(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[Memory]:
+    async def _recall_memories(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[Memory]:
         """What is remembered that fits. An agent works without, if its memory does not."""
         query = "\n".join([item.text for item in spec.input if isinstance(item, Message) and item.role == "user"])
         if self._recall is None or not query:
@@ -156,7 +158,7 @@ class Orders:
             return ()
 
 
-def refusal(chain: Sequence[str], agent: str) -> str | None:
+def find_refusal(chain: Sequence[str], agent: str) -> str | None:
     """Why the last agent of this chain of callers may not call that one; None if it may."""
     told = " -> ".join([*chain, agent])
     if agent in chain:
@@ -172,7 +174,7 @@ def _is_parallel(definition: AgentDefinition, known: Mapping[str, AgentDefinitio
     return bool(others) and all(each.constraints.parallel_allowed for each in (definition, *others))
 
 
-def _active(definition: AgentDefinition, manner: Manner, *, loads: bool) -> tuple[str, ...]:
+def _active(definition: AgentDefinition, manner: InvocationSettings, *, loads: bool) -> tuple[str, ...]:
     if manner.active_skills is None:
         return () if loads else definition.skills
     for name in manner.active_skills:
@@ -182,8 +184,8 @@ def _active(definition: AgentDefinition, manner: Manner, *, loads: bool) -> tupl
     return manner.active_skills
 
 
-def _held(
-    spec: RunSpec, definition: AgentDefinition, manner: Manner, config: ToolLoopConfig | None, *, is_parallel: bool
+def _apply_constraints(
+    spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, config: ToolLoopConfig | None, *, is_parallel: bool
 ) -> RunSpec:
     """The order within the definition's constraints, which an order that is narrower already keeps to as well."""
     own, limits = definition.constraints, spec.limits

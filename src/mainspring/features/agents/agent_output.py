@@ -13,7 +13,7 @@ RESULT: Final = "result"
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*")
 
 
-def parsed(text: str, outputs: Sequence[str] = ()) -> Json:
+def parse_output(text: str, outputs: Sequence[str] = ()) -> Json:
     """The fields of an answer. A JSON object is taken as it is, also from the one fenced block that the text holds; a JSON list
     goes under the first of `outputs`, or `result`, and so does text that is neither, without a fence around all of it."""
     key = outputs[0] if outputs else RESULT

@@ -16,7 +16,7 @@ from mainspring.features.agents.agent_definition import (
     GROUPS,
     SPEC_CAPABILITIES,
     AgentDefinition,
-    charter,
+    make_charter,
 )
 from mainspring.features.skills.skill_definition import Skill
 from mainspring.features.skills.skill_prompt import build_skill_instructions_block, build_skill_metadata_block
@@ -71,7 +71,7 @@ def system_prompt(
         _section("How to work", [definition.prompts.system.strip()]),
         _section("Capabilities", _items(definition.capabilities)),
         _section("Spec capabilities", _items([_spec_capability(id) for id in definition.spec_capabilities])),
-        _section("Governance", _items(_governance(definition, charter(definition)))),
+        _section("Governance", _items(_governance(definition, make_charter(definition)))),
         _section("Autonomy", [f"Level: {level}. {_LEVELS[level]}"]),
         _section("Ownership", _items(_ownership(definition))),
         _section("Agents you can call", _items(_dependencies(definition) if calls_agents else ())),

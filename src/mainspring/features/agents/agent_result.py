@@ -8,7 +8,7 @@ from mainspring.core.model_request import request_for
 from mainspring.core.reasons import Termination, termination
 from mainspring.core.run import Run
 from mainspring.core.spec import CONFIRM
-from mainspring.features.agents.agent_output import parsed
+from mainspring.features.agents.agent_output import parse_output
 
 
 class ToolLoopConfig(Struct, frozen=True):
@@ -79,23 +79,23 @@ class ToolLoopResult(Struct, frozen=True):
         return AgentResult(self.output, self.raw_response, self.tokens_used, self.model, self.run_id)
 
 
-def tool_loop_result(run: Run) -> ToolLoopResult:
+def read_result(run: Run) -> ToolLoopResult:
     """The result of a run that has ended. Calls are counted if they were let through, tokens with those of agents it called."""
-    said = words(run)
+    said = read_last_words(run)
     return ToolLoopResult(
-        output=parsed(said, outputs_of(run)),
+        output=parse_output(said, outputs_of(run)),
         raw_response=said,
         tokens_used=(run.usage + run.delegated.usage).total_tokens,
         model=run.spec.model,
         iterations=run.turns,
         tool_calls_made=run.calls_allowed,
         tools_used=run.tools_used,
-        termination_reason=outcome(run),
+        termination_reason=find_termination(run),
         run_id=run.spec.id,
     )
 
 
-def words(run: Run) -> str:
+def read_last_words(run: Run) -> str:
     """What the agent has said last, be it that it refuses."""
     if run.text:
         return run.text
@@ -109,19 +109,19 @@ def has_answered(run: Run) -> bool:
     return run.reason is Reason.FINAL_ANSWER and bool(run.text.strip())
 
 
-def outcome(run: Run) -> Termination:
+def find_termination(run: Run) -> Termination:
     """How the run has ended; `completed` only with an answer."""
     told = termination(run)
     return "error" if told == "completed" and not has_answered(run) else told
 
 
-def lack(run: Run) -> str:
+def explain_lack(run: Run) -> str:
     """Why there is no answer."""
     if run.error is not None:
         return run.error.message
     if run.reason is Reason.REFUSAL:
-        return f"it refused: {words(run)}"
-    return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{outcome(run)}`"
+        return f"it refused: {read_last_words(run)}"
+    return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{find_termination(run)}`"
 
 
 def tool_loop_state(run: Run) -> ToolLoopState:
@@ -132,7 +132,7 @@ def tool_loop_state(run: Run) -> ToolLoopState:
         tools_used=run.tools_used,
         messages=messages(run),
         consecutive_errors=run.errors_in_row,
-        termination_reason=outcome(run) if run.has_ended else "",
+        termination_reason=find_termination(run) if run.has_ended else "",
     )
 
 

@@ -18,15 +18,15 @@ from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
-from mainspring.features.agents.agent_order import Effort, Manner, Orders
+from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import (
     AgentResult,
     ToolLoopConfig,
     ToolLoopResult,
+    explain_lack,
     has_answered,
-    lack,
-    tool_loop_result,
+    read_result,
 )
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.ports import Note
@@ -36,8 +36,8 @@ DOMAIN_CHARS: Final = 100
 MOST_INPUT_BYTES: Final = 1024 * 1024
 
 
-class Options(TypedDict, total=False):
-    """On whose behalf an agent works, with which model, and how; see `RunSpec` and `Manner`."""
+class InvokeOptions(TypedDict, total=False):
+    """On whose behalf an agent works, with which model, and how; see `RunSpec` and `InvocationSettings`."""
 
     model: str | None
     temperature: float | None
@@ -62,37 +62,39 @@ class AgentRuntime:
     """The agents of a registry, at work in an engine. An audited engine keeps a note of inputs that were refused."""
 
     def __init__(
-        self, engine: Engine, registry: AgentRegistry, orders: Orders, *, clock: Callable[[], float] = time.time
+        self, engine: Engine, registry: AgentRegistry, orders: AgentOrders, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
 
-    async def invoke(self, name: str, inputs: Mapping[str, object] | None = None, **options: Unpack[Options]) -> AgentResult:
+    async def invoke(
+        self, name: str, inputs: Mapping[str, object] | None = None, **options: Unpack[InvokeOptions]
+    ) -> AgentResult:
         """The agent's answer in one turn, without tools.
 
         Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no whole answer: its run has what there is."""
         run = await (await self.start(name, inputs, None, **options)).wait()
         if not has_answered(run):
-            raise failure(run)
-        return tool_loop_result(run).agent_result
+            raise make_failure(run)
+        return read_result(run).agent_result
 
     async def invoke_iterative(
         self,
         name: str,
         inputs: Mapping[str, object] | None = None,
         tool_loop_config: ToolLoopConfig | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[InvokeOptions],
     ) -> ToolLoopResult:
         """What the agent comes to, working with tools until it is done and has confirmed that, or something ends it. Without
         tools it answers in one turn. Raises `NotFound` and `InvalidInputs`."""
         handle = await self.start(name, inputs, tool_loop_config or ToolLoopConfig(), **options)
-        return tool_loop_result(await handle.wait())
+        return read_result(await handle.wait())
 
     async def start(
         self,
         name: str,
         inputs: Mapping[str, object] | None,
         config: ToolLoopConfig | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[InvokeOptions],
     ) -> Handle:
         """Begins a run of the agent: iterative with a `config`, else of one turn. Raises as `invoke` does."""
         return await self.engine.start(await self.order(name, inputs, config, **options))
@@ -102,12 +104,12 @@ class AgentRuntime:
         name: str,
         inputs: Mapping[str, object] | None,
         config: ToolLoopConfig | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[InvokeOptions],
     ) -> RunSpec:
         """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
         definition = self.registry.get(name)
         engine, given = self.engine, complete_inputs(definition, inputs or {})
-        domain = _checked_domain(options.get("domain") or "")
+        domain = _check_domain(options.get("domain") or "")
         if len(encode(given)) > MOST_INPUT_BYTES:
             told = f"the inputs of agent `{name}` have more than {MOST_INPUT_BYTES} bytes; put what is long into a file"
             raise InvalidInputs(told, param="inputs")
@@ -124,9 +126,9 @@ class AgentRuntime:
                 **fields,
             },
         )
-        return await self.orders.applied(spec, definition, Manner(config, **manner))  # type: ignore[arg-type]
+        return await self.orders.apply_definition(spec, definition, InvocationSettings(config, **manner))  # type: ignore[arg-type]
 
-    async def selected(self, spec: RunSpec, name: str, variables: Mapping[str, object] | None) -> RunSpec:
+    async def select_agent(self, spec: RunSpec, name: str, variables: Mapping[str, object] | None) -> RunSpec:
         """An order that another door has made, as one for this agent. With `variables`, they are its inputs, said before what the
         order says; without, the agent is spoken to as it comes. It is not asked whether it is done: its client can."""
         definition = self.registry.get(name)
@@ -138,9 +140,11 @@ class AgentRuntime:
             given = complete_inputs(definition, parse_inputs(definition, variables))
             said = (user(render_message(definition, given), id=self.engine.new_id("msg")),)
         config = ToolLoopConfig(enable_double_confirmation=False)
-        return await self.orders.applied(replace(spec, input=(*said, *spec.input)), definition, Manner(config))
+        return await self.orders.apply_definition(
+            replace(spec, input=(*said, *spec.input)), definition, InvocationSettings(config)
+        )
 
-    async def _screen(self, name: str, inputs: object, options: Options) -> None:
+    async def _screen(self, name: str, inputs: object, options: InvokeOptions) -> None:
         """Raises `InvalidRequest` for inputs that try to give orders to the model, and leaves a note of it in the audit."""
         tenant, caller = options.get("tenant", ""), options.get("caller")
         try:
@@ -157,7 +161,7 @@ class AgentRuntime:
             raise
 
 
-def _checked_domain(domain: str) -> str:
+def _check_domain(domain: str) -> str:
     """It enters what the agent is told about itself, so it is a few words and nothing else."""
     if len(domain) > DOMAIN_CHARS or not domain.isprintable():
         told = (
@@ -178,6 +182,6 @@ def _texts(part: Part) -> list[str]:
             return []
 
 
-def failure(run: Run) -> RunFailed:
+def make_failure(run: Run) -> RunFailed:
     """Why there is no answer, and where what there is can be found."""
-    return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {lack(run)}")
+    return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {explain_lack(run)}")

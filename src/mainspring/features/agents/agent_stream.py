@@ -1,6 +1,6 @@
 """A run as the events of the iterative runtime: a projection of its log, event by event.
 
-`told` is pure. Whoever streams folds the log along, so what was missed can be told again at any time, in the same words.
+`render_events` is pure. Whoever streams folds the log along, so what was missed can be told again at any time, in the same words.
 """
 
 from typing import Literal
@@ -25,7 +25,7 @@ from mainspring.core.events import (
 )  # fmt: skip
 from mainspring.core.items import FunctionCall, Json, Message, ToolDefinition, text_of
 from mainspring.core.run import Run
-from mainspring.features.agents.agent_result import tool_loop_result
+from mainspring.features.agents.agent_result import read_result
 
 EventType = Literal[
     "loop_started", "iteration_started", "llm_request", "llm_token", "llm_response", "tool_call_requested", "tool_call_started",
@@ -41,15 +41,15 @@ class ToolLoopEvent(Struct, frozen=True):
     data: Json = {}
 
 
-def told(before: Run | None, record: Recorded, after: Run) -> list[ToolLoopEvent]:
+def render_events(before: Run | None, record: Recorded, after: Run) -> list[ToolLoopEvent]:
     """What this record says, given the run before and after it. The last of a run is always `completed`."""
-    return [ToolLoopEvent(kind, after.turns, record.at, data) for kind, data in _pairs(before or after, record, after)]
+    return [ToolLoopEvent(kind, after.turns, record.at, data) for kind, data in _render_pairs(before or after, record, after)]
 
 
 Pairs = list[tuple[EventType, Json]]
 
 
-def _pairs(before: Run, record: Recorded, after: Run) -> Pairs:
+def _render_pairs(before: Run, record: Recorded, after: Run) -> Pairs:
     match record.event:
         case RunStarted(spec):
             tools = [tool.name for tool in spec.tools if isinstance(tool, ToolDefinition)]
@@ -61,16 +61,16 @@ def _pairs(before: Run, record: Recorded, after: Run) -> Pairs:
         case TextDelta(_, delta):
             return [("llm_token", {"token": delta})]
         case TurnEnded():
-            return _turn(before, record.event, after)
+            return _render_turn(before, record.event, after)
         case CallJudged(verdict="deny" | "ask" | "client"):
-            return _blocked(record.event, before)
+            return _render_blocked(record.event, before)
         case ToolStarted(call_id):
-            return _call_event("tool_call_started", "delegation_started", _named(before, call_id))
+            return _call_event("tool_call_started", "delegation_started", _find_call(before, call_id))
         case ToolProgress(call_id, text):
-            named = _named(before, call_id)
+            named = _find_call(before, call_id)
             return [("delegation_progress", {**named, "text": text})] if _is_agent(named) else []
         case ToolEnded():
-            return _ended(record.event, before)
+            return _render_ended(record.event, before)
         case Nudged(kind, text):
             if kind == "repeat":
                 return [("loop_detected", {"warned": True, "message": text})]
@@ -78,12 +78,12 @@ def _pairs(before: Run, record: Recorded, after: Run) -> Pairs:
         case Compacted(error=None):
             return [("context_compressed", {})]
         case RunEnded():
-            return _end(after)
+            return _render_end(after)
         case _:
             return []
 
 
-def _turn(before: Run, event: TurnEnded, after: Run) -> Pairs:
+def _render_turn(before: Run, event: TurnEnded, after: Run) -> Pairs:
     if event.error is not None:
         return [("error", {"phase": "llm", "code": event.error.code, "message": event.error.message})]
     calls = [call.item for call in after.calls]
@@ -93,17 +93,17 @@ def _turn(before: Run, event: TurnEnded, after: Run) -> Pairs:
     pairs: Pairs = [("llm_response", answer)]
     if before.is_confirming:
         pairs.append(("confirmation_result", {"confirmed": not calls}))
-    return [*pairs, *[("tool_call_requested", {**_said(call), "arguments": call.arguments}) for call in calls]]
+    return [*pairs, *[("tool_call_requested", {**_describe_call(call), "arguments": call.arguments}) for call in calls]]
 
 
-def _blocked(event: CallJudged, before: Run) -> Pairs:
+def _render_blocked(event: CallJudged, before: Run) -> Pairs:
     why = {"verdict": event.verdict, "policy": event.policy, "reason": event.reason}
-    blocked: Pairs = [("tool_call_blocked", {**_named(before, event.call_id), **why})]
+    blocked: Pairs = [("tool_call_blocked", {**_find_call(before, event.call_id), **why})]
     return [*blocked, ("loop_detected", {"warned": False})] if event.stop is Reason.REPEATED_CALL else blocked
 
 
-def _ended(event: ToolEnded, before: Run) -> Pairs:
-    named, output = _named(before, event.call_id), text_of(event.output)
+def _render_ended(event: ToolEnded, before: Run) -> Pairs:
+    named, output = _find_call(before, event.call_id), text_of(event.output)
     if not before.call(event.call_id).is_started:
         return [("tool_call_blocked", {**named, "verdict": "deny", "policy": "run", "reason": output})]
     done = {**named, "success": not event.is_error, "output": output, "duration_ms": round(event.seconds * 1000, 3)}
@@ -114,8 +114,8 @@ def _call_event(kind: EventType, delegation: EventType, data: Json) -> Pairs:
     return [(kind, data), (delegation, data)] if _is_agent(data) else [(kind, data)]
 
 
-def _end(after: Run) -> Pairs:
-    result = tool_loop_result(after)
+def _render_end(after: Run) -> Pairs:
+    result = read_result(after)
     data: Json = {
         "termination_reason": result.termination_reason,
         "total_tokens": result.tokens_used,
@@ -131,11 +131,11 @@ def _end(after: Run) -> Pairs:
     return [*failed, ("completed", data)]
 
 
-def _named(run: Run, call_id: str) -> Json:
-    return _said(run.call(call_id).item)
+def _find_call(run: Run, call_id: str) -> Json:
+    return _describe_call(run.call(call_id).item)
 
 
-def _said(call: FunctionCall) -> Json:
+def _describe_call(call: FunctionCall) -> Json:
     return {"call_id": call.call_id, "tool": call.name}
 
 

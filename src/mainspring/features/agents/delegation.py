@@ -26,9 +26,9 @@ from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
 from mainspring.engine.traceparent import make_traceparent
 from mainspring.features.agents.agent_inputs import complete_inputs, render_message
-from mainspring.features.agents.agent_order import Manner, Orders, refusal
+from mainspring.features.agents.agent_order import AgentOrders, InvocationSettings, find_refusal
 from mainspring.features.agents.agent_registry import AgentRegistry
-from mainspring.features.agents.agent_result import ToolLoopConfig, lack, tool_loop_result
+from mainspring.features.agents.agent_result import ToolLoopConfig, explain_lack, read_result
 from mainspring.features.budgets.amounts import Amounts, pick_least
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget, measure_use, read_budget
@@ -45,7 +45,7 @@ class AgentTools:
 
     kind: ToolKind = "builtin"
 
-    def __init__(self, registry: AgentRegistry, orders: Orders) -> None:
+    def __init__(self, registry: AgentRegistry, orders: AgentOrders) -> None:
         self._registry, self._orders = registry, orders
         # What runs have used that nothing else will tell of.
         self._unstored: LRUCache[str, Run] = LRUCache(REMEMBERED)
@@ -66,7 +66,7 @@ class AgentTools:
             raise
         if not handle.run.spec.store:
             self._unstored[handle.run.spec.id] = handle.run
-        return replace(_answer(call, handle.run), used=used_by(handle.run))
+        return replace(_render_result(call, handle.run), used=measure_usage(handle.run))
 
     async def _child(self, call: ToolCall, context: CallContext) -> RunHandle:
         """The run of this call: the one that it has begun, or a new one. Raises a `CallerError` if it may not begin."""
@@ -80,7 +80,7 @@ class AgentTools:
 
     async def _order(self, id: str, call: ToolCall, caller: Run, runs: Runs) -> RunSpec:
         spec = caller.spec
-        if (why := refusal([each.agent for each in spec.charters], _agent(call.name))) is not None:
+        if (why := find_refusal([each.agent for each in spec.charters], _agent(call.name))) is not None:
             raise InvalidRequest(why)
         definition = self._registry.get(_agent(call.name))
         inputs = complete_inputs(definition, call.parsed)
@@ -101,8 +101,8 @@ class AgentTools:
             traceparent=make_traceparent(spec),
             context_tokens=spec.window.context_tokens,
         )
-        made = await self._orders.applied(order, definition, Manner(ToolLoopConfig()), spec.charters)
-        held = replace(made, limits=_within(made.limits, _left(caller, earlier), max(beside, 1)))
+        made = await self._orders.apply_definition(order, definition, InvocationSettings(ToolLoopConfig()), spec.charters)
+        held = replace(made, limits=_share_limits(made.limits, _compute_remaining(caller, earlier), max(beside, 1)))
         budget = read_budget(spec)
         return (
             held
@@ -136,7 +136,7 @@ class AgentTools:
                 used = used + replace(await measure_use(run, layer), seconds=0.0)
             # Under a name of its own it holds beside the operator's, which every run has.
             named = replace(layer, budget_id=f"{layer.budget_id}.delegated", overlays=())
-            layers.append(named.with_amounts(_part(layer.amounts - used.amounts, beside)))
+            layers.append(named.with_amounts(_share_amounts(layer.amounts - used.amounts, beside)))
         return replace(layers[0], overlays=tuple(layers[1:]))
 
     async def _all(self, found: Sequence[Run], runs: Runs) -> list[Run]:
@@ -154,30 +154,30 @@ def _latest(run: Run) -> list[FunctionCall]:
     return [item for item in said if isinstance(item, FunctionCall)]
 
 
-def used_by(run: Run) -> Used:
+def measure_usage(run: Run) -> Used:
     """What a run has used, with the runs that it has begun in turn."""
     return Used(run.turns, run.calls_allowed, sum_used(run)) + run.delegated
 
 
-def _left(caller: Run, earlier: Sequence[Run]) -> Limits:
+def _compute_remaining(caller: Run, earlier: Sequence[Run]) -> Limits:
     """What is left of the caller's limits."""
     limits = caller.spec.limits
-    used = sum([used_by(run) for run in earlier], Used(caller.turns, caller.calls_allowed, sum_used(caller)))
+    used = sum([measure_usage(run) for run in earlier], Used(caller.turns, caller.calls_allowed, sum_used(caller)))
     seconds = None if limits.max_seconds is None else limits.max_seconds - caller.elapsed
     return Limits(
-        max_turns=_rest(limits.max_turns, used.turns),
-        max_tool_calls=_rest(limits.max_tool_calls, used.calls),
-        max_tokens=_rest(limits.max_tokens, used.usage.total_tokens),
-        max_output_tokens=_rest(limits.max_output_tokens, used.usage.output_tokens),
+        max_turns=_subtract(limits.max_turns, used.turns),
+        max_tool_calls=_subtract(limits.max_tool_calls, used.calls),
+        max_tokens=_subtract(limits.max_tokens, used.usage.total_tokens),
+        max_output_tokens=_subtract(limits.max_output_tokens, used.usage.output_tokens),
         max_seconds=seconds,
     )
 
 
-def _rest(most: int | None, used: int) -> int | None:
+def _subtract(most: int | None, used: int) -> int | None:
     return None if most is None else most - used
 
 
-def _within(own: Limits, left: Limits, beside: int) -> Limits:
+def _share_limits(own: Limits, left: Limits, beside: int) -> Limits:
     """The agent's own limits, and a share of what its caller has left: all but what the caller keeps, over those who share it.
 
     Raises `InvalidRequest` if that is nothing."""
@@ -193,7 +193,7 @@ def _within(own: Limits, left: Limits, beside: int) -> Limits:
     return replace(own, **shares)
 
 
-def _part(left: Amounts, beside: int) -> Amounts:
+def _share_amounts(left: Amounts, beside: int) -> Amounts:
     """A share of what is left: all but what the caller keeps, over those who share it. They work at the same time."""
     seconds = left.scaled(1 - KEPT).seconds
     commands = {key: count // beside for key, count in left.commands.items()}
@@ -214,12 +214,12 @@ async def _follow(handle: RunHandle, context: CallContext) -> None:
                     context.progress(f"turn {turns}: calls {named[0] if named else 'a tool'}")
 
 
-def _answer(call: ToolCall, run: Run) -> ToolResult:
-    result = tool_loop_result(run)
+def _render_result(call: ToolCall, run: Run) -> ToolResult:
+    result = read_result(run)
     told = msgspec.json.encode(result.output).decode()
     if result.termination_reason == "completed":
         return ToolResult(call.id, told)
     has = f" What it has said last: {told}" if run.text else ""
-    why = f": {lack(run)}" if result.termination_reason == "error" else ""
+    why = f": {explain_lack(run)}" if result.termination_reason == "error" else ""
     name = run.spec.agent
     return ToolResult(call.id, f"The agent `{name}` did not finish ({result.termination_reason}{why}).{has}", is_error=True)

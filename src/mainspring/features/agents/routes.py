@@ -14,9 +14,9 @@ from mainspring.core.items import Json, encode
 from mainspring.core.run import Run, fold, open_run
 from mainspring.engine.engine import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
-from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, tool_loop_result
-from mainspring.features.agents.agent_runtime import AgentRuntime, failure
-from mainspring.features.agents.agent_stream import ToolLoopEvent, told
+from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, read_result
+from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
+from mainspring.features.agents.agent_stream import ToolLoopEvent, render_events
 from mainspring.http.auth import INVOKE, get_caller, sign_order
 from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
@@ -136,8 +136,8 @@ class AgentRoutes:
         run = handle.run
         if not has_answered(run):
             _raise_failure(run)
-            raise Fault(502, "run_failed", hide_addresses(failure(run).message))
-        result = tool_loop_result(run)
+            raise Fault(502, "run_failed", hide_addresses(make_failure(run).message))
+        result = read_result(run)
         return json_response(InvokedAgent(run.spec.agent, result.output, result.tokens_used, result.model, result.run_id))
 
     async def invoke_iterative(self, request: Request) -> HttpResponse:
@@ -146,7 +146,7 @@ class AgentRoutes:
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
         await wait_for_end(handle, request)
         _raise_failure(handle.run)
-        result = tool_loop_result(handle.run)
+        result = read_result(handle.run)
         return json_response(InvokedIterative(agent=handle.run.spec.agent, **asdict(result)))
 
     async def stream_iterative(self, request: Request) -> HttpResponse:
@@ -205,7 +205,7 @@ async def _read_frames(handle: Handle) -> AsyncIterator[list[bytes]]:
         frames: list[bytes] = []
         for record in batch:
             before, run = run, open_run(record, History()) if run is None else fold(run, record)
-            frames += [b"data: %b\n\n" % encode(_hide_backend(event)) for event in told(before, record, run)]
+            frames += [b"data: %b\n\n" % encode(_hide_backend(event)) for event in render_events(before, record, run)]
         if frames:
             yield frames
 

@@ -60,12 +60,12 @@ class Approval(Struct, frozen=True):
     object: str = "approval"
 
 
-class Listed(Struct, frozen=True):
+class ApprovalPage(Struct, frozen=True):
     approvals: tuple[Approval, ...]
     has_more: bool = False
 
 
-class Answered(Struct, frozen=True):
+class AnsweredApproval(Struct, frozen=True):
     """The approval as it stands now, and the run that goes on; none if other calls of the paused run still wait."""
 
     approval: Approval
@@ -98,21 +98,21 @@ class Approvals:
         limit: int = 20,
         after: str | None = None,
         newest_first: bool = True,
-    ) -> Listed:
+    ) -> ApprovalPage:
         """Those of a tenant, in the order they were asked; `after` is the id of the last one seen. Raises `NotFound` for it."""
-        number = None if after is None else (await self._asked(after, tenant, "after")).number
+        number = None if after is None else (await self._find_question(after, tenant, "after")).number
         found: list[Approval] = []
         async for document in self._documents(tenant, number, newest_first):
-            approval = await self._shown(document, state)
+            approval = await self._read_approval(document, state)
             if approval is not None:
                 found.append(approval)
             if len(found) > limit:
                 break
-        return Listed(tuple(found[:limit]), has_more=len(found) > limit)
+        return ApprovalPage(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def get(self, id: str, *, tenant: str = "") -> Approval:
         """Raises `NotFound`, also for one of another tenant, and for one whose run has been deleted."""
-        approval = await self._shown(await self._asked(id, tenant))
+        approval = await self._read_approval(await self._find_question(id, tenant))
         if approval is None:
             raise _not_found(id)
         return approval
@@ -127,7 +127,7 @@ class Approvals:
         tenant: str = "",
         by: str = "",
         background: bool = True,
-    ) -> Answered:
+    ) -> AnsweredApproval:
         """Says yes or no, and continues the run if nothing else is open. `digest` must be that of the call, if it is given.
 
         Raises `NotFound`, and `InvalidRequest` if the call was answered before (`SPENT`), can be approved no more (`EXPIRED`),
@@ -139,7 +139,7 @@ class Approvals:
             raise InvalidRequest(message, param="digest", code="digest_mismatch")
         if approve and approval.state == "expired":
             raise refuse_expired(id)
-        paused = await self._paused(approval.response_id)
+        paused = await self._read_paused(approval.response_id)
         order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason)
         await self._check(order, paused, said, approval)
         fresh = await self._keep(said, order)
@@ -147,13 +147,13 @@ class Approvals:
         if len(answers) < len(paused.requests):
             if not fresh:
                 raise refuse_spent(id)
-            return Answered(await self.get(id, tenant=tenant))
+            return AnsweredApproval(await self.get(id, tenant=tenant))
         try:
             handle = await self._engine.start(replace(order, input=answers))
         except InvalidRequest as error:
             # The run that goes on has an id that follows from this one's: somebody was quicker.
             raise refuse_spent(id) if error.param == "id" else error from None
-        return Answered(await self.get(id, tenant=tenant), handle)
+        return AnsweredApproval(await self.get(id, tenant=tenant), handle)
 
     async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse, approval: Approval) -> None:
         """Raises `InvalidRequest` before the answer is kept if the run that goes on could not act on it."""
@@ -174,23 +174,23 @@ class Approvals:
                 yield document
             number = documents[-1].number
 
-    async def _asked(self, id: str, tenant: str, param: str = "approval_id") -> Document:
+    async def _find_question(self, id: str, tenant: str, param: str = "approval_id") -> Document:
         if (found := await self._store.get(ASKED, id, tenant=tenant)) is None:
             raise _not_found(id, param)
         return found
 
-    async def _given(self, id: str, tenant: str) -> ApprovalAnswer | None:
+    async def _find_answer(self, id: str, tenant: str) -> ApprovalAnswer | None:
         found = await self._store.get(GIVEN, id, tenant=tenant)
         return None if found is None else decode(found.body, ApprovalAnswer)
 
-    async def _shown(self, document: Document, wanted: State | None = None) -> Approval | None:
+    async def _read_approval(self, document: Document, wanted: State | None = None) -> Approval | None:
         """What the document stands for; None if that is in another state, or its run is gone."""
-        question, answer = decode(document.body, ApprovalQuestion), await self._given(document.id, document.tenant)
+        question, answer = decode(document.body, ApprovalQuestion), await self._find_answer(document.id, document.tenant)
         state = state_of(question, answer, self._clock())
         if wanted not in (None, state):
             return None
         try:
-            paused = await self._paused(question.run)
+            paused = await self._read_paused(question.run)
         except NotFound:
             return None
         request = next((request for request in paused.requests if request.id == document.id), None)
@@ -212,7 +212,7 @@ class Approvals:
             continued_by=(answer.run or None) if answer is not None and answer.used else None,
         )
 
-    async def _paused(self, run_id: str) -> _Paused:
+    async def _read_paused(self, run_id: str) -> _Paused:
         log = await self._store.events(run_id)
         told = (await self._store.load(run_id)).response
         first = log[0].event
@@ -268,7 +268,7 @@ class Approvals:
         document = make_answer(said, order.id, order.tenant, self._clock(), by=order.caller.subject, reason=reason, used=False)
         if await self._store.put([document], if_absent=True):
             return True
-        known = await self._given(said.approval_request_id, order.tenant)
+        known = await self._find_answer(said.approval_request_id, order.tenant)
         # Whoever gave the same answer may have died before the run began.
         if known is None or known.used or known.run != order.id or known.approve is not said.approve:
             raise refuse_spent(said.approval_request_id)
@@ -277,7 +277,7 @@ class Approvals:
     async def _answers(self, paused: _Paused, order: RunSpec) -> tuple[ApprovalResponse, ...]:
         answers = []
         for request in paused.requests:
-            known = await self._given(request.id, order.tenant)
+            known = await self._find_answer(request.id, order.tenant)
             if known is not None and known.run == order.id:
                 answers.append(ApprovalResponse(request.id, known.approve, known.reason or None))
         return tuple(answers)

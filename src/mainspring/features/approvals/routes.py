@@ -9,7 +9,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
-from mainspring.features.approvals.pending import Answered, Approval, Approvals
+from mainspring.features.approvals.pending import AnsweredApproval, Approval, Approvals
 from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint, Parameter
@@ -75,7 +75,7 @@ class ApprovalRoutes:
             raise_failure(handle.run)
         return json_response(render_response(handle.response, choose_dialect(request, self._dialect)))
 
-    async def _answer(self, request: Request, body: AnswerApproval) -> Answered:
+    async def _answer(self, request: Request, body: AnswerApproval) -> AnsweredApproval:
         caller = get_caller(request)
         try:
             return await self._approvals.answer(

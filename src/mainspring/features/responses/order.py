@@ -72,7 +72,7 @@ async def _apply_selection(agents: AgentRuntime, client: HTTPConnection, choice:
     if choice.version not in (None, definition.version):
         told = f"agent `{choice.name}` has the version {definition.version}, not {choice.version}; leave `version` out"
         raise InvalidRequest(told, param="prompt.version")
-    return await runtime.selected(spec, choice.name, choice.variables)
+    return await runtime.select_agent(spec, choice.name, choice.variables)
 
 
 def _is_agent(model: str | None) -> bool:

@@ -115,7 +115,7 @@ class TraceCollector:
         outcome = TraceOutcome(status=status, **facts)
         duration = milliseconds(held.record.started_at, at)
         held.record = replace(held.record, completed_at=at, duration_ms=duration, outcome=outcome)
-        held.failures = [_settled(known, status) for known in held.failures]
+        held.failures = [_settle(known, status) for known in held.failures]
         del self._traces[trace_id]
         return _whole(held)
 
@@ -134,7 +134,7 @@ class TraceCollector:
         return found
 
 
-def _settled(failure: FailureRecord, status: TraceStatus) -> FailureRecord:
+def _settle(failure: FailureRecord, status: TraceStatus) -> FailureRecord:
     return replace(failure, resolution=resolution(failure.category, failure.resolution.retry_count, status))
 
 

@@ -16,7 +16,7 @@ from mainspring.core.history import History, history_of, replace_lost_history
 from mainspring.core.items import Item, Usage
 from mainspring.core.spec import RunSpec
 from mainspring.engine.conversation import reread
-from mainspring.features.traces.replay import Replay, replayed
+from mainspring.features.traces.replay import Replay, replay_log
 from mainspring.features.traces.trace_observer import read_trace
 from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
 from mainspring.ports import Store
@@ -84,7 +84,7 @@ async def replay(run_id: RunId, database: Database, json: AsJson = False) -> int
         first = records[0].event
         history = await _read_history(engine.store, first.spec) if isinstance(first, RunStarted) else History()
         kept = None if stored.response is None else await engine.store.history(run_id)
-    report = _summarize(run_id, len(records), replayed(records, history, stored.response, kept))
+    report = _summarize(run_id, len(records), replay_log(records, history, stored.response, kept))
     if json:
         write_lines([report])
     else:

@@ -1,6 +1,6 @@
 """What all runs come to: counters and histograms of the runs that ended here, each counted once, from its trace."""
 
-from mainspring.features.traces.prometheus import Counter, Gauge, Histogram, Names, exposition
+from mainspring.features.traces.prometheus import Counter, Gauge, Histogram, LabelNames, render_exposition
 from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
 
@@ -9,7 +9,7 @@ class Metrics:
 
     def __init__(self, model: str = "") -> None:
         """`model` is the one that runs have unless they name another."""
-        self._models, self._tools, self._policies = Names(model), Names(), Names()
+        self._models, self._tools, self._policies = LabelNames(model), LabelNames(), LabelNames()
         self._runs = Counter("mainspring_runs_total", "Runs that ended.", "preset", "status", "reason")
         self._turns = Counter("mainspring_turns_total", "Turns of a model.", "model", "status")
         self._tokens = Counter("mainspring_tokens_total", "Tokens, as the backend counted them.", "model", "direction")
@@ -29,7 +29,7 @@ class Metrics:
         self._runs.add(preset, outcome.run_status, outcome.reason.value if outcome.reason is not None else "")
         if trace.duration_ms is not None:
             self._run_seconds.observe(trace.duration_ms / 1000, preset)
-        model = model_of(trace, self._models)
+        model = choose_model_label(trace, self._models)
         for step in trace.execution:
             self._add_step(step, model)
         for failure in trace.failures:
@@ -43,7 +43,7 @@ class Metrics:
             self._runs, self._turns, self._tokens, self._calls, self._verdicts, self._failures,
             self._run_seconds, self._turn_seconds, self._first_token, self._call_seconds, self._live, self._store_up,
         )  # fmt: skip
-        return exposition(families)
+        return render_exposition(families)
 
     def _add_step(self, step: TraceStep, model: str) -> None:
         if step.kind == "turn":
@@ -59,18 +59,18 @@ class Metrics:
             self._add_action(action)
 
     def _add_action(self, action: TraceAction) -> None:
-        tool = self._tools.bounded(action.tool) if action.kind is not None else UNKNOWN
+        tool = self._tools.register(action.tool) if action.kind is not None else UNKNOWN
         self._calls.add(tool, _outcome(action))
         if action.verdict is not None:
-            self._verdicts.add(self._policies.bounded(action.policy), action.verdict)
+            self._verdicts.add(self._policies.register(action.policy), action.verdict)
         if action.started_at is not None and action.completed_at is not None:
             self._call_seconds.observe(action.completed_at - action.started_at, tool)
 
 
-def model_of(trace: TraceRecord, names: Names) -> str:
+def choose_model_label(trace: TraceRecord, names: LabelNames) -> str:
     """The run's model, among the names that are told apart. One that has never answered does not become one of them."""
     has_answered = any(step.status == "completed" for step in trace.execution)
-    return names.bounded(trace.context.model) if has_answered else names.known(trace.context.model)
+    return names.register(trace.context.model) if has_answered else names.find_label(trace.context.model)
 
 
 def _outcome(action: TraceAction) -> str:

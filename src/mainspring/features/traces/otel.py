@@ -20,9 +20,9 @@ from anyio import Event, move_on_after
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.engine.traceparent import parse_traceparent
-from mainspring.features.traces.metrics import model_of
-from mainspring.features.traces.prometheus import Names
-from mainspring.features.traces.spans import PROVIDERS, Span, spans_of, trace_hex_of
+from mainspring.features.traces.metrics import choose_model_label
+from mainspring.features.traces.prometheus import LabelNames
+from mainspring.features.traces.spans import PROVIDERS, Span, build_spans, derive_trace_hex
 from mainspring.features.traces.trace_record import TraceRecord
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Exporter:
     def add(self, trace: TraceRecord) -> None:
         """Puts a run that has ended into the queue, and returns at once."""
         provider = self._provider(trace.context.model)
-        spans = list(spans_of(trace, provider, content=self._content))
+        spans = list(build_spans(trace, provider, content=self._content))
         self._tracing.add(trace, spans)
         self._metering.add(trace, spans, provider)
 
@@ -115,11 +115,11 @@ class _Tracing:
         self._scope = InstrumentationScope(SCOPE, version)
 
     def add(self, trace: TraceRecord, spans: list[Span]) -> None:
-        trace_id = trace_hex_of(trace)
+        trace_id = derive_trace_hex(trace)
         if not self._is_sampled(trace, trace_id, spans[0]):
             return
         for span in spans:
-            self._queue.on_end(self._finished(span, trace_id, remote=span is spans[0]))
+            self._queue.on_end(self._make_span(span, trace_id, remote=span is spans[0]))
 
     def close(self) -> None:
         self._queue.shutdown()  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ class _Tracing:
         sampled = self._provider.sampler.should_sample(context, int(trace_id, 16), root.name, attributes=root.attributes)
         return bool(sampled.decision.is_sampled())  # type: ignore[no-untyped-call]
 
-    def _finished(self, span: Span, trace_id: str, *, remote: bool) -> "ReadableSpan":
+    def _make_span(self, span: Span, trace_id: str, *, remote: bool) -> "ReadableSpan":
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -175,14 +175,14 @@ class _Metering:
         self._first = histogram(first, "s", "Time to the first delta of a turn.", SECONDS)
         self._runs = histogram("gen_ai.invoke_agent.duration", "s", "Time of a run.", RUN_SECONDS)
         self._calls = histogram("gen_ai.execute_tool.duration", "s", "Time of a call.", SECONDS)
-        self._names: dict[str, Names] = {}
+        self._names: dict[str, LabelNames] = {}
 
     def add(self, trace: TraceRecord, spans: list[Span], provider: str) -> None:
-        agent = self._bounded("gen_ai.agent.name", trace.context.agent_id)
-        model = {"gen_ai.request.model": model_of(trace, self._names.setdefault("gen_ai.request.model", Names()))}
-        backend = {"gen_ai.operation.name": "chat", **model, **self._bounded("gen_ai.provider.name", provider)}
+        agent = self._label("gen_ai.agent.name", trace.context.agent_id)
+        model = {"gen_ai.request.model": choose_model_label(trace, self._names.setdefault("gen_ai.request.model", LabelNames()))}
+        backend = {"gen_ai.operation.name": "chat", **model, **self._label("gen_ai.provider.name", provider)}
         for span in spans:
-            error = self._bounded("error.type", span.error)
+            error = self._label("error.type", span.error)
             match span.attributes["gen_ai.operation.name"]:
                 case "invoke_agent":
                     self._runs.record(span.seconds, {**agent, **model, **error})
@@ -194,13 +194,13 @@ class _Metering:
     def close(self) -> None:
         self._provider.shutdown()
 
-    def _bounded(self, attribute: str, name: str) -> dict[str, str]:
+    def _label(self, attribute: str, name: str) -> dict[str, str]:
         """The attribute, if there is a name; names beyond the first hundred are not told apart."""
-        return {attribute: self._names.setdefault(attribute, Names()).bounded(name)} if name else {}
+        return {attribute: self._names.setdefault(attribute, LabelNames()).register(name)} if name else {}
 
     def _tool(self, span: Span) -> dict[str, str]:
         name, kind = str(span.attributes["gen_ai.tool.name"]), str(span.attributes["gen_ai.tool.type"])
-        return {**self._bounded("gen_ai.tool.name", name), "gen_ai.tool.type": kind}
+        return {**self._label("gen_ai.tool.name", name), "gen_ai.tool.type": kind}
 
     def _add_turn(self, span: Span, backend: dict[str, str], error: dict[str, str]) -> None:
         self._turns.record(span.seconds, {**backend, **error})

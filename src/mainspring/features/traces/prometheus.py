@@ -12,7 +12,7 @@ OTHER: Final = "_other"
 Labels = tuple[str, ...]
 
 
-class Names:
+class LabelNames:
     """Names that others choose, such as those of models: the first hundred stand for themselves, further ones for `_other`.
 
     Without that, whoever sends requests could make up labels without end. Those that are `reserved` come on top.
@@ -23,12 +23,12 @@ class Names:
         self._known: set[str] = set()
         self._most = most
 
-    def bounded(self, name: str) -> str:
+    def register(self, name: str) -> str:
         if name not in self._reserved and len(self._known) < self._most and len(name) <= LONGEST_NAME:
             self._known.add(name)
-        return self.known(name)
+        return self.find_label(name)
 
-    def known(self, name: str) -> str:
+    def find_label(self, name: str) -> str:
         """The same, but that a new name stays unknown."""
         return name if name in self._known or name in self._reserved else OTHER
 
@@ -47,7 +47,7 @@ class Counter:
 
     def lines(self) -> Iterator[str]:
         for values, count in self._counts.items():
-            yield f"{self.name}{_braced(zip(self._labels, values, strict=True))} {_number(count)}"
+            yield f"{self.name}{_render_labels(zip(self._labels, values, strict=True))} {_number(count)}"
 
 
 class Gauge(Counter):
@@ -81,12 +81,12 @@ class Histogram:
             labels, total = tuple(zip(self._labels, values, strict=True)), 0
             for bound, count in zip(bounds, counts, strict=True):
                 total += count
-                yield f"{self.name}_bucket{_braced((*labels, ('le', bound)))} {total}"
-            yield f"{self.name}_sum{_braced(labels)} {_number(self._sums[values])}"
-            yield f"{self.name}_count{_braced(labels)} {total}"
+                yield f"{self.name}_bucket{_render_labels((*labels, ('le', bound)))} {total}"
+            yield f"{self.name}_sum{_render_labels(labels)} {_number(self._sums[values])}"
+            yield f"{self.name}_count{_render_labels(labels)} {total}"
 
 
-def exposition(families: Iterable[Counter | Histogram]) -> str:
+def render_exposition(families: Iterable[Counter | Histogram]) -> str:
     """What a scraper reads: of every family what it is, then its samples."""
     lines: list[str] = []
     for family in families:
@@ -94,7 +94,7 @@ def exposition(families: Iterable[Counter | Histogram]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _braced(labels: Iterable[tuple[str, str]]) -> str:
+def _render_labels(labels: Iterable[tuple[str, str]]) -> str:
     inside = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels])
     return f"{{{inside}}}" if inside else ""
 

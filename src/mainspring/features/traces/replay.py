@@ -72,12 +72,12 @@ class _Differs(Exception):
         self.difference = difference
 
 
-def replayed(
+def replay_log(
     records: Sequence[Recorded], history: History, stored: Response | None = None, kept: Sequence[Entry] | None = None
 ) -> Replay:
     """Replays a log. With the `stored` Response, the run must end as that says, too, and with the entries that are `kept` of the
     conversation up to its end, with the same items. Pure; raises nothing."""
-    stage = _Stage(records)
+    stage = _Replayer(records)
     try:
         run = stage.open(history)
         while stage.is_left and not run.has_ended:
@@ -93,7 +93,7 @@ def replayed(
     return Replay(run, stage.decisions)
 
 
-class _Stage:
+class _Replayer:
     """The log, read from its beginning, and the run that comes of it."""
 
     def __init__(self, records: Sequence[Recorded]) -> None:
@@ -107,81 +107,81 @@ class _Stage:
         return self._place < len(self._records)
 
     def differs(self, expected: str) -> _Differs:
-        found = _named(self._records[self._place].event) if self.is_left else "the end of the log"
+        found = _describe(self._records[self._place].event) if self.is_left else "the end of the log"
         return _Differs(Difference(self._place, expected, found))
 
     def open(self, history: History) -> Run:
         if not self._records:
             raise self.differs("run_started")
-        return self._folded(lambda record: open_run(record, history))
+        return self._fold(lambda record: open_run(record, history))
 
     def step(self, run: Run) -> Run:
         """The run after the next decision, or after what came between."""
         if isinstance(self._event, RunResumed):
-            return self._made(run, recovery(run))
+            return self._expect(run, recovery(run))
         self.decisions += 1
-        return self._performed(run, next_action(run))
+        return self._perform(run, next_action(run))
 
-    def _performed(self, run: Run, action: Action) -> Run:
-        if (ended := self._ended_from_outside(run)) is not None:
+    def _perform(self, run: Run, action: Action) -> Run:
+        if (ended := self._find_outside_end(run)) is not None:
             return ended
         match action:
             case CallModel():
-                return self._turn(self._made(run, [TurnStarted()]))
+                return self._turn(self._expect(run, [TurnStarted()]))
             case Judge(call_ids):
-                return self._judged(run, call_ids)
+                return self._take_verdicts(run, call_ids)
             case Execute(call_ids):
-                return self._executed(self._made(run, map(ToolStarted, call_ids)), call_ids)
+                return self._take_results(self._expect(run, map(ToolStarted, call_ids)), call_ids)
             case Nudge(kind, text, reason):
-                return self._made(run, [Nudged(kind, text, reason)])
+                return self._expect(run, [Nudged(kind, text, reason)])
             case Compact(keeps):
-                return self._compacted(run, keeps)
+                return self._take_summary(run, keeps)
             case Finish() as finish:
-                return self._made(run, closing(run, self._checked(finish)))
+                return self._expect(run, closing(run, self._apply_check(finish)))
             case unknown:
                 assert_never(unknown)
 
     def _turn(self, run: Run) -> Run:
         while run.in_turn:
-            if (stopped := self._stopped(run)) is not None:
+            if (stopped := self._find_stop(run)) is not None:
                 return stopped
             if not isinstance(self._event, _SAID):
                 raise self.differs("what the model says")
-            run = self._taken(run)
+            run = self._take(run)
         return run
 
-    def _judged(self, run: Run, call_ids: Sequence[str]) -> Run:
+    def _take_verdicts(self, run: Run, call_ids: Sequence[str]) -> Run:
         for call_id in call_ids:
-            if (stopped := self._stopped(run)) is not None:
+            if (stopped := self._find_stop(run)) is not None:
                 return stopped
             if not (isinstance(self._event, CallJudged) and self._event.call_id == call_id):
                 raise self.differs(f"a verdict on call `{call_id}`")
-            run = self._taken(run)
+            run = self._take(run)
         return run
 
-    def _executed(self, run: Run, call_ids: Sequence[str]) -> Run:
+    def _take_results(self, run: Run, call_ids: Sequence[str]) -> Run:
         """Calls that were begun together, until each has ended; a call may turn out to be the client's."""
         under_way = set(call_ids)
         while under_way:
-            if (stopped := self._stopped(run)) is not None:
+            if (stopped := self._find_stop(run)) is not None:
                 return stopped
             event = self._event
             if not isinstance(event, ToolEnded | ToolProgress | CallJudged) or event.call_id not in under_way:
                 raise self.differs("what becomes of " + ", ".join([f"call `{id}`" for id in call_ids if id in under_way]))
             if not isinstance(event, ToolProgress):
                 under_way.discard(event.call_id)
-            run = self._taken(run)
+            run = self._take(run)
         return run
 
-    def _compacted(self, run: Run, keeps: int) -> Run:
+    def _take_summary(self, run: Run, keeps: int) -> Run:
         event = self._event
         if not isinstance(event, Compacted):
             raise self.differs("a summary of what came before")
         if event.item is not None and ((summary := summary_of(event.item)) is None or summary.keeps != keeps):
             raise self.differs(f"a summary that keeps {keeps} items")
-        return self._taken(run)
+        return self._take(run)
 
-    def _checked(self, finish: Finish) -> Finish:
+    def _apply_check(self, finish: Finish) -> Finish:
         """The end as the loop wants it, unless a check of the engine found fault with the answer."""
         match self._records[-1].event:
             case RunEnded("failed", Reason.PROVIDER_ERROR, error) if error is not None and error.code == _CHECKED:
@@ -189,13 +189,13 @@ class _Stage:
             case _:
                 return finish
 
-    def _stopped(self, run: Run) -> Run | None:
+    def _find_stop(self, run: Run) -> Run | None:
         """The run, if what is under way goes no further: the log is over, its driver died, or somebody ended it."""
         if not self.is_left or isinstance(self._event, RunResumed):
             return run
-        return self._ended_from_outside(run)
+        return self._find_outside_end(run)
 
-    def _ended_from_outside(self, run: Run) -> Run | None:
+    def _find_outside_end(self, run: Run) -> Run | None:
         """The run at its end, if the rest of the log is an end that nothing in it calls for."""
         match self._records[-1].event:
             case RunEnded(status, reason, error) if reason in _FROM_OUTSIDE:
@@ -203,24 +203,24 @@ class _Stage:
                 if len(events) != len(self._records) - self._place:
                     return None
                 rest = [record.event for record in self._records[self._place :]]
-                return self._made(run, events) if rest == events else None
+                return self._expect(run, events) if rest == events else None
             case _:
                 return None
 
-    def _made(self, run: Run, events: Iterable[Event]) -> Run:
+    def _expect(self, run: Run, events: Iterable[Event]) -> Run:
         """The run after events that follow from it; each must be in the log as it is made here."""
         for event in events:
             if not self.is_left:
                 return run
             if _comparable(self._event) != event:
-                raise self.differs(_named(event))
-            run = self._taken(run)
+                raise self.differs(_describe(event))
+            run = self._take(run)
         return run
 
-    def _taken(self, run: Run) -> Run:
-        return self._folded(lambda record: fold(run, record))
+    def _take(self, run: Run) -> Run:
+        return self._fold(lambda record: fold(run, record))
 
-    def _folded(self, fold: Callable[[Recorded], Run]) -> Run:
+    def _fold(self, fold: Callable[[Recorded], Run]) -> Run:
         try:
             self.run = fold(self._records[self._place])
         except MainspringError as error:
@@ -257,7 +257,7 @@ def _comparable(event: Event) -> Event:
     return replace(event, driver="") if isinstance(event, RunResumed) else event
 
 
-def _named(event: Event) -> str:
+def _describe(event: Event) -> str:
     return _short(encode(event).decode())
 
 

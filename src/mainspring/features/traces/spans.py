@@ -39,7 +39,7 @@ class Span(Struct, frozen=True):
         return self.end - self.start
 
 
-def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Iterator[Span]:
+def build_spans(trace: TraceRecord, provider: str, *, content: bool = False) -> Iterator[Span]:
     """The spans of a run that has ended, the run's own first. `content` adds what was said, to the model and by it."""
     root = derive_span_id(trace.run_id)
     yield _run_span(trace, root, provider, content)
@@ -51,14 +51,14 @@ def spans_of(trace: TraceRecord, provider: str, *, content: bool = False) -> Ite
                 yield _action_span(trace, step, action, root, content)
 
 
-def trace_hex_of(trace: TraceRecord) -> str:
+def derive_trace_hex(trace: TraceRecord) -> str:
     """The id that all spans of a trace share; a run that another one has delegated is in the same trace as that."""
     return derive_trace_id(trace.metadata.parent or trace.run_id, trace.metadata.traceparent)
 
 
 def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span:
     outcome, agent = trace.outcome, trace.context.agent_id
-    attributes = _known(
+    attributes = _drop_empty(
         {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": provider,
@@ -67,12 +67,12 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
             "gen_ai.conversation.id": _conversation(trace),
             "gen_ai.response.id": trace.run_id,
             "gen_ai.response.finish_reasons": (outcome.reason.value,) if outcome.reason is not None else (),
-            "mainspring.features.traces.id": trace.trace_id,
+            "mainspring.trace.id": trace.trace_id,
             "mainspring.run.status": outcome.run_status,
             "mainspring.tenant": trace.tenant_id,
             "mainspring.failure.code": outcome.failure_code or "",
-            "gen_ai.input.messages": _said("user", trace.input.prompt) if content else "",
-            "gen_ai.output.messages": _said("assistant", trace.output.result) if content else "",
+            "gen_ai.input.messages": _render_message("user", trace.input.prompt) if content else "",
+            "gen_ai.output.messages": _render_message("assistant", trace.output.result) if content else "",
         }
     ) | _usage(trace.usage)
     caller = parse_traceparent(trace.metadata.traceparent)
@@ -95,7 +95,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
     assert step.model_at is not None
     model = trace.context.model
     first = None if step.first_token_at is None else round(step.first_token_at - step.started_at, 6)
-    attributes = _known(
+    attributes = _drop_empty(
         {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider,
@@ -123,7 +123,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
 def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root: str, content: bool) -> Span:
     assert action.completed_at is not None
     tool = action.tool if action.kind is not None else UNKNOWN
-    attributes = _known(
+    attributes = _drop_empty(
         {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool,
@@ -172,9 +172,9 @@ def _error(error: str) -> dict[str, Value]:
     return {"error.type": error} if error else {}
 
 
-def _known(attributes: dict[str, Value]) -> dict[str, Value]:
+def _drop_empty(attributes: dict[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in attributes.items() if value}
 
 
-def _said(role: str, text: str) -> str:
+def _render_message(role: str, text: str) -> str:
     return msgspec.json.encode([{"role": role, "parts": [{"type": "text", "content": text}]}]).decode() if text else ""

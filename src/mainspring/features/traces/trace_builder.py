@@ -1,4 +1,4 @@
-"""A log as a trace: `trace_of` reads it once and tells a collector what its events mean.
+"""A log as a trace: `build_trace` reads it once and tells a collector what its events mean.
 
 No clock is looked at: a log gives the same trace whenever it is read, and a run under way gives the trace of what it has done so
 far. Of the deltas only the first of a turn is looked at.
@@ -47,7 +47,7 @@ _DELTAS: Final = frozenset(get_args(Delta))
 _UNKNOWN: Final = FunctionCall("", "unknown")
 
 
-def trace_of(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = ()) -> TraceRecord:
+def build_trace(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = ()) -> TraceRecord:
     """The trace of a run, as far as its log goes. `waiting` are the calls that it has taken over from the run before it.
 
     Pure. Raises `Malformed` for a log that does not begin with the start of a run.
@@ -115,30 +115,30 @@ class _Reader:
         at = record.at
         match record.event:
             case TurnStarted():
-                self._turn_started(at)
+                self._read_turn_start(at)
             case ItemDone(item):
-                self._said_item(item)
+                self._read_item(item)
             case TurnEnded():
-                self._turn_ended(record.event, at)
+                self._read_turn_end(record.event, at)
             case TurnAborted():
                 self._end_step(at, "aborted", model_at=at)
             case CallJudged():
-                self._judged(record.event, at)
+                self._read_verdict(record.event, at)
             case ToolStarted(call_id):
                 self._act(call_id, at, started_at=at, status="running")
             case ToolEnded():
-                self._ended(record.event, at)
+                self._read_tool_end(record.event, at)
             case Nudged(kind):
                 self._nudge = kind
             case Compacted():
-                self._compacted(record.event, at)
+                self._read_summary(record.event, at)
             case RunResumed():
                 self._resumed += 1
             case RunEnded():
-                self._run_ended(record.event, at)
+                self._read_run_end(record.event, at)
         self._clock = at
 
-    def _turn_started(self, at: float) -> None:
+    def _read_turn_start(self, at: float) -> None:
         self._number += 1
         self._step = f"step-{self._number}"
         self._has_token, self._said, self._made = False, "", 0
@@ -147,14 +147,14 @@ class _Reader:
         self._collector.add_step(self._id, self._step, at=at, kind=kind, nudge=self._nudge)
         self._nudge = ""
 
-    def _said_item(self, item: object) -> None:
+    def _read_item(self, item: object) -> None:
         if isinstance(item, Message):
             self._said = item.text
         elif isinstance(item, FunctionCall):
             self._calls[item.call_id] = item
             self._made += 1
 
-    def _turn_ended(self, event: TurnEnded, at: float) -> None:
+    def _read_turn_end(self, event: TurnEnded, at: float) -> None:
         self._usage += event.usage or Usage()
         if event.error is None:
             finish = "tool_call" if self._made and event.finish == "stop" else event.finish
@@ -167,7 +167,7 @@ class _Reader:
     def _end_step(self, at: float, status: str, **facts: Any) -> None:
         self._collector.update_step(self._id, self._step, completed_at=at, status=status, **facts)
 
-    def _compacted(self, event: Compacted, at: float) -> None:
+    def _read_summary(self, event: Compacted, at: float) -> None:
         """The log has no beginning of a summary; it began when what was before it had ended."""
         self._usage += event.usage or Usage()
         self._number += 1
@@ -178,7 +178,7 @@ class _Reader:
         if event.error is not None:
             self._fail_turn(event.error, at)
 
-    def _judged(self, event: CallJudged, at: float) -> None:
+    def _read_verdict(self, event: CallJudged, at: float) -> None:
         facts: dict[str, object] = {"verdict": event.verdict, "policy": event.policy, "reason": event.reason, "judged_at": at}
         match event.verdict:
             case "deny":
@@ -190,7 +190,7 @@ class _Reader:
                 pass
         self._act(event.call_id, at, **facts)
 
-    def _ended(self, event: ToolEnded, at: float) -> None:
+    def _read_tool_end(self, event: ToolEnded, at: float) -> None:
         known = self._actions.get(event.call_id) or self._act(event.call_id, at)
         text = text_of(event.output)
         status: ActionStatus = "failure" if event.is_error else "success"
@@ -222,7 +222,7 @@ class _Reader:
     def _fail_turn(self, error: ErrorInfo, at: float) -> None:
         self._fail(code_of_end(Reason.PROVIDER_ERROR, error) or "TL08", error.message, at)
 
-    def _run_ended(self, event: RunEnded, at: float) -> None:
+    def _read_run_end(self, event: RunEnded, at: float) -> None:
         failure = None
         if (code := code_of_end(event.reason, event.error)) is not None:
             message = event.error.message if event.error is not None else f"the run ended: {event.reason.value}"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from mainspring.core.items import Json
 from mainspring.engine.engine import Engine, Handle
-from mainspring.features.agents.agent_result import ToolLoopConfig, tool_loop_result
-from mainspring.features.agents.agent_runtime import AgentRuntime, failure
-from mainspring.features.workflows.attend import attend
-from mainspring.features.workflows.call_steps import Work
+from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
+from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
+from mainspring.features.workflows.attend import follow_run
+from mainspring.features.workflows.call_steps import StepWork
 
 
 class AgentSteps:
@@ -20,7 +20,7 @@ class AgentSteps:
     def known(self) -> Sequence[str]:
         return tuple(self._runtime.registry.definitions)
 
-    async def __call__(self, agent: str, inputs: Json, work: Work, *, model: str | None) -> Json:
+    async def __call__(self, agent: str, inputs: Json, work: StepWork, *, model: str | None) -> Json:
         """See `drive.Agents`. Raises `RunFailed` if the agent did not come to an end of its own."""
 
         async def start() -> Handle:
@@ -37,8 +37,8 @@ class AgentSteps:
                 traceparent=order.traceparent,
             )
 
-        run = (await attend(self._engine, work.run_id, start, work.waiting)).run
-        result = tool_loop_result(run)
+        run = (await follow_run(self._engine, work.run_id, start, work.waiting)).run
+        result = read_result(run)
         if result.termination_reason != "completed" or run.status != "completed":
-            raise failure(run)
+            raise make_failure(run)
         return result.output

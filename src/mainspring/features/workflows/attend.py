@@ -18,12 +18,12 @@ Waiting = Callable[[tuple[str, ...]], Awaitable[None]]
 """Is told which approvals a run waits for, and with none that it goes on."""
 
 
-def run_id_of(workflow_run: str, step: str, attempt: int) -> str:
+def derive_run_id(workflow_run: str, step: str, attempt: int) -> str:
     """The id of the run that does the work of a step: the same whoever carries the workflow out, and however often."""
     return f"resp_{sha256(f'{workflow_run} {step} {attempt}'.encode()).hexdigest()[:24]}"
 
 
-async def attend(engine: Engine, run_id: str, start: Callable[[], Awaitable[Handle]], waiting: Waiting) -> Handle:
+async def follow_run(engine: Engine, run_id: str, start: Callable[[], Awaitable[Handle]], waiting: Waiting) -> Handle:
     """The run, at its end: begun by `start` if it is not there yet, else followed, and taken up if nobody drives it any more.
 
     One that asks a person ends only to go on as another; `waiting` is told, and that one is waited for, as long as the answer may

@@ -13,10 +13,10 @@ from mainspring.core.events import ToolEnded
 from mainspring.core.items import FunctionCallOutput, Json, Part, ToolDefinition, text_of, user
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.engine import Engine, Handle
-from mainspring.features.workflows.attend import Waiting, attend
-from mainspring.features.workflows.expressions import valued
+from mainspring.features.workflows.attend import Waiting, follow_run
+from mainspring.features.workflows.expressions import resolve_values
 from mainspring.features.workflows.workflow_definition import HttpRequest, RunCommand
-from mainspring.features.workflows.workflow_run import Order
+from mainspring.features.workflows.workflow_run import WorkflowOrder
 
 MOST_CHARS: Final = 500_000
 COMMAND_SECONDS: Final = 60.0
@@ -34,27 +34,27 @@ class StepError(PeerError):
         self.may_repeat = may_repeat
 
 
-class Work(Struct, frozen=True):
+class StepWork(Struct, frozen=True):
     """What a step is about to do: for which order, as which run of the engine, with what names for its expressions. `waiting` is
     told whenever it waits for a person."""
 
-    order: Order
+    order: WorkflowOrder
     key: str
     run_id: str
     names: Json
     waiting: Waiting
 
 
-class Calls:
+class StepCalls:
     """Performs calls. `definitions` are the tools that the engine has, those that no model is told of among them."""
 
     def __init__(self, engine: Engine, definitions: Callable[[], Sequence[ToolDefinition]]) -> None:
         self._engine = engine
         self._definitions = definitions
 
-    async def command(self, step: RunCommand, work: Work) -> Json:
+    async def command(self, step: RunCommand, work: StepWork) -> Json:
         """Runs the command. Raises `StepError` unless it ends with exit code 0."""
-        given = await valued({"inputs": step.inputs, "working_dir": step.working_dir}, work.names)
+        given = await resolve_values({"inputs": step.inputs, "working_dir": step.working_dir}, work.names)
         variables = [f"{name}={shlex.quote(_variable(name, value))}\n" for name, value in given["inputs"].items()]
         arguments: Json = {
             "command": "".join(variables) + step.command,
@@ -68,9 +68,9 @@ class Calls:
             raise StepError(f"the command failed: {text[-2_000:]}")
         return {"exit_code": 0, "text": text.removesuffix(data["after"]).removesuffix("\n")}
 
-    async def request(self, step: HttpRequest, work: Work, idempotency_key: str) -> Json:
+    async def request(self, step: HttpRequest, work: StepWork, idempotency_key: str) -> Json:
         """Sends the request. Raises `StepError` for no answer, and for a status of 400 and above."""
-        given = await valued({"headers": step.headers, "url": step.url, "body": step.body}, work.names)
+        given = await resolve_values({"headers": step.headers, "url": step.url, "body": step.body}, work.names)
         headers = {name: _text(value) for name, value in given["headers"].items()}
         if step.method not in SAFE and not any(name.lower() == "idempotency-key" for name in headers):
             headers = {**headers, "Idempotency-Key": idempotency_key}
@@ -87,7 +87,7 @@ class Calls:
             raise StepError(f"{step.method} {arguments['url']} answered {data['status']}: {str(body)[:500]}")
         return {**data, "body": body}
 
-    async def _perform(self, name: str, arguments: Json, work: Work, *, repeatable: bool) -> ToolEnded:
+    async def _perform(self, name: str, arguments: Json, work: StepWork, *, repeatable: bool) -> ToolEnded:
         tool = next((tool for tool in self._definitions() if tool.name == name), None)
         if tool is None:
             raise StepError(f"the step needs the tool `{name}`, which is not offered here; start with --builtin {name}")
@@ -96,9 +96,9 @@ class Calls:
         async def start() -> Handle:
             return await self._engine.start(spec)
 
-        return _ended_call(await attend(self._engine, work.run_id, start, work.waiting))
+        return _find_end(await follow_run(self._engine, work.run_id, start, work.waiting))
 
-    def _spec(self, tool: ToolDefinition, arguments: Json, work: Work) -> RunSpec:
+    def _spec(self, tool: ToolDefinition, arguments: Json, work: StepWork) -> RunSpec:
         order = work.order
         return RunSpec(
             id=work.run_id,
@@ -117,7 +117,7 @@ class Calls:
         )
 
 
-def _ended_call(handle: Handle) -> ToolEnded:
+def _find_end(handle: Handle) -> ToolEnded:
     """How the call of a step ended. Raises `StepError` for one that was refused, failed, or was not made."""
     run = handle.run
     if run.status == "requires_action":

@@ -7,7 +7,7 @@ from typing import Final
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parameters import find_flaw
 from mainspring.definitions.parsed_file import ParsedFile, Place, hint
-from mainspring.features.workflows.expressions import read_by, read_by_expression
+from mainspring.features.workflows.expressions import find_expression_reads, find_reads
 from mainspring.features.workflows.graph import EXPRESSIONS, cycle_in, needs, order_of, reads
 from mainspring.features.workflows.workflow_definition import (
     NAMES,
@@ -98,7 +98,7 @@ class _Check:
 
     def _reading(self, place: Place, value: object, names: Sequence[str], *, is_bare: bool = False) -> None:
         try:
-            reading = read_by_expression(str(value)) if is_bare else read_by(value)
+            reading = find_expression_reads(str(value)) if is_bare else find_reads(value)
         except InvalidRequest as error:
             self._parsed.add_problem(place, error.message)
             return

@@ -26,7 +26,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.definitions.parameters import parse_input
 from mainspring.features.workflows.step_screen import StepScreen, draw_steps
-from mainspring.features.workflows.view import shown_workflow
+from mainspring.features.workflows.view import render_workflow
 from mainspring.features.workflows.workflow_definition import Workflow
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
@@ -54,7 +54,7 @@ async def list_workflows(folder: Folders = None, config: Config = None, json: As
     folders = _read_folders(load_settings(WorkflowSettings, config, workflows=as_texts(folder)))
     known = [folders.definitions[name] for name in sorted(folders.definitions)]
     if json:
-        write_lines([shown_workflow(workflow) for workflow in known])
+        write_lines([render_workflow(workflow) for workflow in known])
     elif known:
         write_table([(each.name, each.version, f"{len(each.steps)} steps", each.description) for each in known])
     for problem in folders.problems:
@@ -67,7 +67,7 @@ async def show(name: Name, folder: Folders = None, config: Config = None, json: 
     """Draws the steps of a workflow in the order in which they can begin, or prints its definition as JSON."""
     workflow = _read_folders(load_settings(WorkflowSettings, config, workflows=as_texts(folder))).get(name)
     if json:
-        write_lines([shown_workflow(workflow)])
+        write_lines([render_workflow(workflow)])
     else:
         print(clean("\n".join(draw_steps(workflow))))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
-from mainspring.features.workflows.expressions import is_true, read_by, read_by_expression, value_of
+from mainspring.features.workflows.expressions import find_expression_reads, find_reads, is_true, resolve_values_now
 from mainspring.features.workflows.graph import EXPRESSIONS, reads
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
@@ -22,52 +22,54 @@ from mainspring.features.workflows.workflow_definition import (
     every_step,
     inner,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_events import Event, StepFailed, StepSkipped
-from mainspring.features.workflows.workflow_run import Scope
+from mainspring.features.workflows.workflow_events import StepFailed, StepSkipped, WorkflowLogEvent
+from mainspring.features.workflows.workflow_run import WorkflowScope
 
 
-def rehearsed(scope: Scope, run_id: str, definitions: Mapping[str, Workflow], agents: Collection[str]) -> list[Event]:
+def plan_dry_run(
+    scope: WorkflowScope, run_id: str, definitions: Mapping[str, Workflow], agents: Collection[str]
+) -> list[WorkflowLogEvent]:
     """An event for every step, also inside of other workflows: what it would do, or why it could not."""
     known: Json = {"inputs": scope.inputs, "workflow": {"name": scope.workflow.name, "run_id": run_id}}
-    return list(_Rehearsal(run_id, definitions, agents).steps(scope.workflow.steps, scope.prefix, known))
+    return list(_DryRun(run_id, definitions, agents).steps(scope.workflow.steps, scope.prefix, known))
 
 
-def unknown_agent(name: str, known: Collection[str]) -> str | None:
+def find_unknown_agent(name: str, known: Collection[str]) -> str | None:
     """Why there is no such agent; None if there is."""
     if name in known:
         return None
     return f"there is no agent `{name}`; known: {', '.join([f'`{each}`' for each in sorted(known)]) or 'none'}"
 
 
-class _Rehearsal:
+class _DryRun:
     def __init__(self, run_id: str, definitions: Mapping[str, Workflow], agents: Collection[str]) -> None:
         self._run_id = run_id
         self._definitions = definitions
         self._agents = agents
 
-    def steps(self, steps: tuple[Step, ...], prefix: str, known: Json) -> Iterator[Event]:
+    def steps(self, steps: tuple[Step, ...], prefix: str, known: Json) -> Iterator[WorkflowLogEvent]:
         """`known` are the names that have values already."""
         for step in steps:
             key = f"{prefix}{step.id}"
             try:
-                values = _evaluated(step, known)
+                values = _evaluate(step, known)
                 if values.get("condition") is False:
-                    yield from _left_out((step,), prefix, "its condition does not hold")
+                    yield from _skip_all((step,), prefix, "its condition does not hold")
                     continue
                 within = self._within(step, values)
-                yield StepSkipped(key, f"dry run: {self._told(step, values)}")
+                yield StepSkipped(key, f"dry run: {self._describe(step, values)}")
             except InvalidRequest as error:
                 yield StepFailed(key, f"dry run: {error.message}")
-                yield from _left_out(tuple([each for _, group in inner(step) for each in group]), prefix, f"`{step.id}` fails")
+                yield from _skip_all(tuple([each for _, group in inner(step) for each in group]), prefix, f"`{step.id}` fails")
                 continue
             yield from self._inside(step, values, prefix, known)
             if within is not None:
                 yield from self.steps(self._definitions[step.workflow].steps, f"{key}/", within)  # type: ignore[union-attr]
 
-    def _inside(self, step: Step, values: Json, prefix: str, known: Json) -> Iterator[Event]:
+    def _inside(self, step: Step, values: Json, prefix: str, known: Json) -> Iterator[WorkflowLogEvent]:
         for name, group in inner(step):
             if isinstance(step, Conditional) and values.get("if") is (name == "else"):
-                yield from _left_out(group, prefix, f"the branch `{name}` is not taken")
+                yield from _skip_all(group, prefix, f"the branch `{name}` is not taken")
             else:
                 yield from self.steps(group, prefix, known)
 
@@ -79,10 +81,10 @@ class _Rehearsal:
         names: Json = {"workflow": {"name": workflow.name, "run_id": self._run_id}}
         return names | ({"inputs": complete_inputs(workflow, values["inputs"])} if "inputs" in values else {})
 
-    def _told(self, step: Step, values: Json) -> str:
+    def _describe(self, step: Step, values: Json) -> str:
         match step:
             case InvokeAgent():
-                if "agent" in values and (why := unknown_agent(values["agent"], self._agents)) is not None:
+                if "agent" in values and (why := find_unknown_agent(values["agent"], self._agents)) is not None:
                     raise InvalidRequest(why)
                 return f"would invoke agent `{values.get('agent', step.agent)}`"
             case RunCommand():
@@ -95,14 +97,14 @@ class _Rehearsal:
                 return f"would carry out the {type(step).__struct_config__.tag}"
 
 
-def _evaluated(step: Step, known: Json) -> dict[str, Any]:
+def _evaluate(step: Step, known: Json) -> dict[str, Any]:
     """The values of a step that can be had already, by their keys. Raises `InvalidRequest`."""
     found: dict[str, Any] = {"inputs": {}} if isinstance(step, SubWorkflow) else {}
     for key, value in (reads(step) | ({"condition": step.condition} if step.condition is False else {})).items():
         is_test = key in EXPRESSIONS and isinstance(value, str)
-        reading = read_by_expression(value) if is_test else read_by(value)
+        reading = find_expression_reads(value) if is_test else find_reads(value)
         if reading.names <= {*known, "range"}:
-            found[key] = is_true(value, known) if key in EXPRESSIONS else value_of(value, known)
+            found[key] = is_true(value, known) if key in EXPRESSIONS else resolve_values_now(value, known)
         else:
             found.pop(key, None)
     if isinstance(step, Conditional) and isinstance(step.test, bool):
@@ -110,6 +112,6 @@ def _evaluated(step: Step, known: Json) -> dict[str, Any]:
     return found
 
 
-def _left_out(steps: tuple[Step, ...], prefix: str, why: str) -> Iterator[Event]:
+def _skip_all(steps: tuple[Step, ...], prefix: str, why: str) -> Iterator[WorkflowLogEvent]:
     for each in every_step(steps):
         yield StepSkipped(f"{prefix}{each.id}", f"dry run: {why}")

@@ -62,9 +62,9 @@ _TESTS: Final = _words(
 @lru_cache(maxsize=1024)
 def read(text: str, *, is_expression: bool = False) -> Reading:
     """What the expressions of a text read, or the text as one expression. Raises `InvalidRequest` for what is none."""
-    meant = _braced(text) if is_expression else text.strip()
-    _prepared(meant)
-    tree = _parsed(meant)
+    meant = _add_braces(text) if is_expression else text.strip()
+    _compile(meant)
+    tree = _parse(meant)
     if is_expression and not _is_one(tree):
         raise InvalidRequest(f"`{_short(text)}` is no expression; write one, such as `steps.a.output == 1`")
     names = {node.name for node in tree.find_all(nodes.Name)}
@@ -78,25 +78,25 @@ def read(text: str, *, is_expression: bool = False) -> Reading:
     return Reading(frozenset(names), frozenset(results), frozenset(outcomes))
 
 
-def rendered(text: str, names: Mapping[str, object]) -> Any:
+def render_template(text: str, names: Mapping[str, object]) -> Any:
     """The value of a text that is one expression, else the text with values put in. Raises `InvalidRequest`."""
     whole = text.strip()
     # Blanks around a single expression are nobody's wish; in other text they belong to it.
-    return _value(whole if _is_one(_parsed(whole)) else text, names)
+    return _value(whole if _is_one(_parse(whole)) else text, names)
 
 
-def evaluated(expression: str, names: Mapping[str, object]) -> Any:
+def evaluate(expression: str, names: Mapping[str, object]) -> Any:
     """The value of an expression, with or without `{{ }}` around it. Raises `InvalidRequest`."""
-    return _value(_braced(expression), names)
+    return _value(_add_braces(expression), names)
 
 
 def _value(text: str, names: Mapping[str, object]) -> Any:
-    prepared, token = _prepared(text), _LEFT.set([MOST_WORK])
+    prepared, token = _compile(text), _LEFT.set([MOST_WORK])
     try:
         value = prepared(names)
         if isinstance(value, Undefined):
             value._fail_with_undefined_error()
-        return _kept(list(value) if isinstance(value, _VIEWS) else value, text)
+        return _to_plain_data(list(value) if isinstance(value, _VIEWS) else value, text)
     except _FAULTS as error:
         raise _wrong(text, error) from error
     finally:
@@ -104,29 +104,29 @@ def _value(text: str, names: Mapping[str, object]) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _prepared(text: str) -> Callable[[Mapping[str, object]], object]:
+def _compile(text: str) -> Callable[[Mapping[str, object]], object]:
     """What a text stands for, as a function of the names in it. Raises `InvalidRequest` for anything but expressions."""
-    is_one = _is_one(_parsed(text))
+    is_one = _is_one(_parse(text))
     try:
         if is_one:
             return _environment().compile_expression(_bare(text), undefined_to_none=False)
         template = _environment().from_string(text)
     except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
         raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
-    return lambda names: _gathered(template.generate(names))
+    return lambda names: _join_pieces(template.generate(names))
 
 
-def _gathered(pieces: Iterator[str]) -> str:
+def _join_pieces(pieces: Iterator[str]) -> str:
     whole: list[str] = []
     size = 0
     for piece in pieces:
         whole.append(piece)
-        _bounded(size := size + len(piece))
+        _check_size(size := size + len(piece))
     return "".join(whole)
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> nodes.Template:
+def _parse(text: str) -> nodes.Template:
     if len(text) > LONGEST:
         raise InvalidRequest(f"an expression has {len(text)} characters; at most {LONGEST} are allowed")
     try:
@@ -166,7 +166,7 @@ def _wrong(text: str, error: BaseException) -> InvalidRequest:
     return InvalidRequest(f"`{_short(text)}` cannot be evaluated: {str(error) or type(error).__name__}")
 
 
-def _braced(expression: str) -> str:
+def _add_braces(expression: str) -> str:
     text = expression.strip()
     return text if text.startswith("{{") and text.endswith("}}") else "{{" + text + "}}"
 
@@ -178,10 +178,10 @@ def _bare(text: str) -> str:
     return inside[:-1] if inside[-1:] in ("-", "+") else inside
 
 
-def _kept(value: object, text: str) -> Any:
+def _to_plain_data(value: object, text: str) -> Any:
     """The value as plain data, no matter what the expression made. Raises `InvalidRequest` for what is none, or too much."""
     try:
-        _bounded(_size(value))
+        _check_size(_size(value))
         return msgspec.json.decode(msgspec.json.encode(value))
     except SecurityError as error:
         raise _wrong(text, error) from error
@@ -220,11 +220,11 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise SecurityError("`%` formats no text here; join it with `~`")
         if operator == "*" and any(hasattr(side, "__len__") for side in (left, right)):
             what, times = (left, right) if hasattr(left, "__len__") else (right, left)
-            _bounded(_size(what) * times if isinstance(times, int) else 0)
+            _check_size(_size(what) * times if isinstance(times, int) else 0)
         elif operator == "**" or (operator == "*" and isinstance(left, int) and isinstance(right, int)):
             _check_power(operator, left, right)
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-            _bounded(len(left) + len(right))
+            _check_size(len(left) + len(right))
         return super().call_binop(context, operator, left, right)
 
 
@@ -255,7 +255,7 @@ def _size(value: object) -> int:
     return size
 
 
-def _bounded(size: int) -> None:
+def _check_size(size: int) -> None:
     if size > MOST_CHARS:
         raise SecurityError(f"this would give {size} characters or elements; at most {MOST_CHARS} are allowed")
 
@@ -263,16 +263,16 @@ def _bounded(size: int) -> None:
 _LEFT: ContextVar[list[int]] = ContextVar("left")
 
 
-def _counted(work: Callable[..., Any]) -> Callable[..., Any]:
+def _count_work(work: Callable[..., Any]) -> Callable[..., Any]:
     """A filter or a test whose work is counted; that of one which gives its results one by one, as they are taken."""
 
     @wraps(work)
-    def counted(*given: Any, **options: Any) -> Any:
+    def run_counted(*given: Any, **options: Any) -> Any:
         _count(*given)
         made = work(*given, **options)
         return _each(made) if isinstance(made, Iterator) else made
 
-    return counted
+    return run_counted
 
 
 def _each(made: Iterator[Any]) -> Iterator[Any]:
@@ -298,13 +298,13 @@ def _range(*bounds: int) -> range:
 @pass_eval_context
 def _join(eval_ctx: Any, value: Any, d: str = "", attribute: Any = None) -> str:
     parts = list(value)
-    _bounded(len(str(d)) * len(parts) + sum([len(str(part)) for part in parts]))
+    _check_size(len(str(d)) * len(parts) + sum([len(str(part)) for part in parts]))
     return str(do_join(eval_ctx, parts, d, attribute))
 
 
 @pass_eval_context
 def _replace(eval_ctx: Any, s: str, old: str, new: str, count: int | None = None) -> str:
-    _bounded(len(str(s)) + str(s).count(str(old)) * len(str(new)))
+    _check_size(len(str(s)) + str(s).count(str(old)) * len(str(new)))
     return str(do_replace(eval_ctx, str(s), str(old), str(new), count))
 
 
@@ -334,10 +334,10 @@ def _from_json(text: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _environment() -> _Environment:
-    # Not optimized: what is constant would be computed when it is compiled, and not counted.
+    # Not optimized: what is constant would be computed when it is compiled, and not run_counted.
     made = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, optimized=False)
     own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json, "fromjson": _from_json}
-    made.filters = {name: _counted(work) for name, work in ({name: FILTERS[name] for name in _FILTERS} | own).items()}
-    made.tests = {name: _counted(cast(Callable[..., Any], TESTS[name])) for name in _TESTS}
+    made.filters = {name: _count_work(work) for name, work in ({name: FILTERS[name] for name in _FILTERS} | own).items()}
+    made.tests = {name: _count_work(cast(Callable[..., Any], TESTS[name])) for name in _TESTS}
     made.globals = {"range": _range}
     return made

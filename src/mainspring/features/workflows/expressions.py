@@ -2,7 +2,7 @@
 
 A text that is one `{{ ... }}` and nothing else stands for the value itself, be it a list or a number. In a longer text, values
 are put in as text. What a name leads to must be there. Only what a definition says is ever read as an expression, never the
-data that it is about. What has no `{{` in it needs no evaluating, and so not the template engine behind `sandbox` either.
+data that it is about. What has no `{{` in it needs no evaluating, and so not the template engine in `expression_sandbox` either.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,27 +31,27 @@ class Reading(Struct, frozen=True):
         return Reading(self.names | other.names, self.results | other.results, self.outcomes | other.outcomes)
 
 
-async def valued(template: object, names: Mapping[str, object]) -> Any:
-    """Like `value_of`, beside the event loop: others go on while much is computed."""
+async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
+    """Like `resolve_values_now`, beside the event loop: others go on while much is computed."""
     if next(_templates(template), None) is None:
-        return value_of(template, names)
-    return await run_sync(value_of, template, names, abandon_on_cancel=True)
+        return resolve_values_now(template, names)
+    return await run_sync(resolve_values_now, template, names, abandon_on_cancel=True)
 
 
-async def holds(expression: str | bool, names: Mapping[str, object]) -> bool:
+async def check_condition(expression: str | bool, names: Mapping[str, object]) -> bool:
     """Like `is_true`, beside the event loop."""
     return await run_sync(is_true, expression, names, abandon_on_cancel=True)
 
 
-def value_of(template: object, names: Mapping[str, object]) -> Any:
+def resolve_values_now(template: object, names: Mapping[str, object]) -> Any:
     """What a value of a definition stands for, in all its depth. Raises `InvalidRequest` in words for whoever wrote it."""
     match template:
         case str() if _is_template(template):
-            return _sandbox().rendered(template, names)
+            return _sandbox().render_template(template, names)
         case dict():
-            return {name: value_of(each, names) for name, each in template.items()}
+            return {name: resolve_values_now(each, names) for name, each in template.items()}
         case list() | tuple():
-            return [value_of(each, names) for each in template]
+            return [resolve_values_now(each, names) for each in template]
         case _:
             return template
 
@@ -61,13 +61,13 @@ def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
     true."""
     if isinstance(expression, bool):
         return expression
-    said = _sandbox().evaluated(expression, names)
+    said = _sandbox().evaluate(expression, names)
     if isinstance(said, str) and said.strip().lower() in ("true", "false", "yes", "no"):
         raise InvalidRequest(f"the condition `{expression[:120]}` gives the text `{said}`; compare it: ... == '{said}'")
     return bool(said)
 
 
-def read_by(template: object) -> Reading:
+def find_reads(template: object) -> Reading:
     """What a value of a definition reads, in all its depth. Raises `InvalidRequest` for what is no expression."""
     found = Reading()
     for text in _templates(template):
@@ -75,8 +75,8 @@ def read_by(template: object) -> Reading:
     return found
 
 
-def read_by_expression(expression: str) -> Reading:
-    """Like `read_by`, for an expression with or without `{{ }}` around it."""
+def find_expression_reads(expression: str) -> Reading:
+    """Like `find_reads`, for an expression with or without `{{ }}` around it."""
     read: Reading = _sandbox().read(expression, is_expression=True)
     return read
 

@@ -54,7 +54,7 @@ def needs(step: Step) -> frozenset[str]:
     """The steps whose results this one, or one inside of it, waits for or reads. What a `wait` looks at again and again, until it
     is as wanted, it does not need."""
     # Only those who have workflows pay for the template engine.
-    from mainspring.features.workflows.expressions import read_by, read_by_expression
+    from mainspring.features.workflows.expressions import find_expression_reads, find_reads
 
     found: set[str] = set()
     for each in every_step((step,)):
@@ -62,16 +62,16 @@ def needs(step: Step) -> frozenset[str]:
         for key, value in reads(each).items():
             if key == "until":
                 continue
-            found |= (read_by_expression(str(value)) if key in EXPRESSIONS else read_by(value)).steps
+            found |= (find_expression_reads(str(value)) if key in EXPRESSIONS else find_reads(value)).steps
     return frozenset(found)
 
 
 def handles(step: Step) -> frozenset[str]:
     """The steps whose failure this one deals with: its condition reads their `status` or `error`."""
-    from mainspring.features.workflows.expressions import read_by_expression
+    from mainspring.features.workflows.expressions import find_expression_reads
 
     tests = [step.condition, step.test if isinstance(step, Conditional) else None]
-    return frozenset[str]().union(*[read_by_expression(test).outcomes for test in tests if isinstance(test, str)])
+    return frozenset[str]().union(*[find_expression_reads(test).outcomes for test in tests if isinstance(test, str)])
 
 
 def order_of(steps: tuple[Step, ...], wanted: Callable[[Step], frozenset[str]] = needs) -> After:

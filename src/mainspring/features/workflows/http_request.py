@@ -20,7 +20,7 @@ _READS: tuple[Effect, ...] = ("read", "network")
 _WRITES: tuple[Effect, ...] = ("write", "network")
 
 
-class HttpRequest:
+class HttpRequestTool:
     """Sends one request. `guard` knows the hosts that need not be public; `flaw` says why a URL may not be asked."""
 
     name = "http_request"
@@ -52,7 +52,7 @@ class HttpRequest:
         url = str(params["url"])
         try:
             with anyio.fail_after(SECONDS):
-                return await self._sent(params, url)
+                return await self._send(params, url)
         except TimeoutError:
             return ToolResult.fail(f"`{url:.200}` did not answer within {SECONDS:g} s")
         except CallerError as error:
@@ -60,7 +60,7 @@ class HttpRequest:
         except (ClientError, OSError, ValueError) as error:
             return ToolResult.fail(f"`{url:.200}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
-    async def _sent(self, params: Json, url: str) -> ToolResult:
+    async def _send(self, params: Json, url: str) -> ToolResult:
         from aiohttp import ClientSession, DummyCookieJar
 
         from mainspring.tools.builtin.web_fetch import Page, decoded

@@ -11,7 +11,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
 from mainspring.engine.traceparent import clean_traceparent
-from mainspring.features.workflows.view import ShownRun, ShownWorkflow, shown_event, shown_run, shown_workflow
+from mainspring.features.workflows.view import ShownRun, ShownWorkflow, render_event, render_run, render_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
 from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_json_body
@@ -74,11 +74,11 @@ class WorkflowRoutes:
         """Lists the workflows, by name."""
         folders = self._workflows.folders
         known = folders.definitions
-        return json_response(WorkflowList([shown_workflow(known[name]) for name in sorted(known)], folders.problems))
+        return json_response(WorkflowList([render_workflow(known[name]) for name in sorted(known)], folders.problems))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves the definition of a workflow."""
-        return json_response(shown_workflow(self._workflows.folders.get(_name(request))))
+        return json_response(render_workflow(self._workflows.folders.get(_name(request))))
 
     async def start(self, request: Request) -> HttpResponse:
         """Runs a workflow. A client that disconnects does not stop it; one that sends its `Idempotency-Key` again joins it."""
@@ -94,7 +94,7 @@ class WorkflowRoutes:
         )
         if not body.background:
             await handle.wait()
-        return json_response(shown_run(handle.run))
+        return json_response(render_run(handle.run))
 
     async def runs(self, request: Request) -> HttpResponse:
         """Lists the runs of a workflow, newest first, also after its file was deleted."""
@@ -112,12 +112,12 @@ class WorkflowRoutes:
 
     async def retrieve_run(self, request: Request) -> HttpResponse:
         """Retrieves a run of a workflow, finished or not."""
-        return json_response(shown_run((await self._find(request)).run))
+        return json_response(render_run((await self._find(request)).run))
 
     async def cancel(self, request: Request) -> HttpResponse:
         """Cancels a run and the steps in progress. A run that has ended stays as it is."""
         handle = await self._find(request)
-        return json_response(shown_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
+        return json_response(render_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
 
     async def events(self, request: Request) -> HttpResponse:
         """Streams the events of a run, from the first."""
@@ -142,7 +142,7 @@ async def _read_frames(handle: WorkflowHandle, after: int) -> AsyncIterator[list
         if batch is None:
             yield [_render_frame("heartbeat", {"type": "heartbeat", "run_id": handle.id, "last_event": handle.run.seq - 1})]
         elif batch:
-            told = [shown_event(record) for record in batch]
+            told = [render_event(record) for record in batch]
             yield [_render_frame(event["type"], event) for event in told]
             after = batch[-1].seq
         else:

@@ -27,10 +27,10 @@ from anyio.to_thread import run_sync
 
 from mainspring.core.errors import Interrupted, InvalidRequest, MainspringError, StoreError, Superseded
 from mainspring.core.items import Json
-from mainspring.features.workflows.attend import run_id_of
-from mainspring.features.workflows.call_steps import Calls, StepError, Work
-from mainspring.features.workflows.dry_run import rehearsed, unknown_agent
-from mainspring.features.workflows.expressions import holds, read_by, valued
+from mainspring.features.workflows.attend import derive_run_id
+from mainspring.features.workflows.call_steps import StepCalls, StepError, StepWork
+from mainspring.features.workflows.dry_run import find_unknown_agent, plan_dry_run
+from mainspring.features.workflows.expressions import check_condition, find_reads, resolve_values
 from mainspring.features.workflows.graph import After, Losses, after_in, in_order
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
@@ -48,7 +48,6 @@ from mainspring.features.workflows.workflow_definition import (
     every_step,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_events import (
-    Event,
     StepCompleted,
     StepFailed,
     StepRetrying,
@@ -57,9 +56,10 @@ from mainspring.features.workflows.workflow_events import (
     StepWaiting,
     WorkflowCompleted,
     WorkflowFailed,
+    WorkflowLogEvent,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_log import Journal
-from mainspring.features.workflows.workflow_run import Scope, StepState, WorkflowRun
+from mainspring.features.workflows.workflow_log import WorkflowJournal
+from mainspring.features.workflows.workflow_run import StepState, WorkflowRun, WorkflowScope
 from mainspring.tools.schema import compiled
 
 # They leave no trace but their result, so one write holds both: that they began, and what came of it.
@@ -73,7 +73,7 @@ class Agents(Protocol):
         """The names of those that there are."""
         ...
 
-    async def __call__(self, agent: str, inputs: Json, work: Work, *, model: str | None) -> Json:
+    async def __call__(self, agent: str, inputs: Json, work: StepWork, *, model: str | None) -> Json:
         """The agent's output. The run has the id that the work says: if there is one, it is followed, and no second one is begun.
 
         Raises a `MainspringError` in words that say what went wrong. Being cancelled leaves the run to whoever cancels.
@@ -81,10 +81,12 @@ class Agents(Protocol):
         ...
 
 
-class Driver:
+class WorkflowDriver:
     """Carries out one run within `scope`. `stop` ends a run of the engine that a step has begun."""
 
-    def __init__(self, journal: Journal, agents: Agents, calls: Calls, stop: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, journal: WorkflowJournal, agents: Agents, calls: StepCalls, stop: Callable[[str], Awaitable[None]]
+    ) -> None:
         self.scope = CancelScope()
         self._journal = journal
         self._agents = agents
@@ -100,7 +102,7 @@ class Driver:
         self.is_leaving, self.why = True, self.why or why
         self.scope.cancel()
 
-    def superseded(self) -> None:
+    def hand_over(self) -> None:
         """Stops here, since another process has gone on with the run: what is under way is left to it, or ended if the run is."""
         if self._journal.run.has_ended:
             self.scope.cancel()
@@ -109,50 +111,50 @@ class Driver:
 
     async def run(self) -> None:
         """Carries the run out to its end, and records that."""
-        scope = Scope(self._order.definition, self._order.inputs)
+        scope = WorkflowScope(self._order.definition, self._order.inputs)
         await self._whole(scope, dry_run=self._order.dry_run)
-        await self._journal.record(*stopped(self._journal.run, "the workflow ended"), await self._ending(scope))
+        await self._journal.record(*end_open_steps(self._journal.run, "the workflow ended"), await self._ending(scope))
 
-    async def _ending(self, scope: Scope) -> WorkflowCompleted | WorkflowFailed:
+    async def _ending(self, scope: WorkflowScope) -> WorkflowCompleted | WorkflowFailed:
         workflow = scope.workflow
-        failed, done = self._failed(scope), any(self._status(scope, step.id) == "success" for step in workflow.steps)
+        failed, done = self._describe_failures(scope), any(self._status(scope, step.id) == "success" for step in workflow.steps)
         if failed and not (done and workflow.execution.continue_on_error):
             return WorkflowFailed(failed)
         lost = self._losses(scope, workflow.steps)
         missing = {each.id for step in workflow.steps if step.id in lost for each in every_step((step,))}
-        wanted = {name: value for name, value in workflow.outputs.items() if missing.isdisjoint(read_by(value).results)}
+        wanted = {name: value for name, value in workflow.outputs.items() if missing.isdisjoint(find_reads(value).results)}
         try:
-            outputs = await valued(wanted, self._names(scope)) if done else {}
+            outputs = await resolve_values(wanted, self._names(scope)) if done else {}
         except InvalidRequest as error:
             return WorkflowFailed(f"the outputs of the workflow: {error.message}")
         return WorkflowCompleted("partial" if failed else "success" if done else "skipped", outputs)
 
-    def _failed(self, scope: Scope) -> str:
+    def _describe_failures(self, scope: WorkflowScope) -> str:
         """What failed, and why; empty if nothing did."""
         states = [(step.id, self._state(scope.key(step.id))) for step in scope.workflow.steps]
         failed = [(id, state.error) for id, state in states if state is not None and state.status == "failed"]
         return "; ".join([f"step `{id}` failed: {error}" for id, error in failed])
 
-    async def _whole(self, scope: Scope, *, dry_run: bool) -> None:
+    async def _whole(self, scope: WorkflowScope, *, dry_run: bool) -> None:
         execution = scope.workflow.execution
         if dry_run:
             agents, definitions = tuple(self._agents.known()), self._order.definitions
-            await self._journal.record(*await run_sync(rehearsed, scope, self._order.id, definitions, agents))
+            await self._journal.record(*await run_sync(plan_dry_run, scope, self._order.id, definitions, agents))
             return
         after = after_in(scope.workflow.steps, execution.mode)
         await self._group(scope, scope.workflow.steps, after, CapacityLimiter(execution.parallel_limit))
 
-    def _losses(self, scope: Scope, steps: tuple[Step, ...]) -> Losses:
+    def _losses(self, scope: WorkflowScope, steps: tuple[Step, ...]) -> Losses:
         return Losses(steps, lambda id: self._status(scope, id), goes_on=scope.workflow.execution.continue_on_error)
 
-    async def _group(self, scope: Scope, steps: tuple[Step, ...], after: After, limiter: CapacityLimiter) -> bool:
+    async def _group(self, scope: WorkflowScope, steps: tuple[Step, ...], after: After, limiter: CapacityLimiter) -> bool:
         """Carries out steps in their order; says whether none has failed. What was not begun then is skipped."""
         execution = scope.workflow.execution
         stops = execution.fail_fast and not execution.continue_on_error
         done = {step.id: Flag() for step in steps}
         lost = self._losses(scope, steps)
 
-        async def carried(step: Step) -> None:
+        async def run_when_ready(step: Step) -> None:
             for id in after[step.id]:
                 await done[id].wait()
             async with limiter:
@@ -162,37 +164,37 @@ class Driver:
 
         if lost and stops:
             # Whoever worked on it before could not stop the others any more.
-            await self._halted(scope, steps)
+            await self._stop_runs(scope, steps)
         else:
             async with create_task_group() as group:
                 for step in steps:
-                    group.start_soon(carried, step)
+                    group.start_soon(run_when_ready, step)
         if lost and stops:
-            await self._handled(scope, steps, lost)
+            await self._run_handlers(scope, steps, lost)
         if lost:
-            await self._skipped(scope, steps, lost.first)
+            await self._skip(scope, steps, lost.first)
         return not lost
 
-    async def _unless_lost(self, scope: Scope, step: Step, lost: Losses) -> bool:
+    async def _unless_lost(self, scope: WorkflowScope, step: Step, lost: Losses) -> bool:
         """Carries a step out, or skips it since one that it needs has failed; says whether it did not fail itself."""
         if self._state(scope.key(step.id)) is None and (cause := lost.cause(step.id)) is not None:
-            await self._skipped(scope, (step,), cause)
+            await self._skip(scope, (step,), cause)
             lost.add(step.id, cause)
         elif not await self._step(scope, step):
             lost.add(step.id, step.id)
             return False
         return True
 
-    async def _handled(self, scope: Scope, steps: tuple[Step, ...], lost: Losses) -> None:
+    async def _run_handlers(self, scope: WorkflowScope, steps: tuple[Step, ...], lost: Losses) -> None:
         """Carries out what deals with the failure that has stopped all else."""
-        await self._skipped(scope, tuple([step for step in steps if not lost.handles_some(step.id)]), lost.first)
+        await self._skip(scope, tuple([step for step in steps if not lost.handles_some(step.id)]), lost.first)
         for step in in_order(steps):
             if lost.handles_some(step.id):
                 await self._unless_lost(scope, step, lost)
 
-    async def _skipped(self, scope: Scope, steps: tuple[Step, ...], because: str) -> None:
+    async def _skip(self, scope: WorkflowScope, steps: tuple[Step, ...], because: str) -> None:
         """Ends those of the steps, and of the steps inside of them, that have not ended, since another one has failed."""
-        events: list[Event] = []
+        events: list[WorkflowLogEvent] = []
         for step in every_step(steps):
             state = self._state(scope.key(step.id))
             if state is None:
@@ -202,14 +204,14 @@ class Driver:
         if events:
             await self._journal.record(*events)
 
-    async def _halted(self, scope: Scope, steps: tuple[Step, ...]) -> None:
+    async def _stop_runs(self, scope: WorkflowScope, steps: tuple[Step, ...]) -> None:
         """Ends the runs of the engine that steps have begun."""
         for step in every_step(steps):
             state = self._state(scope.key(step.id))
             if state is not None and state.run_id and not state.has_ended:
                 await self._stop(state.run_id)
 
-    async def _step(self, scope: Scope, step: Step) -> bool:
+    async def _step(self, scope: WorkflowScope, step: Step) -> bool:
         """Carries a step out, attempt after attempt; says whether it did not fail."""
         key = scope.key(step.id)
         state = self._state(key)
@@ -217,7 +219,7 @@ class Driver:
             return state.status != "failed"
         if state is None and step.condition is not None:
             try:
-                if not await holds(step.condition, self._names(scope)):
+                if not await check_condition(step.condition, self._names(scope)):
                     skipped = [scope.key(each.id) for each in every_step((step,))]
                     await self._journal.record(*[StepSkipped(key, "its condition does not hold") for key in skipped])
                     return True
@@ -228,19 +230,21 @@ class Driver:
             await sleep(step.retry.delay)
         return await self._attempts(scope, step, key, state)
 
-    async def _attempts(self, scope: Scope, step: Step, key: str, state: StepState | None) -> bool:
+    async def _attempts(self, scope: WorkflowScope, step: Step, key: str, state: StepState | None) -> bool:
         attempt = 1 if state is None else state.attempt
         is_begun = state is not None and state.status == "running"
         while True:
             action = type(step).__struct_config__.tag
-            run_id = run_id_of(self._order.id, key, attempt) if isinstance(step, InvokeAgent | RunCommand | HttpRequest) else ""
+            run_id = (
+                derive_run_id(self._order.id, key, attempt) if isinstance(step, InvokeAgent | RunCommand | HttpRequest) else ""
+            )
             start = () if is_begun else (StepStarted(key, str(action), attempt, run_id),)
             if start and not isinstance(step, _INSTANT):
                 await self._journal.record(*start)
                 start = ()
             began = monotonic()
             try:
-                output = await self._performed(scope, step, self._work(scope, key, run_id))
+                output = await self._perform(scope, step, self._work(scope, key, run_id))
             except (Interrupted, Superseded, StoreError) as error:
                 # The engine stops, or somebody else has taken over: the step has not failed, it is only not done here.
                 self.leave(error)
@@ -257,7 +261,7 @@ class Driver:
                 break
         end: StepCompleted | StepFailed
         try:
-            outputs = await valued(step.outputs, {**self._names(scope), "output": output})
+            outputs = await resolve_values(step.outputs, {**self._names(scope), "output": output})
             end = StepCompleted(key, output, outputs, monotonic() - began)
         except InvalidRequest as error:
             # What was done is not done again to be named otherwise.
@@ -265,31 +269,31 @@ class Driver:
         await self._journal.record(*start, end)
         return isinstance(end, StepCompleted)
 
-    def _work(self, scope: Scope, key: str, run_id: str) -> Work:
+    def _work(self, scope: WorkflowScope, key: str, run_id: str) -> StepWork:
         async def waiting(approvals: tuple[str, ...]) -> None:
             state = self._state(key)
             if state is not None and state.approvals != approvals:
                 await self._journal.record(StepWaiting(key, approvals))
 
-        return Work(self._order, key, run_id, self._names(scope), waiting)
+        return StepWork(self._order, key, run_id, self._names(scope), waiting)
 
-    async def _performed(self, scope: Scope, step: Step, work: Work) -> Any:
+    async def _perform(self, scope: WorkflowScope, step: Step, work: StepWork) -> Any:
         """What comes of one attempt. The run of the engine that does the work is ended if nobody is to take it up."""
         try:
             if isinstance(step, Group):
                 with fail_after(step.timeout):
-                    return await self._opened(scope, step)
+                    return await self._run_group(scope, step)
             async with self._limiter:
                 with fail_after(step.timeout):
-                    async with self._ended_with(work.run_id):
-                        return await self._done(scope, step, work)
+                    async with self._stop_on_cancel(work.run_id):
+                        return await self._run_action(scope, step, work)
         except TimeoutError:
             raise StepError(f"it took longer than its {step.timeout:g} s") from None
 
-    async def _opened(self, scope: Scope, step: Group) -> Any:
+    async def _run_group(self, scope: WorkflowScope, step: Group) -> Any:
         match step:
             case Conditional():
-                is_then = await holds(step.test, self._names(scope))
+                is_then = await check_condition(step.test, self._names(scope))
                 branch, other = (step.then, step.otherwise) if is_then else (step.otherwise, step.then)
                 if left := [each.id for each in every_step(other) if self._state(scope.key(each.id)) is None]:
                     name = "then" if not is_then else "else"
@@ -306,64 +310,64 @@ class Driver:
             case _:
                 assert_never(step)
 
-    async def _inside(self, scope: Scope, steps: tuple[Step, ...], after: After, limit: int) -> None:
+    async def _inside(self, scope: WorkflowScope, steps: tuple[Step, ...], after: After, limit: int) -> None:
         if not await self._group(scope, steps, after, CapacityLimiter(limit)):
             failed = [step.id for step in steps if (state := self._state(scope.key(step.id))) and state.status == "failed"]
             raise StepError(f"inside of it, step `{failed[0]}` failed", may_repeat=False)
 
-    async def _sub(self, scope: Scope, step: SubWorkflow) -> Json:
+    async def _sub(self, scope: WorkflowScope, step: SubWorkflow) -> Json:
         workflow = self._order.definitions[step.workflow]
-        inputs = complete_inputs(workflow, await valued(step.inputs, self._names(scope)))
-        within, execution = Scope(workflow, inputs, f"{scope.key(step.id)}/"), workflow.execution
+        inputs = complete_inputs(workflow, await resolve_values(step.inputs, self._names(scope)))
+        within, execution = WorkflowScope(workflow, inputs, f"{scope.key(step.id)}/"), workflow.execution
         with move_on_after(execution.timeout) as limit:
             await self._whole(within, dry_run=execution.dry_run)
         if limit.cancelled_caught:
             raise StepError(f"workflow `{workflow.name}` took longer than its {execution.timeout:g} s", may_repeat=False)
         ending = await self._ending(within)
         if isinstance(ending, WorkflowFailed) or ending.status == "partial":
-            told = ending.error if isinstance(ending, WorkflowFailed) else self._failed(within)
+            told = ending.error if isinstance(ending, WorkflowFailed) else self._describe_failures(within)
             raise StepError(f"workflow `{workflow.name}`: {told}", may_repeat=False)
         return ending.outputs
 
-    async def _done(self, scope: Scope, step: Step, work: Work) -> Any:
+    async def _run_action(self, scope: WorkflowScope, step: Step, work: StepWork) -> Any:
         match step:
             case InvokeAgent():
-                return await self._invoked(step, work)
+                return await self._invoke_agent(step, work)
             case RunCommand():
                 return await self._calls.command(step, work)
             case HttpRequest():
                 key = sha256(f"{work.order.id} {work.key}".encode()).hexdigest()[:32]
                 return await self._calls.request(step, work, key)
             case Transform():
-                return await valued(step.value, work.names)
+                return await resolve_values(step.value, work.names)
             case Validate():
-                return await _validated(step, work.names)
+                return await _validate(step, work.names)
             case Wait():
-                return await self._waited(scope, step)
+                return await self._wait(scope, step)
             case Conditional() | ParallelGroup() | SubWorkflow():
                 raise AssertionError(f"`{step.id}` is a group")
             case _:
                 assert_never(step)
 
-    async def _invoked(self, step: InvokeAgent, work: Work) -> Json:
-        agent, model, inputs = await valued((step.agent, step.model, step.inputs), work.names)
-        if (why := unknown_agent(agent, self._agents.known())) is not None:
+    async def _invoke_agent(self, step: InvokeAgent, work: StepWork) -> Json:
+        agent, model, inputs = await resolve_values((step.agent, step.model, step.inputs), work.names)
+        if (why := find_unknown_agent(agent, self._agents.known())) is not None:
             raise StepError(why, may_repeat=False)
         return await self._agents(agent, inputs, work, model=model)
 
-    async def _waited(self, scope: Scope, step: Wait) -> Json:
+    async def _wait(self, scope: WorkflowScope, step: Wait) -> Json:
         began = monotonic()
         if step.until is None:
             await sleep(step.seconds or 0)
         else:
-            while not await holds(step.until, self._names(scope, with_open=True)):
+            while not await check_condition(step.until, self._names(scope, with_open=True)):
                 if monotonic() - began + step.every > step.max_seconds:
                     raise StepError(f"`{step.until}` did not hold within {step.max_seconds:g} s")
                 await sleep(step.every)
         return {"seconds": monotonic() - began}
 
     @asynccontextmanager
-    async def _ended_with(self, run_id: str) -> AsyncIterator[None]:
+    async def _stop_on_cancel(self, run_id: str) -> AsyncIterator[None]:
         """Ends a run of the engine if the step is stopped that has begun it, unless somebody else is to take both up."""
         try:
             yield
@@ -376,11 +380,11 @@ class Driver:
     def _state(self, key: str) -> StepState | None:
         return self._journal.run.steps.get(key)
 
-    def _status(self, scope: Scope, id: str) -> str | None:
+    def _status(self, scope: WorkflowScope, id: str) -> str | None:
         state = self._state(scope.key(id))
         return None if state is None else state.status
 
-    def _names(self, scope: Scope, *, with_open: bool = False) -> Json:
+    def _names(self, scope: WorkflowScope, *, with_open: bool = False) -> Json:
         """What expressions may read: inputs, the results so far, and which run this is. `with_open` adds the steps that have not
         ended; those that have not begun are `pending`."""
         start, states = len(scope.prefix), self._journal.run.steps
@@ -396,19 +400,19 @@ class Driver:
         return {"inputs": scope.inputs, "steps": found, "workflow": workflow}
 
 
-def stopped(run: WorkflowRun, why: str) -> list[Event]:
+def end_open_steps(run: WorkflowRun, why: str) -> list[WorkflowLogEvent]:
     """The ends of the steps that are under way, when a run ends."""
     return [StepFailed(key, f"stopped: {why}", state.attempt) for key, state in run.steps.items() if not state.has_ended]
 
 
-async def _validated(step: Validate, names: Json) -> Any:
+async def _validate(step: Validate, names: Json) -> Any:
     """The value, if it is right. Raises `StepError` that says what is not."""
-    value = await valued(step.value, names)
+    value = await resolve_values(step.value, names)
     problems = []
     if step.schema is not None:
         errors = compiled(step.schema).iter_errors(value)
         problems += [f"{'.'.join(map(str, error.instance_path)) or 'the value'}: {error.message}" for error in errors]
-    if step.expression is not None and not await holds(step.expression, names):
+    if step.expression is not None and not await check_condition(step.expression, names):
         problems.append(f"`{step.expression}` does not hold")
     if problems:
         raise StepError(f"{step.message or 'the value is not valid'}: {'; '.join(problems)[:2_000]}")

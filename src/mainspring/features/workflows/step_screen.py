@@ -7,7 +7,7 @@ from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.output import clean, say, write_lines
 from mainspring.core.items import encode
 from mainspring.features.workflows.graph import after_in, levels
-from mainspring.features.workflows.view import shown_event
+from mainspring.features.workflows.view import render_event
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
     HttpRequest,
@@ -19,7 +19,6 @@ from mainspring.features.workflows.workflow_definition import (
     inner,
 )
 from mainspring.features.workflows.workflow_events import (
-    Recorded,
     StepCompleted,
     StepFailed,
     StepRetrying,
@@ -27,6 +26,7 @@ from mainspring.features.workflows.workflow_events import (
     StepStarted,
     StepWaiting,
     WorkflowCancelled,
+    WorkflowRecord,
     WorkflowResumed,
     WorkflowStarted,
 )  # fmt: skip
@@ -84,9 +84,9 @@ class StepScreen:
         self._database = database
         self._writer = None if as_json else ConsoleWriter()
 
-    def draw(self, record: Recorded) -> None:
+    def draw(self, record: WorkflowRecord) -> None:
         if self._writer is None:
-            write_lines([shown_event(record)])
+            write_lines([render_event(record)])
             return
         match record.event:
             case WorkflowStarted(workflow):

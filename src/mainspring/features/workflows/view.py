@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from mainspring.core.items import Json
 from mainspring.features.workflows.workflow_definition import Workflow
-from mainspring.features.workflows.workflow_events import Recorded, Status, WorkflowResumed, WorkflowStarted
+from mainspring.features.workflows.workflow_events import Status, WorkflowRecord, WorkflowResumed, WorkflowStarted
 from mainspring.features.workflows.workflow_run import WorkflowRun
 
 
@@ -58,11 +58,11 @@ class ShownRun(Struct, frozen=True):
     object: str = "workflow.run"
 
 
-def shown_workflow(workflow: Workflow) -> ShownWorkflow:
+def render_workflow(workflow: Workflow) -> ShownWorkflow:
     return msgspec.convert(msgspec.to_builtins(workflow), ShownWorkflow)
 
 
-def shown_run(run: WorkflowRun) -> ShownRun:
+def render_run(run: WorkflowRun) -> ShownRun:
     order = run.order
     return ShownRun(
         id=run.id,
@@ -96,7 +96,7 @@ def shown_run(run: WorkflowRun) -> ShownRun:
     )
 
 
-def shown_event(record: Recorded) -> Json:
+def render_event(record: WorkflowRecord) -> Json:
     """An event as a flat object, with its number. Who carries a run out is nobody's business."""
     event: Json = msgspec.to_builtins(record.event)
     if isinstance(record.event, WorkflowStarted | WorkflowResumed):

@@ -80,15 +80,15 @@ class WorkflowCancelled(Struct, frozen=True, tag_field="type", tag="workflow_can
     pass
 
 
-Event = (
+WorkflowLogEvent = (
     WorkflowStarted | WorkflowResumed | StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying
     | WorkflowCompleted | WorkflowFailed | WorkflowCancelled
 )  # fmt: skip
 
 
-class Recorded(Struct, frozen=True):
+class WorkflowRecord(Struct, frozen=True):
     """An event with its place in the log, counted from 0, and the moment it was recorded (seconds since 1970)."""
 
     seq: int
     at: float
-    event: Event
+    event: WorkflowLogEvent

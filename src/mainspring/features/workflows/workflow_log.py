@@ -15,8 +15,8 @@ from anyio.lowlevel import checkpoint
 
 from mainspring.core.errors import MainspringError, NotFound, StoreError, Superseded
 from mainspring.core.items import decode, encode
-from mainspring.features.workflows.workflow_events import Event, Recorded
-from mainspring.features.workflows.workflow_run import Order, WorkflowRun, fold
+from mainspring.features.workflows.workflow_events import WorkflowLogEvent, WorkflowRecord
+from mainspring.features.workflows.workflow_run import WorkflowOrder, WorkflowRun, fold_workflow
 from mainspring.ports import Document, Store
 
 RUN: Final = "workflow_run"
@@ -26,10 +26,10 @@ OPEN: Final = "workflow_open"
 Clock = Callable[[], float]
 
 
-class Journal:
+class WorkflowJournal:
     """The log of one run, and the run that it makes. `on_failure` is called once if the log can be written no more."""
 
-    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[Recorded] = (), clock: Clock = time.time) -> None:
+    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[WorkflowRecord] = (), clock: Clock = time.time) -> None:
         self.run = run
         self.log = list(log)
         self.failure: MainspringError | None = None
@@ -41,10 +41,10 @@ class Journal:
         self._grown = anyio.Event()
 
     @classmethod
-    async def begin(cls, store: Store, order: Order, first: Event, clock: Clock = time.time) -> Self:
+    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowLogEvent, clock: Clock = time.time) -> Self:
         """A new run, durable when this returns. Raises `StoreError`."""
         journal = cls(store, WorkflowRun(order), clock=clock)
-        record = Recorded(0, order.created_at, first)
+        record = WorkflowRecord(0, order.created_at, first)
         documents = (
             Document(RUN, order.id, encode(order), order.tenant),
             Document(OPEN, _open(order.id), order.tenant.encode()),
@@ -62,7 +62,7 @@ class Journal:
         if found is None:
             raise NotFound(f"there is no workflow run `{id}`", param="run_id")
         try:
-            journal = cls(store, WorkflowRun(decode(found.body, Order)), clock=clock)
+            journal = cls(store, WorkflowRun(decode(found.body, WorkflowOrder)), clock=clock)
             await journal.refresh()
         except msgspec.ValidationError as error:
             raise StoreError(f"workflow run `{id}` was written by another version, and cannot be read: {error}") from error
@@ -72,9 +72,9 @@ class Journal:
         """Reads what another process has written since."""
         order = self.run.order
         found = await self._store.documents(EVENT, tenant=order.tenant, parent=order.id)
-        self._take([decode(document.body, Recorded) for document in found[len(self.log) :]])
+        self._take([decode(document.body, WorkflowRecord) for document in found[len(self.log) :]])
 
-    async def record(self, *events: Event) -> None:
+    async def record(self, *events: WorkflowLogEvent) -> None:
         """Writes the events, all or none; they have happened when this returns. Whoever is cancelled meanwhile finds them done.
 
         If they cannot be written, the driver is stopped: in its scope this does not return, outside it raises what went wrong.
@@ -92,18 +92,18 @@ class Journal:
         async with self._writing:
             order, seq = self.run.order, self.run.seq
             if self.failure is None and await self._store.get(EVENT, str(seq), tenant=order.tenant, parent=order.id) is not None:
-                self.failure = self._superseded()
+                self.failure = self._make_superseded()
                 await self.refresh()
             return self.failure is not None
 
-    async def _record(self, events: Sequence[Event]) -> None:
+    async def _record(self, events: Sequence[WorkflowLogEvent]) -> None:
         if self.failure is not None:
             return
         now = self._clock()
-        records = [Recorded(self.run.seq + place, now, event) for place, event in enumerate(events)]
+        records = [WorkflowRecord(self.run.seq + place, now, event) for place, event in enumerate(events)]
         try:
             if not await self._store.put([_document(self.run.order, record) for record in records], if_absent=True):
-                self.failure = self._superseded()
+                self.failure = self._make_superseded()
         except MainspringError as error:
             self.failure = error
         if self.failure is not None:
@@ -113,12 +113,12 @@ class Journal:
         if self.run.has_ended:
             await self._store.remove(OPEN, _open(self.run.id))
 
-    def _superseded(self) -> Superseded:
+    def _make_superseded(self) -> Superseded:
         return Superseded(f"another process has taken over workflow run `{self.run.id}`, or it was deleted")
 
-    def _take(self, records: Sequence[Recorded]) -> None:
+    def _take(self, records: Sequence[WorkflowRecord]) -> None:
         for record in records:
-            self.run = fold(self.run, record)
+            self.run = fold_workflow(self.run, record)
             self.log.append(record)
         self._wake()
 
@@ -131,14 +131,14 @@ class Journal:
         grown, self._grown = self._grown, anyio.Event()
         grown.set()
 
-    async def more(self, after: int) -> list[Recorded]:
+    async def more(self, after: int) -> list[WorkflowRecord]:
         """The events behind number `after`, as soon as there are any; none once nothing more comes from here."""
         while not (found := self.log[after + 1 :]) and not self.run.has_ended and not self.is_closed:
             await self._grown.wait()
         return found
 
 
-async def unfinished(store: Store) -> list[tuple[str, str]]:
+async def list_unfinished(store: Store) -> list[tuple[str, str]]:
     """The runs that have not ended, oldest first, each with its tenant."""
     found = await store.documents(OPEN)
     return [(document.id.removeprefix(_open("")), document.body.decode()) for document in found]
@@ -154,5 +154,5 @@ def _open(id: str) -> str:
     return f"open-{id}"
 
 
-def _document(order: Order, record: Recorded) -> Document:
+def _document(order: WorkflowOrder, record: WorkflowRecord) -> Document:
     return Document(EVENT, str(record.seq), encode(record), order.tenant, order.id)

@@ -10,7 +10,6 @@ from mainspring.core.items import Json
 from mainspring.core.spec import Caller
 from mainspring.features.workflows.workflow_definition import Group, Workflow
 from mainspring.features.workflows.workflow_events import (
-    Recorded,
     Status,
     StepCompleted,
     StepFailed,
@@ -21,6 +20,7 @@ from mainspring.features.workflows.workflow_events import (
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
+    WorkflowRecord,
     WorkflowResumed,
     WorkflowStarted,
 )  # fmt: skip
@@ -30,7 +30,7 @@ StepStatus = Literal["running", "retrying", "success", "failed", "skipped"]
 GROUPS: Final = tuple([str(kind.__struct_config__.tag) for kind in get_args(Group)])
 
 
-class Order(Struct, frozen=True):
+class WorkflowOrder(Struct, frozen=True):
     """What is to be carried out, complete in itself: the definition and those of all workflows inside of it, as they were when
     the run began."""
 
@@ -49,7 +49,7 @@ class Order(Struct, frozen=True):
         return self.definitions[self.workflow]
 
 
-class Scope(Struct, frozen=True):
+class WorkflowScope(Struct, frozen=True):
     """A workflow that is being carried out: the whole, or one inside of it. `prefix` stands before the ids of its steps."""
 
     workflow: Workflow
@@ -84,7 +84,7 @@ class WorkflowRun(Struct, frozen=True):
     """Where a run stands after its first `seq` events. `steps` are by their key: the id, behind those of the sub-workflows that
     the step is in. `idle` is the time that nobody worked on it."""
 
-    order: Order
+    order: WorkflowOrder
     seq: int = 0
     driver: str = ""
     status: Status | Literal["running"] = "running"
@@ -114,7 +114,7 @@ class WorkflowRun(Struct, frozen=True):
         return self.clock - self.order.created_at - self.idle
 
 
-def fold(run: WorkflowRun, record: Recorded) -> WorkflowRun:
+def fold_workflow(run: WorkflowRun, record: WorkflowRecord) -> WorkflowRun:
     """The run one event later. Raises `Malformed` if that event cannot follow."""
     if record.seq != run.seq or run.has_ended:
         raise Malformed(f"workflow run {run.id} expects event {run.seq}, not {record.seq}")

@@ -25,22 +25,22 @@ from mainspring.core.items import Json, decode
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import Engine
-from mainspring.features.workflows.call_steps import Calls
-from mainspring.features.workflows.step_driver import Agents, Driver, stopped
+from mainspring.features.workflows.call_steps import StepCalls
+from mainspring.features.workflows.step_driver import Agents, WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_events import (
-    Event,
-    Recorded,
     Status,
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
+    WorkflowLogEvent,
+    WorkflowRecord,
     WorkflowResumed,
     WorkflowStarted,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
-from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, Journal, forget_open, unfinished
-from mainspring.features.workflows.workflow_run import Order, WorkflowRun
+from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, WorkflowJournal, forget_open, list_unfinished
+from mainspring.features.workflows.workflow_run import WorkflowOrder, WorkflowRun
 from mainspring.ports import Document
 
 log = getLogger(__name__)
@@ -52,7 +52,7 @@ BATCH: Final = 100
 class WorkflowHandle:
     """A run as its readers see it: live while it is carried out here, else as the store has it."""
 
-    def __init__(self, journal: Journal, driver: Driver | None = None) -> None:
+    def __init__(self, journal: WorkflowJournal, driver: WorkflowDriver | None = None) -> None:
         self._journal = journal
         if driver is None:
             journal.close()
@@ -73,7 +73,7 @@ class WorkflowHandle:
     def is_live(self) -> bool:
         return self._driver is not None and not self._ended.is_set()
 
-    async def events(self, after: int = -1) -> AsyncIterator[Recorded]:
+    async def events(self, after: int = -1) -> AsyncIterator[WorkflowRecord]:
         """The events behind number `after`, as they are recorded, wherever that is. Ends with the run.
 
         Raises `Interrupted` if the engine stops first. A run that another process has taken over is followed there.
@@ -83,7 +83,7 @@ class WorkflowHandle:
                 yield record
             after = batch[-1].seq
 
-    async def more(self, after: int) -> Sequence[Recorded]:
+    async def more(self, after: int) -> Sequence[WorkflowRecord]:
         """The events behind number `after`, as soon as there are any; none at the end of the run. Raises as `events` does."""
         while not (found := await self._journal.more(after)) and not self.run.has_ended:
             if self._driver is not None and not isinstance(failure := self._failure(), Superseded):
@@ -115,7 +115,7 @@ class KeyReused(CallerError):
     status = 409
 
 
-class Listed(Struct, frozen=True):
+class WorkflowRunSummary(Struct, frozen=True):
     """A run in a list."""
 
     id: str
@@ -125,8 +125,8 @@ class Listed(Struct, frozen=True):
     dry_run: bool
 
 
-class Page(Struct, frozen=True):
-    runs: tuple[Listed, ...]
+class WorkflowRunPage(Struct, frozen=True):
+    runs: tuple[WorkflowRunSummary, ...]
     has_more: bool = False
 
 
@@ -138,7 +138,7 @@ class Workflows:
         engine: Engine,
         folders: WorkflowFolders,
         agents: Agents,
-        calls: Calls,
+        calls: StepCalls,
         *,
         new_id: NewId = random_id,
         clock: Clock = time.time,
@@ -188,8 +188,8 @@ class Workflows:
         """
         definitions = self.folders.closure(name)
         workflow = definitions[name]
-        order = Order(
-            id=self._new_id("wfr") if key is None else _keyed(tenant, name, key),
+        order = WorkflowOrder(
+            id=self._new_id("wfr") if key is None else _derive_id(tenant, name, key),
             workflow=name,
             definitions=definitions,
             inputs=complete_inputs(workflow, inputs or {}),
@@ -200,19 +200,19 @@ class Workflows:
             traceparent=traceparent,
         )
         self._group()
-        if key is not None and (known := await self._known(order)) is not None:
+        if key is not None and (known := await self._find_started(order)) is not None:
             return known
         await self._presence.show()
         first = WorkflowStarted(name, order.inputs, order.dry_run, self._presence.id)
         try:
-            return self._drive(await Journal.begin(self._store, order, first, self._clock))
+            return self._drive(await WorkflowJournal.begin(self._store, order, first, self._clock))
         except StoreError:
             # Somebody else may have sent the same key in this moment.
-            if key is not None and (known := await self._known(order)) is not None:
+            if key is not None and (known := await self._find_started(order)) is not None:
                 return known
             raise
 
-    async def _known(self, order: Order) -> WorkflowHandle | None:
+    async def _find_started(self, order: WorkflowOrder) -> WorkflowHandle | None:
         """The run that this order has begun before, None if it has not."""
         try:
             handle = await self.attach(order.id, tenant=order.tenant)
@@ -235,7 +235,7 @@ class Workflows:
         """A run to read. Raises `NotFound`, also for one of another tenant."""
         if (live := self._live.get(run_id)) is not None and live.run.order.tenant == tenant:
             return live
-        return WorkflowHandle(await Journal.read(self._store, run_id, tenant, self._clock))
+        return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant, self._clock))
 
     async def list(
         self,
@@ -245,21 +245,21 @@ class Workflows:
         limit: int = 20,
         after: str | None = None,
         newest_first: bool = True,
-    ) -> Page:
+    ) -> WorkflowRunPage:
         """Runs in the order they were started; `after` is the id of the last one seen. Raises `NotFound` for it."""
         number = None
         if after is not None:
             if (last := await self._store.get(RUN, after, tenant=tenant)) is None:
                 raise NotFound(f"there is no workflow run `{after[:80]}`", param="after")
             number = last.number
-        found: list[Listed] = []
+        found: list[WorkflowRunSummary] = []
         while len(found) <= limit:
             batch = await self._store.documents(RUN, tenant=tenant, after=number, limit=BATCH, newest_first=newest_first)
-            found += [await self._listed(each) for each in batch if workflow in (None, decode(each.body, _Named).workflow)]
+            found += [await self._summarize(each) for each in batch if workflow in (None, decode(each.body, _Named).workflow)]
             if len(batch) < BATCH:
                 break
             number = batch[-1].number
-        return Page(tuple(found[:limit]), has_more=len(found) > limit)
+        return WorkflowRunPage(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def cancel(self, run_id: str, *, tenant: str = "") -> WorkflowRun:
         """Ends a run, wherever it is carried out, with what its steps have begun. An ended run stays as it is."""
@@ -270,13 +270,13 @@ class Workflows:
         while not handle.run.has_ended:
             # Whoever carries it out elsewhere is told so when it next writes, and stops; unless it is quicker.
             with suppress(Superseded):
-                await self._cancelled(handle._journal)
+                await self._record_cancel(handle._journal)
             handle = await self.attach(run_id, tenant=tenant)
         return handle.run
 
-    async def _cancelled(self, journal: Journal) -> None:
+    async def _record_cancel(self, journal: WorkflowJournal) -> None:
         steps = journal.run.steps.values()
-        await journal.record(*stopped(journal.run, "the workflow was cancelled"), WorkflowCancelled())
+        await journal.record(*end_open_steps(journal.run, "the workflow was cancelled"), WorkflowCancelled())
         for step in steps:
             if step.run_id and not step.has_ended:
                 await self._stop(step.run_id)
@@ -296,7 +296,7 @@ class Workflows:
     async def resume_all(self) -> Sequence[WorkflowHandle]:
         """Takes up every unfinished run that nobody carries out; one that cannot be is logged and left."""
         handles = []
-        for run_id, tenant in await unfinished(self._store):
+        for run_id, tenant in await list_unfinished(self._store):
             try:
                 handle = self._live.get(run_id) or await self.resume(run_id, tenant=tenant)
                 if handle.run.has_ended:
@@ -309,7 +309,7 @@ class Workflows:
                 log.warning("workflow run %s was not resumed: %s", run_id, error)
         return handles
 
-    async def drained(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until nothing is done here for any run; those that only wait for a person can do so anywhere."""
         while busy := [handle for handle in self._live.values() if not handle.run.is_waiting]:
             if not await busy[0]._journal.more(busy[0].run.seq - 1):
@@ -326,8 +326,8 @@ class Workflows:
             raise Interrupted("the engine is not running; use it as `async with`")
         return self._tasks
 
-    def _drive(self, journal: Journal) -> WorkflowHandle:
-        driver = Driver(journal, self._agents, self._calls, self._stop)
+    def _drive(self, journal: WorkflowJournal) -> WorkflowHandle:
+        driver = WorkflowDriver(journal, self._agents, self._calls, self._stop)
         handle = WorkflowHandle(journal, driver)
         journal.on_failure = driver.leave
         self._live[handle.id] = handle
@@ -339,11 +339,11 @@ class Workflows:
         group.start_soon(self._drive_to_end, handle, driver)
         return handle
 
-    async def _drive_to_end(self, handle: WorkflowHandle, driver: Driver) -> None:
+    async def _drive_to_end(self, handle: WorkflowHandle, driver: WorkflowDriver) -> None:
         run = handle.run
         limit = run.order.definition.execution.timeout
         driver.scope.deadline = current_time() + max(limit - run.elapsed, 0)
-        end: Event = WorkflowFailed(f"it took longer than its {limit:g} s")
+        end: WorkflowLogEvent = WorkflowFailed(f"it took longer than its {limit:g} s")
         why = "the workflow ran out of time"
         try:
             with driver.scope:
@@ -359,7 +359,7 @@ class Workflows:
             with CancelScope(shield=True):
                 if not handle.run.has_ended and not driver.is_leaving:
                     with suppress(StoreError, Superseded):
-                        await handle._journal.record(*stopped(handle.run, why), end)
+                        await handle._journal.record(*end_open_steps(handle.run, why), end)
                 self._live.pop(handle.id, None)
                 handle._journal.close()
                 handle._ended.set()
@@ -379,12 +379,12 @@ class Workflows:
             for handle in list(self._live.values()):
                 with suppress(StoreError):
                     if not handle.run.has_ended and await handle._journal.catch_up() and handle._driver is not None:
-                        handle._driver.superseded()
+                        handle._driver.hand_over()
 
-    async def _listed(self, document: Document) -> Listed:
+    async def _summarize(self, document: Document) -> WorkflowRunSummary:
         order = decode(document.body, _Named)
         found = await self._store.documents(EVENT, tenant=document.tenant, parent=document.id, newest_first=True, limit=1)
-        match decode(found[0].body, Recorded).event if found else None:
+        match decode(found[0].body, WorkflowRecord).event if found else None:
             case WorkflowCompleted(status=status):
                 told: str = status
             case WorkflowFailed():
@@ -393,10 +393,10 @@ class Workflows:
                 told = "cancelled"
             case _:
                 told = "running"
-        return Listed(order.id, order.workflow, told, order.created_at, order.dry_run)
+        return WorkflowRunSummary(order.id, order.workflow, told, order.created_at, order.dry_run)
 
 
-def _keyed(tenant: str, workflow: str, key: str) -> str:
+def _derive_id(tenant: str, workflow: str, key: str) -> str:
     """The id of the run that a key stands for."""
     meant = sha256("\0".join((tenant, workflow, key)).encode())
     return f"wfr_{meant.hexdigest()[:24]}"
