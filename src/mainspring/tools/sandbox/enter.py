@@ -38,7 +38,7 @@ def start(order: "dict[str, Any]", pipe: int) -> None:
         # Not ignored: that would pass on to the program, which is asked in this way to end.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         warden.keep(order, pipe)
-        warden.check_answer(warden.libc.prctl(warden.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        warden.checked(warden.libc.prctl(warden.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if order["launch"]:
         warden.prepare(order["launch"])
     os.execve(order["argv"][0], order["argv"], {**os.environ, **order["env"]})
@@ -54,7 +54,7 @@ def see_as(namespace: str) -> None:
 
 def show(views: "list[list[str]]") -> None:
     """Makes more of them visible, to this program alone."""
-    warden.check_answer(warden.libc.unshare(warden.CLONE_NEWNS), "unshare")
+    warden.checked(warden.libc.unshare(warden.CLONE_NEWNS), "unshare")
     warden.mount("none", "/", warden.MS_REC | warden.MS_PRIVATE)
     for source, target in views:
         warden.mount(source, target, warden.MS_BIND | warden.MS_REC)
