@@ -31,7 +31,7 @@ from mainspring.features.governance.limit_policies import LevelPolicy, RatePolic
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
-from mainspring.features.skills.skill_policy import SkillScope
+from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.shell_reader import ShellReader
@@ -74,7 +74,7 @@ def every_policy(root: str) -> PolicySlots:
     return {
         "rules": (RulePolicy(Rules.of(rules)),),  # type: ignore[arg-type]
         "status": (ToolStatus(lambda name: "active"),),
-        "skill scope": (SkillScope(lambda run, name, operation: None),),
+        "skill scope": (SkillScopePolicy(lambda run, name, operation: None),),
         "rate": (RatePolicy(10**9, 10**9),),
         "level": (LevelPolicy("supervised", commands_judged=True),),
         "commands": (CommandPolicy(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),

@@ -471,3 +471,19 @@ class Embedder(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class RecalledMemory(Protocol):
+    """Something remembered: what it says, and where that is from."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def citation(self) -> str: ...
+
+
+class Recall(Protocol):
+    """Finds what an agent of a tenant has learned before that fits a question, best first."""
+
+    async def __call__(self, query: str, *, tenant: str, agent: str, top_k: int) -> Sequence[RecalledMemory]: ...

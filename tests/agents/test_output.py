@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.features.agents.agent_output import parse_output
+from mainspring.features.agents.agent_result import parse_output
 
 
 @pytest.mark.requirement("C6")

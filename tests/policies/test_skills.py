@@ -14,9 +14,8 @@ from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Json, 
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
-from mainspring.features.skills.activation import ActiveSkills, active_skills
 from mainspring.features.skills.skill_folder import SkillFolders
-from mainspring.features.skills.skill_policy import SkillScope
+from mainspring.features.skills.skill_scope import ActiveSkills, SkillScopePolicy, list_active_skills
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.contract import ToolContext, ToolResult
@@ -53,7 +52,7 @@ class World:
         put(place, "free")
         self.shelf, self.files, self.script = SkillFolders([place]), Files(), script
         hands = SkillTools(lambda: self.shelf.definitions)
-        scope = SkillScope(ActiveSkills(lambda: self.shelf.definitions, lambda run: always).refusal)
+        scope = SkillScopePolicy(ActiveSkills(lambda: self.shelf.definitions, lambda run: always).find_refusal)
         self.engine = Engine(script, tools=[self.files, shell], executors=[hands], policies=[scope])
         self.tools = hands.definitions()
 
@@ -79,7 +78,7 @@ async def test_skill_that_is_loaded_narrows_the_tools_of_the_run_from_then_on(tm
         handle = await world.play()
         assert await verdicts(handle) == ["allow", "allow", "deny"]
     assert outputs(handle.run)[2] == "`shell` is not for this task: the skill `reader` allows only: file_ops:read."
-    assert active_skills(handle.run) == ("reader",)
+    assert list_active_skills(handle.run) == ("reader",)
 
 
 @pytest.mark.requirement("C24")
@@ -129,7 +128,7 @@ async def test_skill_that_could_not_be_loaded_is_not_active(tmp_path: Path) -> N
     async with world.engine:
         handle = await world.play()
         assert await verdicts(handle) == ["deny", "allow"]
-    assert active_skills(handle.run) == ()
+    assert list_active_skills(handle.run) == ()
 
 
 async def test_call_beside_the_loading_one_is_judged_by_what_was_active_then(tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ async def test_replayed_run_has_the_same_active_skills_after_every_event(tmp_pat
     async with world.engine:
         handle = await world.play()
         log = [record async for record in handle.events()]
-    seen = [active_skills(replay(log[:length], History()), ["runner", "free"]) for length in range(1, len(log) + 1)]
+    seen = [list_active_skills(replay(log[:length], History()), ["runner", "free"]) for length in range(1, len(log) + 1)]
     assert list(dict.fromkeys(seen)) == [("runner", "free"), ("runner", "free", "reader")]
 
 

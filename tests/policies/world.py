@@ -15,7 +15,7 @@ from mainspring.features.governance.limit_policies import LevelPolicy, RatePolic
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
-from mainspring.features.skills.skill_policy import SkillScope
+from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, say, turn
@@ -116,7 +116,7 @@ def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
         "rules": (RulePolicy(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
         "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
-        "skill scope": (SkillScope(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
+        "skill scope": (SkillScopePolicy(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
         "rate": (RatePolicy(),),
         "level": (LevelPolicy(level, commands_judged=True),),
         "commands": (CommandPolicy(PROGRAMS),),

@@ -1,8 +1,10 @@
 """Skills on disk, as their authors write them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mainspring.features.skills.skill_definition import Skill
+from mainspring.features.skills.skill_scope import find_refusal
 
 
 def put(folder: Path, name: str, front: str = "", body: str = "Do it well.", **files: str) -> Path:
@@ -15,6 +17,12 @@ def put(folder: Path, name: str, front: str = "", body: str = "Do it well.", **f
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return place
+
+
+def list_left(active: Sequence[Skill], tools: Sequence[str]) -> tuple[str, ...]:
+    """The tools of which the skills leave something: all of it, or an operation that one of them names."""
+    operations = ["", *[pattern.partition(":")[2] for each in active for pattern in each.allowed_tools or () if ":" in pattern]]
+    return tuple([tool for tool in tools if any(find_refusal(active, tool, each) is None for each in operations if each != "*")])
 
 
 def skill(name: str, allowed: tuple[str, ...] | None = None, disallowed: tuple[str, ...] = ()) -> Skill:

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.skills.shelf import put
+from tests.skills.shelf import list_left, put
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.skills.skill_definition import MOST_BYTES, Skill, parse_skill, read_skill
-from mainspring.features.skills.skill_scope import resolve_tool_context
 
 PLACE = Path("/skills/invoices")
 WHOLE = """---
@@ -155,5 +154,5 @@ def test_tools_of_other_programs_narrow_to_nothing_they_name_and_are_logged(capl
     front = "---\nname: invoices\ndescription: x\nallowed-tools: Bash(git add:*) Bash(git:*), Read shell\n---\n"
     found = parsed(front)
     assert found.allowed_tools == ("Bash(git add:*)", "Bash(git:*)", "Read", "shell")
-    assert resolve_tool_context([found], ["shell", "file_ops", "Bash"]).names == ("shell",)
+    assert list_left([found], ["shell", "file_ops", "Bash"]) == ("shell",)
     assert "SKILL.md:4: `Bash(git add:*)` in `allowed_tools` is no tool here, and allows none" in caplog.text

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.skills.shelf import skill
+from tests.skills.shelf import list_left, skill
 
 from mainspring.features.skills.skill_definition import Skill
-from mainspring.features.skills.skill_scope import refusal, resolve_tool_context
+from mainspring.features.skills.skill_scope import find_refusal
 
 TOOLS = ("shell", "file_ops", "web_fetch", "web_search", "mail")
 names = st.sampled_from(TOOLS)
@@ -43,14 +43,13 @@ operations = st.sampled_from(["", "read", "write", "other", None])
     ],
 )  # fmt: skip
 def test_tools_that_active_skills_leave(active: list[Skill], left: tuple[str, ...]) -> None:
-    scope = resolve_tool_context(active, TOOLS)
-    assert scope.names == left
-    assert set(scope.refused) == set(TOOLS) - set(left)
+    assert list_left(active, TOOLS) == left
 
 
 def test_scope_says_why_a_tool_is_gone() -> None:
-    scope = resolve_tool_context([skill("a", ("shell",)), skill("b", None, ("she*",))], ("shell", "mail"))
-    assert scope.refused == {"shell": "the skill `b` disallows `she*`", "mail": "the skill `a` allows only: shell"}
+    active = [skill("a", ("shell",)), skill("b", None, ("she*",))]
+    assert find_refusal(active, "shell") == "the skill `b` disallows `she*`"
+    assert find_refusal(active, "mail") == "the skill `a` allows only: shell"
 
 
 @pytest.mark.parametrize(
@@ -68,36 +67,22 @@ def test_scope_says_why_a_tool_is_gone() -> None:
     ],
 )
 def test_pattern_allows_an_operation(pattern: str, operation: str | None, fits: bool) -> None:
-    assert (refusal([skill("a", (pattern,))], "file_ops", operation) is None) is fits
+    assert (find_refusal([skill("a", (pattern,))], "file_ops", operation) is None) is fits
 
 
 @pytest.mark.parametrize("operation", ["write", "Write", "writ\uff45", " write ", None])
 def test_operation_that_is_disallowed_does_not_slip_by_in_another_spelling(operation: str | None) -> None:
     active = [skill("a", None, ("file_ops:write",))]
-    assert refusal(active, "file_ops", operation) is not None
-    assert refusal(active, "file_ops", "read") is None
-
-
-@given(skills, st.lists(names))
-def test_what_is_left_is_part_of_what_was_given(active: list[Skill], given_names: list[str]) -> None:
-    scope = resolve_tool_context(active, given_names)
-    assert set(scope.names) | set(scope.refused) == set(given_names)
-    assert set(scope.names).isdisjoint(scope.refused)
+    assert find_refusal(active, "file_ops", operation) is not None
+    assert find_refusal(active, "file_ops", "read") is None
 
 
 @given(skills, skills)
 def test_more_skills_never_leave_more(some: list[Skill], more: list[Skill]) -> None:
-    both = set(resolve_tool_context([*some, *more], TOOLS).names)
-    assert both <= set(resolve_tool_context(some, TOOLS).names) & set(resolve_tool_context(more, TOOLS).names)
+    assert set(list_left([*some, *more], TOOLS)) <= set(list_left(some, TOOLS)) & set(list_left(more, TOOLS))
 
 
 @given(skills, names, operations)
 def test_call_is_refused_exactly_if_one_skill_refuses_it(active: list[Skill], tool: str, operation: str | None) -> None:
-    alone = [refusal([each], tool, operation) for each in active]
-    assert refusal(active, tool, operation) == next((why for why in alone if why is not None), None)
-
-
-@given(skills, names)
-def test_tool_is_left_exactly_if_one_operation_of_it_is(active: list[Skill], tool: str) -> None:
-    some = any(refusal(active, tool, operation) is None for operation in ("", "read", "write"))
-    assert (tool in resolve_tool_context(active, TOOLS).names) is some
+    alone = [find_refusal([each], tool, operation) for each in active]
+    assert find_refusal(active, tool, operation) == next((why for why in alone if why is not None), None)

@@ -21,7 +21,7 @@ from mainspring.ports import CallContext, ToolCall, ToolExecutor
 from mainspring.ports import ToolResult as CallResult
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.contract import SchemaAwareTool, Tool, ToolContext, ToolResult
-from mainspring.tools.entries import Entry, generate_tool_description
+from mainspring.tools.entries import ToolEntry
 from mainspring.tools.registry import Registry
 
 CITY: Json = {
@@ -143,8 +143,6 @@ def test_a_tool_is_described_in_openai_form_and_only_once() -> None:
     assert registry.describe("weather") is registry.describe("weather")
     assert registry.definitions[0] is registry.definitions[0]
     assert registry.describe("plain")["parameters"] == {"type": "object", "properties": {}}
-    assert generate_tool_description(Weather()) == registry.describe("weather")
-    assert generate_tool_description(Plain(), Entry(name="plain", schema=CITY))["parameters"] == CITY
     with pytest.raises(NotFound, match=r"There is no tool `other`\. Available: `weather`, `plain`\."):
         registry.describe("other")
 
@@ -168,7 +166,7 @@ def test_a_definition_says_what_the_tool_does() -> None:
 def test_the_schema_of_the_entry_goes_before_that_of_the_tool_and_that_before_none() -> None:
     other: Json = {"type": "object", "properties": {"town": {"type": "string"}}}
     registry = Registry([Plain()])
-    registry.register(Weather(), Entry(name="weather", schema=other))
+    registry.register(Weather(), ToolEntry(name="weather", schema=other))
     assert [definition.parameters for definition in registry.definitions] == [None, other]
     assert Registry([Weather()]).definitions[0].parameters == CITY
 
@@ -177,7 +175,7 @@ def test_the_schema_of_the_entry_goes_before_that_of_the_tool_and_that_before_no
 async def test_a_call_is_held_against_the_schema_in_force() -> None:
     strict: Json = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}}
     registry = Registry()
-    registry.register(Weather(), Entry(name="weather", schema=strict))
+    registry.register(Weather(), ToolEntry(name="weather", schema=strict))
     assert (await registry.validated_execute("weather", {"city": "Paris"}, HERE)).success
     assert (await registry.validated_execute("weather", {"city": "Rome"}, HERE)).error == (
         'Invalid arguments for `weather`: city: "Rome" is not one of "Paris".'
@@ -229,7 +227,7 @@ async def test_a_blocking_function_is_abandoned_when_its_time_is_up() -> None:
 
     for seconds in GROWING:
         registry = Registry()
-        registry.register(block, Entry(name="block", timeout=seconds))
+        registry.register(block, ToolEntry(name="block", timeout=seconds))
         result = await registry.validated_execute("block", {}, HERE)
         assert result.error == f"The tool `block` was stopped: it took longer than {seconds:g} s."
         if begun.is_set():
@@ -244,7 +242,7 @@ async def test_a_long_output_is_cut_to_the_limit_of_the_tool() -> None:
         return InputText("y" * 30)
 
     registry = Registry([Weather()])
-    registry.register(talk, Entry(name="talk", result_limit=5))
+    registry.register(talk, ToolEntry(name="talk", result_limit=5))
     result = await registry.validated_execute("weather", {"city": "x" * 30}, HERE)
     assert result.output == f"sunny in {'x' * 11}\n[... 19 characters left out ...]"
     talked = await registry.validated_execute("talk", {}, HERE)
@@ -274,13 +272,13 @@ def test_a_name_is_taken_once_and_an_entry_fits_its_tool() -> None:
     with pytest.raises(ValueError, match="two tools are called `plain`"):
         registry.register(Plain())
     with pytest.raises(ValueError, match="the entry of tool `weather` is for `wether`"):
-        registry.register(Weather(), Entry(name="wether"))
+        registry.register(Weather(), ToolEntry(name="wether"))
 
 
 async def test_a_blocked_tool_is_neither_shown_nor_performed() -> None:
     weather = Weather()
     registry = Registry()
-    registry.register(weather, Entry(name="weather", status="blocked", reason="it lies"))
+    registry.register(weather, ToolEntry(name="weather", status="blocked", reason="it lies"))
     assert registry.definitions == ()
     assert registry.status("weather") == "blocked"
     told = "The tool `weather` is not performed: its registry entry has the status `blocked`: it lies."
@@ -296,7 +294,7 @@ async def test_a_blocked_tool_is_neither_shown_nor_performed() -> None:
 
 def test_a_deprecated_tool_says_so() -> None:
     registry = Registry()
-    registry.register(Weather(), Entry(name="weather", status="deprecated", reason="use forecast"))
+    registry.register(Weather(), ToolEntry(name="weather", status="deprecated", reason="use forecast"))
     assert registry.definitions[0].description == "Deprecated: use forecast. Tells the weather."
     assert registry.describe("weather")["description"] == "Deprecated: use forecast. Tells the weather."
 
@@ -317,7 +315,7 @@ def test_a_definition_file_and_code_find_each_other_in_either_order(tmp_path: Pa
     if not code_first:
         assert registry.get("weather") is None
         assert registry.definitions == ()
-        registry.register(Weather(), Entry(name="weather", status="active", version="1.2", owner="dev"))
+        registry.register(Weather(), ToolEntry(name="weather", status="active", version="1.2", owner="dev"))
     (entry,) = registry.entries
     assert (entry.status, entry.reason, entry.owner, entry.timeout) == ("blocked", "under review", "ops", 5.0)
     assert (entry.description, entry.schema, entry.repeatable) == ("Tells the weather.", CITY, True)

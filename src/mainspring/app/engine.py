@@ -49,10 +49,9 @@ from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
 from mainspring.features.memory.memory import Memory, NoMemory, build_memory
 from mainspring.features.models.model_choice import resolve_provider
-from mainspring.features.skills.activation import ActiveSkills
 from mainspring.features.skills.skill_folder import SkillFolders
-from mainspring.features.skills.skill_policy import SkillScope
 from mainspring.features.skills.skill_prompt import SkillListStep
+from mainspring.features.skills.skill_scope import ActiveSkills, SkillScopePolicy
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
@@ -281,7 +280,7 @@ class Engine:
         """The policies of features and parts."""
         active = ActiveSkills(lambda: self.skills.definitions, _skills_of)
         return [
-            {"skill scope": (SkillScope(active.refusal),)} if self.skills.folders else {},
+            {"skill scope": (SkillScopePolicy(active.find_refusal),)} if self.skills.folders else {},
             {"charter": (CharterPolicy(),)},
             *[part.policies for part in self.parts],
         ]

@@ -24,7 +24,7 @@ Status = Literal["active", "deprecated", "blocked"]
 _STRICTER = ("active", "deprecated", "blocked")
 
 
-class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said about a tool. A field left out says nothing and leaves the word to others.
 
     `reason` says why a tool is deprecated or blocked. `source`, `version`, `owner` and `license` say where it comes from.
@@ -46,9 +46,9 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     result_limit: int | None = None
 
 
-def entry_of(tool: Tool) -> Entry:
+def read_entry(tool: Tool) -> ToolEntry:
     """What the code says of itself."""
-    return Entry(
+    return ToolEntry(
         name=tool.name,
         description=tool.description,
         schema=getattr(tool, "parameters_schema", None),
@@ -60,16 +60,16 @@ def entry_of(tool: Tool) -> Entry:
     )
 
 
-def merged(upper: Entry | None, lower: Entry | None) -> Entry:
+def merge_entries(upper: ToolEntry | None, lower: ToolEntry | None) -> ToolEntry:
     """What `upper` says, and where it says nothing, `lower`. Of two statuses the stricter holds, whoever says it."""
     if upper is None or lower is None:
         (only,) = [entry for entry in (upper, lower) if entry is not None]
         return only
-    said = {field.name: value for field in fields(Entry) if (value := getattr(upper, field.name)) is not None}
+    said = {field.name: value for field in fields(ToolEntry) if (value := getattr(upper, field.name)) is not None}
     return replace(lower, **said | {"status": max(upper.status, lower.status, key=_STRICTER.index)})
 
 
-def described(entry: Entry) -> Json:
+def describe_entry(entry: ToolEntry) -> Json:
     """The tool in OpenAI's function form; without a schema it takes no arguments, as far as anyone knows."""
     description = entry.description or ""
     if entry.status == "deprecated":
@@ -77,27 +77,22 @@ def described(entry: Entry) -> Json:
     return {"name": entry.name, "description": description, "parameters": entry.schema or {"type": "object", "properties": {}}}
 
 
-def generate_tool_description(tool: Tool, entry: Entry | None = None) -> Json:
-    """`name`, `description` and `parameters` of a tool: the entry's where it says something, else the tool's own."""
-    return described(merged(entry, entry_of(tool)))
-
-
-class ToolEntryFolders(DefinitionFolders[Entry]):
+class ToolEntryFolders(DefinitionFolders[ToolEntry]):
     """The entries of the files `*.yaml` and `*.yml` by the names of their tools. `check` raises `ValueError` for an entry that
     cannot be one of its tool."""
 
-    def __init__(self, folders: Iterable[Path], check: Callable[[Entry], object]) -> None:
+    def __init__(self, folders: Iterable[Path], check: Callable[[ToolEntry], object]) -> None:
         find_files = partial(find_definition_files, suffixes=(".yaml", ".yml"))
         super().__init__("tool", folders, partial(_read, check=check), find_files=find_files)
 
 
 def file_schema() -> Json:
     """The JSON Schema of each document of a file."""
-    return build_schema(Entry, "What is said of a tool of Mainspring")
+    return build_schema(ToolEntry, "What is said of a tool of Mainspring")
 
 
-def _read(file: Path, check: Callable[[Entry], object]) -> list[Defined[Entry]]:
-    entries: dict[str, Defined[Entry]] = {}
+def _read(file: Path, check: Callable[[ToolEntry], object]) -> list[Defined[ToolEntry]]:
+    entries: dict[str, Defined[ToolEntry]] = {}
     problems: list[str] = []
     for parsed in parse_yaml_documents(file, read_text(file)):
         entry = _convert(parsed, check)
@@ -115,8 +110,8 @@ def _read(file: Path, check: Callable[[Entry], object]) -> list[Defined[Entry]]:
     return list(entries.values())
 
 
-def _convert(parsed: ParsedFile, check: Callable[[Entry], object]) -> Entry | None:
-    entry = parsed.convert(Entry)
+def _convert(parsed: ParsedFile, check: Callable[[ToolEntry], object]) -> ToolEntry | None:
+    entry = parsed.convert(ToolEntry)
     if entry is None:
         return None
     try:

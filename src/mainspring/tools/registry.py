@@ -1,6 +1,6 @@
 """The registry: every tool of the engine, what is known about it, and the one way to perform it.
 
-A tool is code; an `Entry` is what is said about it. Entries come with the code (`register`), from installed packages
+A tool is code; an `ToolEntry` is what is said about it. Entries come with the code (`register`), from installed packages
 (`discover`) and from the operator's YAML files (`load_definitions`), in any order. What the operator says goes before what the
 code says, field by field. So the schema in force is the entry's, else the tool's own, else none.
 """
@@ -21,7 +21,7 @@ from mainspring.core.items import Effect, InputText, Json, OutputText, Part, Too
 from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.contract import EXECUTE, Output, Tool, ToolContext, ToolResult, has_tool_scope
 from mainspring.tools.declarations import read_texts
-from mainspring.tools.entries import Entry, Status, ToolEntryFolders, described, entry_of, merged
+from mainspring.tools.entries import Status, ToolEntry, ToolEntryFolders, describe_entry, merge_entries, read_entry
 from mainspring.tools.functions import NAME, Function, FunctionTool, checked
 from mainspring.tools.schema import Validator
 from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
@@ -46,14 +46,14 @@ class Registry:
 
     def __init__(self, tools: Iterable[Tool | Function] = (), *, context: ToolContext | None = None) -> None:
         self._context = context or ToolContext()
-        self._given: dict[str, Entry] = {}
-        self._defined: Mapping[str, Entry] = {}
+        self._given: dict[str, ToolEntry] = {}
+        self._defined: Mapping[str, ToolEntry] = {}
         self._folders: ToolEntryFolders | None = None
         self._tools: dict[str, _Known] = {}
         for tool in tools:
             self.register(tool)
 
-    def register(self, tool: Tool | Function, entry: Entry | None = None) -> None:
+    def register(self, tool: Tool | Function, entry: ToolEntry | None = None) -> None:
         """Takes in a tool, or a function as one. Raises `TypeError` or `ValueError` for what cannot be a tool."""
         made = _as_tool(tool)
         if not NAME.fullmatch(made.name):
@@ -62,7 +62,7 @@ class Registry:
             raise ValueError(f"two tools are called `{made.name}`; give one of them another name")
         if entry is not None and entry.name != made.name:
             raise ValueError(f"the entry of tool `{made.name}` is for `{entry.name}`; give both one name")
-        given = merged(entry, entry_of(made))
+        given = merge_entries(entry, read_entry(made))
         self._tools[made.name] = _Known(made, given, self._defined.get(made.name))
         self._given[made.name] = given
 
@@ -71,7 +71,7 @@ class Registry:
         return None if known is None else known.tool
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ToolEntry, ...]:
         """All that is known, tools that are only defined included."""
         return tuple([known.entry for known in self._known.values()])
 
@@ -91,7 +91,7 @@ class Registry:
         return self._found(name).entry.reason or ""
 
     def describe(self, name: str) -> Json:
-        """The tool as `generate_tool_description` gives it; made once. Raises `NotFound`."""
+        """The tool in OpenAI's function form; made once. Raises `NotFound`."""
         return self._found(name).description
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -166,7 +166,7 @@ class Registry:
             self._defined = defined
         return self._tools
 
-    def _combine(self, name: str, defined: Entry | None) -> "_Known":
+    def _combine(self, name: str, defined: ToolEntry | None) -> "_Known":
         """Raises `ValueError` if the definition cannot be one of the tool."""
         known = self._tools.get(name)
         return _Known(None if known is None else known.tool, self._given.get(name), defined)
@@ -175,7 +175,7 @@ class Registry:
         loaded = point.load()
         tool = _as_tool(loaded() if inspect.isclass(loaded) else loaded)
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
-        self.register(tool, Entry(name=tool.name, source=package, version=version))
+        self.register(tool, ToolEntry(name=tool.name, source=package, version=version))
         return tool.name
 
     def _found(self, name: str) -> "_Known":
@@ -208,10 +208,10 @@ class Registry:
 class _Known:
     """A tool with its entry in force. Raises `ValueError` if the entry cannot be one of a tool."""
 
-    def __init__(self, tool: Tool | None, given: Entry | None, defined: Entry | None) -> None:
+    def __init__(self, tool: Tool | None, given: ToolEntry | None, defined: ToolEntry | None) -> None:
         self.tool = tool
-        self.entry = merged(defined, given)
-        self.description = described(self.entry)
+        self.entry = merge_entries(defined, given)
+        self.description = describe_entry(self.entry)
         # Effects that the operator names are those of every operation.
         is_overruled = defined is not None and defined.effects is not None
         operations: Mapping[str, tuple[Effect, ...]] = {} if is_overruled else getattr(tool, "operation_effects", {})

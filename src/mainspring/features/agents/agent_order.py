@@ -17,7 +17,7 @@ from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoi
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
-from mainspring.features.agents.agent_prompt import MOST_MEMORIES, Memory, Recall, system_prompt
+from mainspring.features.agents.agent_prompt import MOST_MEMORIES, system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.budgets.amounts import pick_least
@@ -25,9 +25,10 @@ from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget
 from mainspring.features.governance.rule_policy import Rules
 from mainspring.features.governance.rule_policy import combine_rules as narrower
-from mainspring.features.skills.activation import LOAD, READ
 from mainspring.features.skills.skill_folder import SkillFolders
+from mainspring.features.skills.skill_scope import LOAD, READ
 from mainspring.features.skills.skill_tools import SkillTools
+from mainspring.ports import Recall, RecalledMemory
 
 log = getLogger(__name__)
 
@@ -146,7 +147,7 @@ class AgentOrders:
             raise InvalidRequest(f"autonomy_level must be between 0 and {len(LEVELS) - 1}, not {level}", param="autonomy_level")
         return replace(LEVELS[level], files=replace(LEVELS[level].files, root=self._root))
 
-    async def _recall_memories(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[Memory]:
+    async def _recall_memories(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[RecalledMemory]:
         """What is remembered that fits. An agent works without, if its memory does not."""
         query = "\n".join([item.text for item in spec.input if isinstance(item, Message) and item.role == "user"])
         if self._recall is None or not query:

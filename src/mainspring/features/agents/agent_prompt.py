@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from mainspring.features.agents.agent_definition import (
 )
 from mainspring.features.skills.skill_definition import Skill
 from mainspring.features.skills.skill_prompt import build_skill_instructions_block, build_skill_metadata_block
+from mainspring.ports import RecalledMemory
 
 MOST_MEMORIES: Final = 5
 
@@ -39,28 +40,12 @@ _LEVELS: Final[dict[LevelName, str]] = {
 }
 
 
-class Memory(Protocol):
-    """Something remembered: what it says, and where that is from."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def citation(self) -> str: ...
-
-
-class Recall(Protocol):
-    """Finds what an agent of a tenant has learned before that fits a question, best first."""
-
-    async def __call__(self, query: str, *, tenant: str, agent: str, top_k: int) -> Sequence[Memory]: ...
-
-
 def system_prompt(
     definition: AgentDefinition,
     *,
     skills: Iterable[Skill] = (),
     active: Iterable[Skill] = (),
-    memories: Sequence[Memory] = (),
+    memories: Sequence[RecalledMemory] = (),
     domain: str = "",
     calls_agents: bool = True,
 ) -> str:
@@ -158,7 +143,7 @@ def _examples(definition: AgentDefinition) -> list[str]:
     return [f"Input: {_json(each.input)}\nOutput: {_json(each.output)}" for each in definition.prompts.examples]
 
 
-def _memories(memories: Sequence[Memory]) -> str:
+def _memories(memories: Sequence[RecalledMemory]) -> str:
     if not memories:
         return ""
     lines = [f"- [{escape(each.citation)}] {escape(' '.join(each.text.split()))}" for each in memories[:MOST_MEMORIES]]

@@ -1,5 +1,10 @@
 """What an agent's run comes to, in the words of the iterative runtime: views of the run, and nothing else."""
 
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 from msgspec import Struct
 
 from mainspring.core.events import Reason
@@ -8,7 +13,10 @@ from mainspring.core.model_request import request_for
 from mainspring.core.reasons import Termination, termination
 from mainspring.core.run import Run
 from mainspring.core.spec import CONFIRM
-from mainspring.features.agents.agent_output import parse_output
+
+RESULT: Final = "result"
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*")
 
 
 class ToolLoopConfig(Struct, frozen=True):
@@ -168,3 +176,44 @@ def _caller(told: list[Json]) -> Json:
 
 def _call(item: FunctionCall) -> Json:
     return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+
+
+def parse_output(text: str, outputs: Sequence[str] = ()) -> Json:
+    """The fields of an answer. A JSON object is taken as it is, also from the one fenced block that the text holds; a JSON list
+    goes under the first of `outputs`, or `result`, and so does text that is neither, without a fence around all of it."""
+    key = outputs[0] if outputs else RESULT
+    bare = text.strip()
+    block = _only_block(bare)
+    for candidate in (bare, *([] if block is None else [block])):
+        match _json(candidate):
+            case dict() as fields:
+                return fields
+            case list() as values:
+                return {key: values}
+            case _:
+                continue
+    is_all = block is not None and bare.count("\n") == block.count("\n") + 2
+    return {key: block if is_all else text}
+
+
+def _only_block(text: str) -> str | None:
+    """What is in the fenced block of the text, None if there is none, or several."""
+    found: list[str] = []
+    lines: list[str] = []
+    fence = ""
+    for line in text.split("\n"):
+        if fence and line.strip() == fence:
+            found.append("\n".join(lines))
+            fence = ""
+        elif fence:
+            lines.append(line)
+        elif (opening := _FENCE.fullmatch(line)) is not None:
+            fence, lines = opening[1], []
+    return found[0] if len(found) == 1 and not fence else None
+
+
+def _json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -6,8 +6,8 @@ from html import escape
 from msgspec.structs import replace
 
 from mainspring.core.spec import RunSpec
-from mainspring.features.skills.activation import LOAD
 from mainspring.features.skills.skill_definition import Skill
+from mainspring.features.skills.skill_scope import LOAD
 from mainspring.ports import OrderContext, OrderStep
 
 

@@ -1,6 +1,8 @@
-"""Which tools the active skills leave: those that every one of them allows and none disallows.
+"""What active skills leave a run: only tools that every one of them allows and none disallows.
 
-Skills only narrow. Two that allow different tools leave none; they never leave all.
+Which skills are active is read off the transcript: those the run began with, and those that `load_skill` has loaded. There is no
+other state, so a resumed, replayed or continued run has the skills it had. Whoever writes a call into the transcript that was
+never made gains nothing: a skill can only narrow. Two that allow different tools leave none; they never leave all.
 
 A pattern is `tool`, `tool:operation` or `tool:*`; in the tool's name, `*` and `?` stand for any text and any character. What is
 allowed must be spelled exactly so; what is disallowed is recognised in any case and form.
@@ -8,29 +10,96 @@ allowed must be spelled exactly so; what is disallowed is recognised in any case
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec.structs import replace
 
+from mainspring.core.items import FunctionCall, FunctionCallOutput, parse_arguments
+from mainspring.core.run import Call, Run
 from mainspring.features.skills.skill_definition import Skill
+from mainspring.ports import Allow, Deny, Verdict
+from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
+
+LOAD = "load_skill"
+READ = "read_skill_file"
 
 
-class ToolScope(Struct, frozen=True):
-    """The tools that are left, and why each of the others is not."""
+def list_active_skills(run: Run, always: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of the active skills: `always`, then those loaded in this conversation, each once, in order."""
+    names = dict.fromkeys(always)
+    calls: dict[str, FunctionCall] = {}
+    for entry in run.transcript:
+        item = entry.item
+        if isinstance(item, FunctionCall):
+            if item.name == LOAD:
+                calls[item.call_id] = item
+        elif isinstance(item, FunctionCallOutput) and item.call_id in calls:
+            call = calls.pop(item.call_id)
+            if item.is_error is not True:
+                names[_read_name(call)] = None
+    return tuple(names)
 
-    names: tuple[str, ...]
-    refused: dict[str, str] = {}
+
+def _read_name(call: FunctionCall) -> str:
+    try:
+        return str(parse_arguments(call.arguments).get("name", ""))
+    except ValueError:
+        return ""
 
 
-def resolve_tool_context(active_skills: Iterable[Skill], tool_names: Iterable[str]) -> ToolScope:
-    """What of these tools is left, in their order. A tool stays if any operation of it is left; `refusal` judges each."""
-    skills, names = tuple(active_skills), tuple(dict.fromkeys(tool_names))
-    refused = {name: why for name in names if (why := _refusal_of_all(skills, name)) is not None}
-    return ToolScope(tuple([name for name in names if name not in refused]), refused)
+def _no_skills(run: Run) -> tuple[str, ...]:
+    return ()
 
 
-def refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "", others: Sequence[str] = ()) -> str | None:
+class ActiveSkills:
+    """Says what a run's active skills refuse. `skills` gives those there are, `always` names those a run begins with."""
+
+    def __init__(self, skills: Callable[[], Mapping[str, Skill]], always: Callable[[Run], Iterable[str]] = _no_skills) -> None:
+        self._skills = skills
+        self._always = always
+
+    def find_refusal(self, run: Run, tool: Sequence[str], operation: str | None) -> str | None:
+        """Why this call of a tool with these names is refused, None if it is not. A skill that is active but not known any more
+        refuses all.
+
+        The two tools of skills themselves need not be allowed: they only read, and what they load can only narrow.
+        """
+        names, known = list_active_skills(run, self._always(run)), self._skills()
+        if (gone := next((name for name in names if name not in known), None)) is not None:
+            return f"the skill `{gone}` is active, but what it allows is not known any more; begin a new conversation"
+        active = [known[name] for name in names]
+        if tool[0] in (LOAD, READ):
+            active = [replace(skill, allowed_tools=None) for skill in active]
+        return find_refusal(active, tool[0], operation, tool[1:])
+
+
+class SkillScopePolicy:
+    """Denies what an active skill refuses. `find_refusal` gets the run, the tool's names, the model's first, and the operation,
+    and says why, or None.
+
+    The operation is empty for a tool that has none, and None if the call does not tell. It holds for the client's tools as well.
+    """
+
+    name = "skill_scope"
+    never_waits = True
+
+    def __init__(self, find_refusal: Callable[[Run, Sequence[str], str | None], str | None]) -> None:
+        self._find_refusal = find_refusal
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        tool = run.spec.tool(call.item.name)
+        if tool is None:
+            return Deny(f"There is no tool `{call.item.name}`.")
+        try:
+            operation = read_operation(tool, parsed_arguments(call.item.arguments))
+        except ValueError:
+            operation = None
+        why = self._find_refusal(run, (tool.name, *list_other_names(tool)), operation)
+        return Allow() if why is None else Deny(f"`{tool.name}` is not for this task: {why}.")
+
+
+def find_refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "", others: Sequence[str] = ()) -> str | None:
     """Why a skill refuses this call, None if none does. The operation is empty for a tool that has none, and None if it is not
     known: then what is said of one operation allows nothing and disallows all. By its `others`, names that it has besides, a tool
     is disallowed, and not allowed."""
@@ -43,13 +112,6 @@ def refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "
         if allowed is not None and not any(_fits(pattern, tool, operation, unknown=False) for pattern in allowed):
             return f"the skill `{skill.name}` allows only: {', '.join(allowed) or 'no tool'}"
     return None
-
-
-def _refusal_of_all(skills: tuple[Skill, ...], tool: str) -> str | None:
-    """Why nothing of this tool is left, None if something is. Only operations that are named can be left where others are not."""
-    why = refusal(skills, tool)
-    named = {pattern.partition(":")[2] for skill in skills for pattern in skill.allowed_tools or ()}
-    return None if why is None or any(refusal(skills, tool, each) is None for each in sorted(named - {"*"})) else why
 
 
 def _fits(pattern: str, tool: str, operation: str | None, *, unknown: bool) -> bool:

@@ -13,9 +13,9 @@ from anyio import to_thread
 
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.items import Json, ToolDefinition, ToolKind
-from mainspring.features.skills.activation import LOAD, READ
 from mainspring.features.skills.skill_definition import FILE, PLACE, Skill
 from mainspring.features.skills.skill_prompt import build_skill_instructions_block
+from mainspring.features.skills.skill_scope import LOAD, READ
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.safe_read import read_beneath
 
