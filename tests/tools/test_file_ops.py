@@ -25,7 +25,7 @@ from mainspring.tools.builtin.file_ops import MARK, FileOps, located
 from mainspring.tools.builtin.patching import patched
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
-from mainspring.tools.safe_open import folder_at
+from mainspring.tools.safe_open import open_folder
 
 SECRET = "the secret of the house"
 
@@ -201,7 +201,7 @@ def test_a_folder_swapped_for_a_link_after_the_look_leads_nowhere(work: Path, ou
     place = located("src/main.py", ToolContext(working_dir=work))
     (work / "src").rename(work / "gone")
     (work / "src").symlink_to(outside)
-    with pytest.raises(OSError, match="src") as caught, folder_at(place.root, place.parts[:-1]):
+    with pytest.raises(OSError, match="src") as caught, open_folder(place.root, place.parts[:-1]):
         pass
     assert caught.value.errno in (errno.ENOTDIR, errno.ELOOP)
 

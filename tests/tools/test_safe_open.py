@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.tools.safe_open import FILE, FOLDER, folder_at, open_beneath, open_stepwise
+from mainspring.tools.safe_open import FILE, FOLDER, open_beneath, open_folder, open_stepwise
 
 Opening = Callable[[int, str, int], int]
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def code_of(opening: Opening, root: Path, path: str, flags: int = FILE) -> int | None:
-    with folder_at(root) as folder:
+    with open_folder(root) as folder:
         try:
             os.close(opening(folder, path, flags))
         except OSError as error:
@@ -69,5 +69,5 @@ def test_no_descriptor_is_left_open(opening: Opening, root: Path) -> None:
 
 
 def test_a_root_that_is_a_link_is_refused(root: Path) -> None:
-    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)), folder_at(root / "a" / "folder"):
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)), open_folder(root / "a" / "folder"):
         pass

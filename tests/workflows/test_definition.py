@@ -9,8 +9,8 @@ from tests.workflows.world import defined, written
 from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound
 from mainspring.definitions.folder import KEPT
 from mainspring.definitions.reader import MOST_NODES, parse_yaml
-from mainspring.features.workflows.graph import after_in, levels
-from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, complete_inputs, parse
+from mainspring.features.workflows.graph import find_predecessors, group_levels
+from mainspring.features.workflows.workflow_definition import Execution, HttpRequest, Retry, complete_inputs, parse_workflow
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 
 WRONG = """\
@@ -38,7 +38,7 @@ steps:
 
 def problems(text: str, file: str = "flow.yaml") -> list[str]:
     with pytest.raises(InvalidRequest) as caught:
-        parse(Path(file), text)
+        parse_workflow(Path(file), text)
     return caught.value.message.replace(f"; {file}:", f"\n{file}:").split("\n")
 
 
@@ -129,7 +129,7 @@ def test_a_mode_that_cannot_keep_the_order_is_refused() -> None:
         "flow.yaml:4: `a` needs `b`, which comes later; move it up"
     ]
     assert "use the mode dependency-aware" in problems(f"name: x\nexecution: {{mode: parallel}}\n{steps}")[0]
-    assert levels(after_in(defined(f"name: x\n{steps}").steps, "dependency-aware")) == [["b"], ["a"]]
+    assert group_levels(find_predecessors(defined(f"name: x\n{steps}").steps, "dependency-aware")) == [["b"], ["a"]]
 
 
 def test_what_a_step_reads_comes_before_it_wherever_the_reading_is() -> None:
@@ -143,9 +143,9 @@ steps:
   - {id: last, action: transform, value: "{{ steps.inside.output }}"}
   - {id: late-1, action: transform, value: 1}
 """)
-    assert levels(after_in(workflow.steps, "dependency-aware")) == [["late-1"], ["group"], ["last"]]
-    assert levels(after_in(workflow.steps, "parallel")) == [["group", "last", "late-1"]]
-    assert levels(after_in(workflow.steps, "sequential")) == [["group"], ["last"], ["late-1"]]
+    assert group_levels(find_predecessors(workflow.steps, "dependency-aware")) == [["late-1"], ["group"], ["last"]]
+    assert group_levels(find_predecessors(workflow.steps, "parallel")) == [["group", "last", "late-1"]]
+    assert group_levels(find_predecessors(workflow.steps, "sequential")) == [["group"], ["last"], ["late-1"]]
 
 
 def test_defaults_are_those_of_the_reference() -> None:
@@ -155,7 +155,9 @@ def test_defaults_are_those_of_the_reference() -> None:
 
 
 def test_json_is_read_like_yaml_also_with_tabs() -> None:
-    workflow = parse(Path("a.json"), '{\n\t"name": "a",\n\t"steps": [{"id": "s", "action": "transform", "value": [1, null]}]\n}')
+    workflow = parse_workflow(
+        Path("a.json"), '{\n\t"name": "a",\n\t"steps": [{"id": "s", "action": "transform", "value": [1, null]}]\n}'
+    )
     assert workflow == defined(one("{id: s, action: transform, value: [1, null]}"))
     assert problems('{\n\t"name": 1,\n\t"steps": []\n}', "a.json") == ["a.json:2: `name`: Expected `str`, got `int`"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.app.engine import Engine
-from mainspring.features.workflows.workflow_definition import Workflow, parse
+from mainspring.features.workflows.workflow_definition import Workflow, parse_workflow
 from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, WorkflowLogEvent
 from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Provider
@@ -31,7 +31,7 @@ def written(folder: Path, *texts: str) -> Path:
 
 
 def defined(text: str) -> Workflow:
-    return parse(Path("flow.yaml"), text)
+    return parse_workflow(Path("flow.yaml"), text)
 
 
 def engine_for(

@@ -66,7 +66,7 @@ def open_stepwise(root: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 @contextmanager
-def opened(root: int, path: str, flags: int, mode: int = 0) -> Iterator[int]:
+def open_descriptor(root: int, path: str, flags: int, mode: int = 0) -> Iterator[int]:
     """A descriptor as `open_beneath` gives it, closed in the end."""
     descriptor = open_beneath(root, path, flags, mode)
     try:
@@ -76,14 +76,14 @@ def opened(root: int, path: str, flags: int, mode: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def folder_at(root: "str | os.PathLike[str]", parts: Sequence[str] = (), *, make: bool = False) -> Iterator[int]:
+def open_folder(root: "str | os.PathLike[str]", parts: Sequence[str] = (), *, make: bool = False) -> Iterator[int]:
     """A descriptor of the folder; with `make`, missing ones are made. Raises `OSError`: ELOOP for a link."""
     top = _open_unlinked(root, FOLDER)
     try:
         for count, part in enumerate(parts if make else ()):
-            with opened(top, "/".join(parts[:count]), FOLDER) as above, suppress(FileExistsError):
+            with open_descriptor(top, "/".join(parts[:count]), FOLDER) as above, suppress(FileExistsError):
                 os.mkdir(part, dir_fd=above)
-        with opened(top, "/".join(parts), FOLDER) as descriptor:
+        with open_descriptor(top, "/".join(parts), FOLDER) as descriptor:
             yield descriptor
     finally:
         os.close(top)

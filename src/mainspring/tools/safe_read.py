@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.tools.safe_open import FILE, folder_at, opened
+from mainspring.tools.safe_open import FILE, open_descriptor, open_folder
 
 
 def read_beneath(root: Path, path: str, most: int, place: str) -> bytes:
     """A regular file's content. `place` names the root. Raises `NotFound` or `InvalidRequest`."""
     name = clean_path(path, place)
-    with explain_errors(path, place), folder_at(root) as folder, opened(folder, name, FILE) as descriptor:
+    with explain_errors(path, place), open_folder(root) as folder, open_descriptor(folder, name, FILE) as descriptor:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise InvalidRequest(f"`{path}` is not a regular file; name one that is listed")

@@ -17,7 +17,7 @@ from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoi
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
-from mainspring.features.agents.agent_prompt import MOST_MEMORIES, system_prompt
+from mainspring.features.agents.agent_prompt import MOST_MEMORIES, build_system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.budgets.amounts import pick_least
@@ -86,7 +86,7 @@ class AgentOrders:
         # Without tools there is nothing to iterate for.
         config = manner.config if tools or self._has_servers else None
         active, skills = _active(definition, manner, loads=config is not None), self._skills.definitions
-        told = system_prompt(
+        told = build_system_prompt(
             definition,
             skills=[skills[name] for name in definition.skills if config is not None],
             active=[skills[name] for name in active],

@@ -40,7 +40,7 @@ _LEVELS: Final[dict[LevelName, str]] = {
 }
 
 
-def system_prompt(
+def build_system_prompt(
     definition: AgentDefinition,
     *,
     skills: Iterable[Skill] = (),

@@ -27,7 +27,7 @@ from mainspring.cli.options import (
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_inputs import parse_inputs
-from mainspring.features.agents.agent_prompt import system_prompt
+from mainspring.features.agents.agent_prompt import build_system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import AgentRuntime
@@ -74,7 +74,7 @@ async def show(name: Name, folder: Folders = None, config: Config = None, json: 
     if json:
         write_lines([agent])
     else:
-        print(system_prompt(agent, skills=[skills.definitions[skill] for skill in agent.skills]))
+        print(build_system_prompt(agent, skills=[skills.definitions[skill] for skill in agent.skills]))
 
 
 @app.command("run")

@@ -8,7 +8,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parameters import find_flaw
 from mainspring.definitions.parsed_file import ParsedFile, Place, hint
 from mainspring.features.workflows.expressions import find_expression_reads, find_reads
-from mainspring.features.workflows.graph import EXPRESSIONS, cycle_in, needs, order_of, reads
+from mainspring.features.workflows.graph import EXPRESSIONS, find_cycle, find_needed, list_expressions, order_steps
 from mainspring.features.workflows.workflow_definition import (
     NAMES,
     Conditional,
@@ -19,15 +19,15 @@ from mainspring.features.workflows.workflow_definition import (
     Validate,
     Wait,
     Workflow,
-    every_step,
-    inner,
+    list_groups,
+    list_steps,
 )  # fmt: skip
 from mainspring.tools.schema import compiled
 
 _VARIABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
-def check(workflow: Workflow, parsed: ParsedFile) -> None:
+def check_workflow(workflow: Workflow, parsed: ParsedFile) -> None:
     """Finds what is wrong with a definition that has the right form; `parsed` is told."""
     _Check(workflow, parsed).run()
 
@@ -36,7 +36,7 @@ class _Check:
     def __init__(self, workflow: Workflow, parsed: ParsedFile) -> None:
         self._workflow = workflow
         self._parsed = parsed
-        self._ids = [step.id for step in every_step(workflow.steps)]
+        self._ids = [step.id for step in list_steps(workflow.steps)]
 
     def run(self) -> None:
         if not self._workflow.steps:
@@ -56,7 +56,7 @@ class _Check:
             self._order(self._workflow.steps, ("steps",), self._workflow.execution.mode)
 
     def _step(self, step: Step, place: Place) -> None:
-        for key, value in reads(step).items():
+        for key, value in list_expressions(step).items():
             names = NAMES if key == "outputs" else (*NAMES[:2], NAMES[3])
             self._reading((*place, key), value, names, is_bare=key in EXPRESSIONS)
         for needed in step.depends_on:
@@ -112,23 +112,23 @@ class _Check:
 
     def _order(self, steps: tuple[Step, ...], place: Place, mode: str, around: tuple[str, ...] = ()) -> None:
         """The order in which steps of one group can be carried out; `around` are those that they are inside of."""
-        after = order_of(steps)
+        after = order_steps(steps)
         for index, step in enumerate(steps):
-            for id in sorted(needs(step).intersection(around)):
+            for id in sorted(find_needed(step).intersection(around)):
                 self._parsed.add_problem((*place, index), f"`{step.id}` is inside of `{id}` and cannot wait for it")
-        if (cycle := cycle_in(after)) is not None:
+        if (cycle := find_cycle(after)) is not None:
             first = next(index for index, step in enumerate(steps) if step.id == cycle[0])
             self._parsed.add_problem((*place, first), f"these steps wait for each other: {' -> '.join([*cycle, cycle[0]])}")
         elif mode != "dependency-aware":
             self._keeps_to(steps, place, mode)
         for index, step in enumerate(steps):
-            for key, group in inner(step):
+            for key, group in list_groups(step):
                 self._order(
                     group, (*place, index, key), "sequential" if isinstance(step, Conditional) else "parallel", (*around, step.id)
                 )
 
     def _keeps_to(self, steps: tuple[Step, ...], place: Place, mode: str) -> None:
-        after, seen = order_of(steps), set[str]()
+        after, seen = order_steps(steps), set[str]()
         for index, step in enumerate(steps):
             for needed in sorted(after[step.id]):
                 if mode == "parallel":
@@ -142,5 +142,5 @@ class _Check:
 def _placed(steps: tuple[Step, ...], place: Place) -> Iterator[tuple[Step, Place]]:
     for index, step in enumerate(steps):
         yield step, (*place, index)
-        for key, group in inner(step):
+        for key, group in list_groups(step):
             yield from _placed(group, (*place, index, key))

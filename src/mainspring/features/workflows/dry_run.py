@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.workflows.expressions import find_expression_reads, find_reads, is_true, resolve_values_now
-from mainspring.features.workflows.graph import EXPRESSIONS, reads
+from mainspring.features.workflows.graph import EXPRESSIONS, list_expressions
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
     HttpRequest,
@@ -19,8 +19,8 @@ from mainspring.features.workflows.workflow_definition import (
     SubWorkflow,
     Workflow,
     complete_inputs,
-    every_step,
-    inner,
+    list_groups,
+    list_steps,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_events import StepFailed, StepSkipped, WorkflowLogEvent
 from mainspring.features.workflows.workflow_run import WorkflowScope
@@ -60,14 +60,16 @@ class _DryRun:
                 yield StepSkipped(key, f"dry run: {self._describe(step, values)}")
             except InvalidRequest as error:
                 yield StepFailed(key, f"dry run: {error.message}")
-                yield from _skip_all(tuple([each for _, group in inner(step) for each in group]), prefix, f"`{step.id}` fails")
+                yield from _skip_all(
+                    tuple([each for _, group in list_groups(step) for each in group]), prefix, f"`{step.id}` fails"
+                )
                 continue
             yield from self._inside(step, values, prefix, known)
             if within is not None:
                 yield from self.steps(self._definitions[step.workflow].steps, f"{key}/", within)  # type: ignore[union-attr]
 
     def _inside(self, step: Step, values: Json, prefix: str, known: Json) -> Iterator[WorkflowLogEvent]:
-        for name, group in inner(step):
+        for name, group in list_groups(step):
             if isinstance(step, Conditional) and values.get("if") is (name == "else"):
                 yield from _skip_all(group, prefix, f"the branch `{name}` is not taken")
             else:
@@ -100,7 +102,7 @@ class _DryRun:
 def _evaluate(step: Step, known: Json) -> dict[str, Any]:
     """The values of a step that can be had already, by their keys. Raises `InvalidRequest`."""
     found: dict[str, Any] = {"inputs": {}} if isinstance(step, SubWorkflow) else {}
-    for key, value in (reads(step) | ({"condition": step.condition} if step.condition is False else {})).items():
+    for key, value in (list_expressions(step) | ({"condition": step.condition} if step.condition is False else {})).items():
         is_test = key in EXPRESSIONS and isinstance(value, str)
         reading = find_expression_reads(value) if is_test else find_reads(value)
         if reading.names <= {*known, "range"}:
@@ -113,5 +115,5 @@ def _evaluate(step: Step, known: Json) -> dict[str, Any]:
 
 
 def _skip_all(steps: tuple[Step, ...], prefix: str, why: str) -> Iterator[WorkflowLogEvent]:
-    for each in every_step(steps):
+    for each in list_steps(steps):
         yield StepSkipped(f"{prefix}{each.id}", f"dry run: {why}")

@@ -16,7 +16,7 @@ from mainspring.features.workflows.workflow_definition import (
     Transform,
     Validate,
     Wait,
-    every_step,
+    list_steps,
 )  # fmt: skip
 
 After = Mapping[str, frozenset[str]]
@@ -25,7 +25,7 @@ EXPRESSIONS: Final = ("condition", "if", "until", "expression")
 """The keys whose values are expressions with or without `{{ }}`."""
 
 
-def reads(step: Step) -> Json:
+def list_expressions(step: Step) -> Json:
     """Everything in a step that may be an expression, by its key. Steps inside of it have their own."""
     found: dict[str, Any] = {"outputs": step.outputs, "condition": step.condition}
     match step:
@@ -50,23 +50,23 @@ def reads(step: Step) -> Json:
     return {key: value for key, value in found.items() if value not in (None, True, False)}
 
 
-def needs(step: Step) -> frozenset[str]:
+def find_needed(step: Step) -> frozenset[str]:
     """The steps whose results this one, or one inside of it, waits for or reads. What a `wait` looks at again and again, until it
     is as wanted, it does not need."""
     # Only those who have workflows pay for the template engine.
     from mainspring.features.workflows.expressions import find_expression_reads, find_reads
 
     found: set[str] = set()
-    for each in every_step((step,)):
+    for each in list_steps((step,)):
         found |= set(each.depends_on)
-        for key, value in reads(each).items():
+        for key, value in list_expressions(each).items():
             if key == "until":
                 continue
             found |= (find_expression_reads(str(value)) if key in EXPRESSIONS else find_reads(value)).steps
     return frozenset(found)
 
 
-def handles(step: Step) -> frozenset[str]:
+def find_handled(step: Step) -> frozenset[str]:
     """The steps whose failure this one deals with: its condition reads their `status` or `error`."""
     from mainspring.features.workflows.expressions import find_expression_reads
 
@@ -74,16 +74,16 @@ def handles(step: Step) -> frozenset[str]:
     return frozenset[str]().union(*[find_expression_reads(test).outcomes for test in tests if isinstance(test, str)])
 
 
-def order_of(steps: tuple[Step, ...], wanted: Callable[[Step], frozenset[str]] = needs) -> After:
+def order_steps(steps: tuple[Step, ...], wanted: Callable[[Step], frozenset[str]] = find_needed) -> After:
     """For each step of a group, the others of the group that come before it. A step inside of another stands for that one."""
-    owner = {each.id: step.id for step in steps for each in every_step((step,))}
+    owner = {each.id: step.id for step in steps for each in list_steps((step,))}
     return {step.id: frozenset({owner[id] for id in wanted(step) if id in owner} - {step.id}) for step in steps}
 
 
-def in_order(steps: tuple[Step, ...]) -> list[Step]:
+def sort_steps(steps: tuple[Step, ...]) -> list[Step]:
     """The steps, none of them before one that it needs."""
     known = {step.id: step for step in steps}
-    return [known[id] for level in levels(order_of(steps)) for id in level]
+    return [known[id] for level in group_levels(order_steps(steps)) for id in level]
 
 
 class Losses:
@@ -93,10 +93,10 @@ class Losses:
     """
 
     def __init__(self, steps: tuple[Step, ...], status: Callable[[str], str | None], *, goes_on: bool) -> None:
-        self._needed, self._handled = order_of(steps), order_of(steps, handles)
+        self._needed, self._handled = order_steps(steps), order_steps(steps, find_handled)
         self._goes_on = goes_on
         self._lost: dict[str, str] = {}
-        for step in in_order(steps):
+        for step in sort_steps(steps):
             match status(step.id):
                 case "failed":
                     self._lost[step.id] = step.id
@@ -128,11 +128,11 @@ class Losses:
         return None if self._goes_on or not self._lost or self.handles_some(step) else self.first
 
 
-def after_in(steps: tuple[Step, ...], mode: Mode) -> After:
+def find_predecessors(steps: tuple[Step, ...], mode: Mode) -> After:
     """What each step waits for in this mode."""
     match mode:
         case "dependency-aware":
-            return order_of(steps)
+            return order_steps(steps)
         case "parallel":
             return {step.id: frozenset() for step in steps}
         case "sequential":
@@ -140,13 +140,13 @@ def after_in(steps: tuple[Step, ...], mode: Mode) -> After:
             return {id: frozenset(ids[index - 1 : index] if index else ()) for index, id in enumerate(ids)}
 
 
-def levels(after: After) -> list[list[str]]:
+def group_levels(after: After) -> list[list[str]]:
     """The steps in groups, each of which can begin when those before it are done. Raises `InvalidRequest` for a cycle."""
     left, done, found = dict(after), set[str](), list[list[str]]()
     while left:
         ready = [id for id, needed in left.items() if needed <= done]
         if not ready:
-            cycle = cycle_in(left) or ()
+            cycle = find_cycle(left) or ()
             raise InvalidRequest(f"these steps wait for each other: {' -> '.join([*cycle, *cycle[:1]])}")
         found.append(ready)
         done |= set(ready)
@@ -154,7 +154,7 @@ def levels(after: After) -> list[list[str]]:
     return found
 
 
-def cycle_in(after: After) -> tuple[str, ...] | None:
+def find_cycle(after: After) -> tuple[str, ...] | None:
     """Steps that wait for each other in a ring, None if there are none."""
     done: set[str] = set()
     for start in after:

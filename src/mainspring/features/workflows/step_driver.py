@@ -31,7 +31,7 @@ from mainspring.features.workflows.attend import derive_run_id
 from mainspring.features.workflows.call_steps import StepCalls, StepError, StepWork
 from mainspring.features.workflows.dry_run import find_unknown_agent, plan_dry_run
 from mainspring.features.workflows.expressions import check_condition, find_reads, resolve_values
-from mainspring.features.workflows.graph import After, Losses, after_in, in_order
+from mainspring.features.workflows.graph import After, Losses, find_predecessors, sort_steps
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
     Group,
@@ -45,7 +45,7 @@ from mainspring.features.workflows.workflow_definition import (
     Validate,
     Wait,
     complete_inputs,
-    every_step,
+    list_steps,
 )  # fmt: skip
 from mainspring.features.workflows.workflow_events import (
     StepCompleted,
@@ -121,7 +121,7 @@ class WorkflowDriver:
         if failed and not (done and workflow.execution.continue_on_error):
             return WorkflowFailed(failed)
         lost = self._losses(scope, workflow.steps)
-        missing = {each.id for step in workflow.steps if step.id in lost for each in every_step((step,))}
+        missing = {each.id for step in workflow.steps if step.id in lost for each in list_steps((step,))}
         wanted = {name: value for name, value in workflow.outputs.items() if missing.isdisjoint(find_reads(value).results)}
         try:
             outputs = await resolve_values(wanted, self._names(scope)) if done else {}
@@ -141,7 +141,7 @@ class WorkflowDriver:
             agents, definitions = tuple(self._agents.known()), self._order.definitions
             await self._journal.record(*await run_sync(plan_dry_run, scope, self._order.id, definitions, agents))
             return
-        after = after_in(scope.workflow.steps, execution.mode)
+        after = find_predecessors(scope.workflow.steps, execution.mode)
         await self._group(scope, scope.workflow.steps, after, CapacityLimiter(execution.parallel_limit))
 
     def _losses(self, scope: WorkflowScope, steps: tuple[Step, ...]) -> Losses:
@@ -188,14 +188,14 @@ class WorkflowDriver:
     async def _run_handlers(self, scope: WorkflowScope, steps: tuple[Step, ...], lost: Losses) -> None:
         """Carries out what deals with the failure that has stopped all else."""
         await self._skip(scope, tuple([step for step in steps if not lost.handles_some(step.id)]), lost.first)
-        for step in in_order(steps):
+        for step in sort_steps(steps):
             if lost.handles_some(step.id):
                 await self._unless_lost(scope, step, lost)
 
     async def _skip(self, scope: WorkflowScope, steps: tuple[Step, ...], because: str) -> None:
         """Ends those of the steps, and of the steps inside of them, that have not ended, since another one has failed."""
         events: list[WorkflowLogEvent] = []
-        for step in every_step(steps):
+        for step in list_steps(steps):
             state = self._state(scope.key(step.id))
             if state is None:
                 events.append(StepSkipped(scope.key(step.id), f"step `{because}` failed"))
@@ -206,7 +206,7 @@ class WorkflowDriver:
 
     async def _stop_runs(self, scope: WorkflowScope, steps: tuple[Step, ...]) -> None:
         """Ends the runs of the engine that steps have begun."""
-        for step in every_step(steps):
+        for step in list_steps(steps):
             state = self._state(scope.key(step.id))
             if state is not None and state.run_id and not state.has_ended:
                 await self._stop(state.run_id)
@@ -220,7 +220,7 @@ class WorkflowDriver:
         if state is None and step.condition is not None:
             try:
                 if not await check_condition(step.condition, self._names(scope)):
-                    skipped = [scope.key(each.id) for each in every_step((step,))]
+                    skipped = [scope.key(each.id) for each in list_steps((step,))]
                     await self._journal.record(*[StepSkipped(key, "its condition does not hold") for key in skipped])
                     return True
             except InvalidRequest as error:
@@ -295,14 +295,14 @@ class WorkflowDriver:
             case Conditional():
                 is_then = await check_condition(step.test, self._names(scope))
                 branch, other = (step.then, step.otherwise) if is_then else (step.otherwise, step.then)
-                if left := [each.id for each in every_step(other) if self._state(scope.key(each.id)) is None]:
+                if left := [each.id for each in list_steps(other) if self._state(scope.key(each.id)) is None]:
                     name = "then" if not is_then else "else"
                     await self._journal.record(*[StepSkipped(scope.key(id), f"the branch `{name}` is not taken") for id in left])
-                await self._inside(scope, branch, after_in(branch, "sequential"), 1)
+                await self._inside(scope, branch, find_predecessors(branch, "sequential"), 1)
                 return {"branch": "then" if is_then else "else"}
             case ParallelGroup():
                 limit = step.parallel_limit or scope.workflow.execution.parallel_limit
-                await self._inside(scope, step.steps, after_in(step.steps, "parallel"), limit)
+                await self._inside(scope, step.steps, find_predecessors(step.steps, "parallel"), limit)
                 ended = {each.id: self._state(scope.key(each.id)) for each in step.steps}
                 return {id: None if state is None else state.output for id, state in ended.items()}
             case SubWorkflow():
@@ -395,7 +395,7 @@ class WorkflowDriver:
         }
         if with_open:
             pending: Json = {"status": "pending", "output": None, "outputs": {}, "error": None}
-            found = {each.id: pending for each in every_step(scope.workflow.steps)} | found
+            found = {each.id: pending for each in list_steps(scope.workflow.steps)} | found
         workflow = {"name": scope.workflow.name, "run_id": self._order.id}
         return {"inputs": scope.inputs, "steps": found, "workflow": workflow}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.output import clean, say, write_lines
 from mainspring.core.items import encode
-from mainspring.features.workflows.graph import after_in, levels
+from mainspring.features.workflows.graph import find_predecessors, group_levels
 from mainspring.features.workflows.view import render_event
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
@@ -16,7 +16,7 @@ from mainspring.features.workflows.workflow_definition import (
     Step,
     SubWorkflow,
     Workflow,
-    inner,
+    list_groups,
 )
 from mainspring.features.workflows.workflow_events import (
     StepCompleted,
@@ -39,9 +39,9 @@ def draw_steps(workflow: Workflow) -> Iterator[str]:
     for name, parameter in workflow.inputs.items():
         needed = "required" if parameter.required else f"default {parameter.default!r}"
         yield f"  > {name}  {parameter.type}, {needed}  {parameter.description}".rstrip()
-    after = after_in(workflow.steps, workflow.execution.mode)
+    after = find_predecessors(workflow.steps, workflow.execution.mode)
     steps = {step.id: step for step in workflow.steps}
-    for number, ids in enumerate(levels(after), start=1):
+    for number, ids in enumerate(group_levels(after), start=1):
         for place, id in enumerate(ids):
             mark = f"{number:>3}" if place == 0 else "   "
             branch = "───" if len(ids) == 1 else "┬──" if place == 0 else "└──" if place == len(ids) - 1 else "├──"
@@ -53,7 +53,7 @@ def draw_steps(workflow: Workflow) -> Iterator[str]:
 
 
 def _draw_inner_steps(step: Step, indent: str) -> Iterator[str]:
-    for key, group in inner(step):
+    for key, group in list_groups(step):
         for place, each in enumerate(group):
             label = f"{key}: " if place == 0 else "      "
             yield f"{indent}{label if isinstance(step, Conditional) else ''}{_describe_step(each)}"

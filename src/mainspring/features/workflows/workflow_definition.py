@@ -74,7 +74,7 @@ class Execution(Struct, frozen=True):
     dry_run: bool = False
 
 
-class Base(Struct, frozen=True, kw_only=True, tag_field="action"):
+class StepFields(Struct, frozen=True, kw_only=True, tag_field="action"):
     """What every step has. `outputs` name parts of its `output` for later steps; `timeout` is for each attempt."""
 
     id: StepId
@@ -86,7 +86,7 @@ class Base(Struct, frozen=True, kw_only=True, tag_field="action"):
     timeout: Annotated[float, Meta(ge=10, le=86_400)] | None = None
 
 
-class InvokeAgent(Base, frozen=True, kw_only=True, tag="invoke-agent"):
+class InvokeAgent(StepFields, frozen=True, kw_only=True, tag="invoke-agent"):
     """Gives an agent the inputs; its output is the step's."""
 
     agent: Annotated[str, Meta(min_length=1)]
@@ -94,7 +94,7 @@ class InvokeAgent(Base, frozen=True, kw_only=True, tag="invoke-agent"):
     model: str | None = None
 
 
-class RunCommand(Base, frozen=True, kw_only=True, tag="run-command"):
+class RunCommand(StepFields, frozen=True, kw_only=True, tag="run-command"):
     """Runs a command line in the sandbox. Its inputs are variables of the shell, so that no value can become a command."""
 
     command: Annotated[str, Meta(min_length=1)]
@@ -103,7 +103,7 @@ class RunCommand(Base, frozen=True, kw_only=True, tag="run-command"):
     repeatable: bool = False
 
 
-class Validate(Base, frozen=True, kw_only=True, tag="validate"):
+class Validate(StepFields, frozen=True, kw_only=True, tag="validate"):
     """Fails unless the value fits the JSON Schema, and the expression is true."""
 
     value: Any = None
@@ -112,13 +112,13 @@ class Validate(Base, frozen=True, kw_only=True, tag="validate"):
     message: str = ""
 
 
-class Transform(Base, frozen=True, kw_only=True, tag="transform"):
+class Transform(StepFields, frozen=True, kw_only=True, tag="transform"):
     """Its output is the value."""
 
     value: Any
 
 
-class Conditional(Base, frozen=True, kw_only=True, tag="conditional"):
+class Conditional(StepFields, frozen=True, kw_only=True, tag="conditional"):
     """Carries out one of two groups of steps, one after the other."""
 
     test: str | bool = field(name="if")
@@ -126,14 +126,14 @@ class Conditional(Base, frozen=True, kw_only=True, tag="conditional"):
     otherwise: "tuple[Step, ...]" = field(name="else", default=())
 
 
-class ParallelGroup(Base, frozen=True, kw_only=True, tag="parallel-group"):
+class ParallelGroup(StepFields, frozen=True, kw_only=True, tag="parallel-group"):
     """Carries out steps at once, as many as its limit or the workflow's allows."""
 
     steps: "tuple[Step, ...]"
     parallel_limit: Annotated[int, Meta(ge=1, le=32)] | None = None
 
 
-class Wait(Base, frozen=True, kw_only=True, tag="wait"):
+class Wait(StepFields, frozen=True, kw_only=True, tag="wait"):
     """Waits so many seconds, or until a condition holds, which is looked at every so often."""
 
     seconds: Seconds | None = None
@@ -142,7 +142,7 @@ class Wait(Base, frozen=True, kw_only=True, tag="wait"):
     max_seconds: Seconds = LONGEST_WAIT
 
 
-class HttpRequest(Base, frozen=True, kw_only=True, tag="http-request"):
+class HttpRequest(StepFields, frozen=True, kw_only=True, tag="http-request"):
     """Sends a request. The status is part of the output; 400 and above fail the step."""
 
     url: Annotated[str, Meta(min_length=1)]
@@ -152,7 +152,7 @@ class HttpRequest(Base, frozen=True, kw_only=True, tag="http-request"):
     repeatable: bool = False
 
 
-class SubWorkflow(Base, frozen=True, kw_only=True, tag="sub-workflow"):
+class SubWorkflow(StepFields, frozen=True, kw_only=True, tag="sub-workflow"):
     """Carries out another workflow with the inputs; its outputs are the step's output."""
 
     workflow: Name
@@ -175,14 +175,14 @@ class Workflow(Struct, frozen=True):
     execution: Execution = Execution()
 
 
-def parse(file: Path, text: str) -> Workflow:
+def parse_workflow(file: Path, text: str) -> Workflow:
     """The workflow that a text defines. Raises `InvalidRequest` with every mistake, each by file and line."""
-    from mainspring.features.workflows.checks import check
+    from mainspring.features.workflows.checks import check_workflow
 
     parsed = parse_yaml(file, text)
     made = parsed.convert(Workflow)
     if made is not None:
-        check(made, parsed)
+        check_workflow(made, parsed)
     parsed.raise_problems()
     assert made is not None  # what is wrong with it has been raised
     return made
@@ -193,7 +193,7 @@ def file_schema() -> Json:
     return build_schema(Workflow, "A workflow of Mainspring")
 
 
-def inner(step: Step) -> tuple[tuple[str, tuple[Step, ...]], ...]:
+def list_groups(step: Step) -> tuple[tuple[str, tuple[Step, ...]], ...]:
     """The groups of steps inside of this one, by the key that they are written under."""
     match step:
         case Conditional():
@@ -204,9 +204,11 @@ def inner(step: Step) -> tuple[tuple[str, tuple[Step, ...]], ...]:
             return ()
 
 
-def every_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def list_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """These steps and all inside of them."""
-    return tuple([each for step in steps for each in (step, *every_step(tuple([s for _, group in inner(step) for s in group])))])
+    return tuple(
+        [each for step in steps for each in (step, *list_steps(tuple([s for _, group in list_groups(step) for s in group])))]
+    )
 
 
 def complete_inputs(workflow: Workflow, given: Json) -> Json:

@@ -6,7 +6,7 @@ from pathlib import Path
 from mainspring.definitions.folder import Defined, DefinitionFolders
 from mainspring.definitions.parsed_file import hint
 from mainspring.definitions.reader import read_text
-from mainspring.features.workflows.workflow_definition import MOST_NESTING, SubWorkflow, Workflow, every_step, parse
+from mainspring.features.workflows.workflow_definition import MOST_NESTING, SubWorkflow, Workflow, list_steps, parse_workflow
 
 
 class WorkflowFolders(DefinitionFolders[Workflow]):
@@ -27,7 +27,7 @@ class WorkflowFolders(DefinitionFolders[Workflow]):
 
 
 def _read(file: Path) -> tuple[Defined[Workflow]]:
-    workflow = parse(file, read_text(file))
+    workflow = parse_workflow(file, read_text(file))
     return (Defined(workflow.name, workflow),)
 
 
@@ -49,4 +49,4 @@ def _find_flaw(name: str, known: Mapping[str, Workflow]) -> str | None:
 
 
 def _inside(workflow: Workflow) -> list[str]:
-    return list(dict.fromkeys([step.workflow for step in every_step(workflow.steps) if isinstance(step, SubWorkflow)]))
+    return list(dict.fromkeys([step.workflow for step in list_steps(workflow.steps) if isinstance(step, SubWorkflow)]))

@@ -28,7 +28,7 @@ from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.builtin.patching import patched, replaced
 from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.tools.safe_open import DEEPEST, FILE, Found, folder_at, opened, walk
+from mainspring.tools.safe_open import DEEPEST, FILE, Found, open_descriptor, open_folder, walk
 from mainspring.tools.safe_read import explain_errors
 from mainspring.tools.schema import describe_arguments
 
@@ -169,7 +169,7 @@ class _Text(Struct, frozen=True):
 
 
 def _content(place: Place) -> _Text:
-    with folder_at(place.root, place.parts[:-1]) as folder, opened(folder, _name(place), FILE) as descriptor:
+    with open_folder(place.root, place.parts[:-1]) as folder, open_descriptor(folder, _name(place), FILE) as descriptor:
         about = os.fstat(descriptor)
         _check_regular(place, about.st_mode)
         with open(descriptor, "rb", closefd=False) as file:
@@ -212,7 +212,7 @@ def _page(place: Place, content: _Text, first: int, last: int | None) -> str:
 
 def _listing(place: Place, depth: int, flaw: Flaw) -> str:
     prefix = "".join([f"{part}/" for part in place.parts])
-    with folder_at(place.root, place.parts) as folder:
+    with open_folder(place.root, place.parts) as folder:
         seen = (each for each in walk(folder, depth, prefix) if flaw(os.path.join(place.root, each.path)) is None)
         found = [_shown(each) for each in islice(seen, MOST_LISTED + 1)]
     if len(found) > MOST_LISTED:
@@ -268,7 +268,7 @@ def _fitting(lines: list[str]) -> list[str]:
 def _written(place: Place, text: str) -> str:
     if MARK in text:
         _check_marks(place, text, _existing(place))
-    with folder_at(place.root, place.parts[:-1], make=True) as folder:
+    with open_folder(place.root, place.parts[:-1], make=True) as folder:
         name = _name(place)
         mode: int | None = None
         with suppress(FileNotFoundError):
@@ -292,7 +292,7 @@ def _patched(place: Place, asked: FileArguments) -> str:
         case _:
             raise InvalidRequest("`patch` needs `old` and `new`, or `diff`")
     _check_marks(place, text, content.text)
-    with folder_at(place.root, place.parts[:-1]) as folder:
+    with open_folder(place.root, place.parts[:-1]) as folder:
         size = _replace(place, folder, text.replace("\n", content.newline).encode(), content.mode)
     return f"Patched `{place.asked}` ({size:,} bytes)."
 

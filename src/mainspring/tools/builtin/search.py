@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from time import monotonic
 
-from mainspring.tools.safe_open import FILE, Found, folder_at, opened, walk
+from mainspring.tools.safe_open import FILE, Found, open_descriptor, open_folder, walk
 
 LARGEST = 4 << 20
 LONGEST = 240
@@ -45,10 +45,10 @@ def _searched(files: Iterable[Found], wanted: re.Pattern[str], glob: str, most: 
 def _files(root: str, parts: list[str]) -> Iterable[Found]:
     path = "/".join(parts)
     try:
-        with folder_at(root, parts) as folder:
+        with open_folder(root, parts) as folder:
             yield from walk(folder, prefix=f"{path}/" if parts else "")
     except NotADirectoryError:
-        with folder_at(root, parts[:-1]) as folder:
+        with open_folder(root, parts[:-1]) as folder:
             yield Found(folder, parts[-1], path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
 
 
@@ -58,7 +58,7 @@ def _is_named(file: Found, glob: str) -> bool:
 
 def _matches(file: Found, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
     try:
-        with opened(file.folder, file.name, FILE) as descriptor, open(descriptor, "rb", closefd=False) as content:
+        with open_descriptor(file.folder, file.name, FILE) as descriptor, open(descriptor, "rb", closefd=False) as content:
             data = content.read(LARGEST)
     except OSError:
         return

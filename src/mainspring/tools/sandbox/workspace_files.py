@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.safe_open import FOLDER, folder_at, open_beneath, opened
+from mainspring.tools.safe_open import FOLDER, open_beneath, open_descriptor, open_folder
 from mainspring.tools.safe_read import clean_path, explain_errors, read_beneath
 from mainspring.tools.sandbox.sandbox_port import Entry, Listing
 
@@ -62,10 +62,10 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> E
     name = clean_path(path, PLACE)
     if path.endswith("/") or name.count("/") > DEEPEST:
         raise InvalidRequest(f"`{path:.200}` cannot be written: name a file, in at most {DEEPEST} folders")
-    with explain_errors(path, PLACE), folder_at(workspace) as root:
+    with explain_errors(path, PLACE), open_folder(workspace) as root:
         _make_folders(root, PurePosixPath(name).parent, owner)
         # Not truncated on opening: first it must turn out to be a regular file.
-        with opened(root, name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644) as descriptor:
+        with open_descriptor(root, name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidRequest(f"`{path}` is not a regular file; choose another name")
             owner.take(descriptor)
@@ -78,7 +78,11 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> E
 def remove(workspace: Path, path: str) -> None:
     """Removes a regular file, or a link to anything. Raises `NotFound` or `InvalidRequest`."""
     name = PurePosixPath(clean_path(path, PLACE))
-    with explain_errors(path, PLACE), folder_at(workspace) as root, opened(root, os.fspath(name.parent), FOLDER) as folder:
+    with (
+        explain_errors(path, PLACE),
+        open_folder(workspace) as root,
+        open_descriptor(root, os.fspath(name.parent), FOLDER) as folder,
+    ):
         os.unlink(name.name, dir_fd=folder)
 
 
@@ -86,7 +90,7 @@ def listing(workspace: Path, most: int) -> Listing:
     """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
     entries: list[Entry] = []
     hidden: list[str] = []
-    with folder_at(workspace) as root:
+    with open_folder(workspace) as root:
         for count, (path, found) in enumerate(_walk(root, hidden)):
             if count >= most or path.count("/") > DEEPEST:
                 hidden.append(path)
@@ -101,7 +105,7 @@ def usage(folder: Path, most: int) -> Usage:
     """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
     size = entries = 0
     hidden: list[str] = []
-    with folder_at(folder) as root:
+    with open_folder(folder) as root:
         for _, found in _walk(root, hidden):
             size += found.st_blocks * 512
             entries += 1
@@ -115,11 +119,11 @@ def remove_tree(folder: Path) -> None:
 
     Folders can be nested deeper than paths are long or Python recurses. So each one found is moved to the top and emptied there.
     """
-    with folder_at(folder) as root:
+    with open_folder(folder) as root:
         pending = _empty(root, root, 0)
         while pending:
             name = pending.pop()
-            with opened(root, name, FOLDER) as descriptor:
+            with open_descriptor(root, name, FOLDER) as descriptor:
                 pending += _empty(descriptor, root, len(pending))
             os.rmdir(name, dir_fd=root)
     folder.rmdir()
@@ -187,7 +191,7 @@ def _entered(base: int, folder: str) -> int:
     try:
         return open_beneath(base, folder, FOLDER)
     except PermissionError:
-        with opened(base, folder, os.O_PATH | os.O_DIRECTORY) as found:
+        with open_descriptor(base, folder, os.O_PATH | os.O_DIRECTORY) as found:
             os.chmod(f"/proc/self/fd/{found}", 0o700)
         return open_beneath(base, folder, FOLDER)
 
@@ -197,12 +201,12 @@ def _make_folders(root: int, folder: PurePosixPath, owner: Owner) -> None:
     for part in folder.parts:
         parent = os.fspath(made)
         made /= part
-        with opened(root, parent, FOLDER) as descriptor:
+        with open_descriptor(root, parent, FOLDER) as descriptor:
             try:
                 os.mkdir(part, 0o755, dir_fd=descriptor)
             except FileExistsError:
                 continue
-        with opened(root, os.fspath(made), FOLDER) as descriptor:
+        with open_descriptor(root, os.fspath(made), FOLDER) as descriptor:
             owner.take(descriptor)
 
 
