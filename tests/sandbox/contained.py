@@ -5,7 +5,7 @@ import json
 
 from mainspring.tools.sandbox.probe import escapes, open_sandbox
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_UNIX, Profile, program
-from mainspring.tools.sandbox.warden import PR_SET_NO_NEW_PRIVS, checked, install, libc
+from mainspring.tools.sandbox.supervisor import PR_SET_NO_NEW_PRIVS, check_result, install, libc
 
 
 async def main() -> None:
@@ -16,6 +16,6 @@ async def main() -> None:
     print(json.dumps({"backend": health.backend, "refused": health.refused, "said": said, "escapes": found}))
 
 
-checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+check_result(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 install(program(Profile((AF_UNIX, AF_INET, AF_INET6))))
 asyncio.run(main())

@@ -155,15 +155,15 @@ async def test_what_is_at_rest_can_be_taken_down(resting: LocalSandbox) -> None:
         assert traces.left(resting) == []
 
 
-async def test_a_killed_warden_leaves_nothing_frozen() -> None:
+async def test_a_killed_supervisor_leaves_nothing_frozen() -> None:
     async for sandbox in opened("bwrap"):
         async with sandbox.acquire() as lease, lease.session() as session:
             await session.run_cell(COUNTER)
             await settled(sandbox, lambda: lease.get("count"))
-            warden, running = sandbox._processes._warden, processes_of(sandbox)
-            assert warden is not None
+            supervisor, running = sandbox._processes._supervisor, processes_of(sandbox)
+            assert supervisor is not None
             assert running
-            os.kill(warden.pid, signal.SIGKILL)
+            os.kill(supervisor.pid, signal.SIGKILL)
             with anyio.fail_after(PATIENCE):
                 await lease.release()
             await gone(sandbox, running)

@@ -31,13 +31,13 @@ class Traces(Struct, frozen=True):
 
 
 def processes_of(sandbox: LocalSandbox) -> tuple[int, ...]:
-    """The processes of the sandbox's user; if that is our own, those that its warden has started."""
+    """The processes of the sandbox's user; if that is our own, those that its supervisor has started."""
     uid = sandbox._owner.uid
-    warden = sandbox._processes._warden
-    assert warden is not None
+    supervisor = sandbox._processes._supervisor
+    assert supervisor is not None
     if uid is not None:
         return tuple(pid for pid in everything() if owner(pid) == uid)
-    return tuple(pid for pid in everything() if warden.pid in ancestors(pid))
+    return tuple(pid for pid in everything() if supervisor.pid in ancestors(pid))
 
 
 def everything() -> list[int]:

@@ -115,7 +115,7 @@ def test_validators_forget_the_oldest_of_very_many_tools() -> None:
     validators = Validators()
     for number in range(MOST_COMPILED + 5):
         validators.errors(ToolDefinition(f"tool_{number}"), {})
-    names = [name for name, _ in validators._compiled]
+    names = [name for (name, _), _ in validators._compiled.items()]
     assert (len(names), names[0]) == (MOST_COMPILED, "tool_5")
 
 

@@ -19,8 +19,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from mainspring.core.errors import BadOutput, InvalidRequest, ProviderError, Refused, Unavailable
+from mainspring.core.text import shorten_line
 from mainspring.ports import HttpAnswer, RecordedRequest, Tape
-from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after, shorten
+from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class Http:
 
     def quote(self, data: bytes) -> str:
         """The beginning of the data, redacted, for an error message."""
-        return self.redact(shorten(data[:400].decode(errors="replace"), 200))
+        return self.redact(shorten_line(data[:400].decode(errors="replace"), 200))
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
         """The head of the answer. If the server has just closed a kept connection, the request is sent again on another."""
@@ -150,14 +151,14 @@ class Http:
             case aiohttp.ClientConnectorError(os_error=reason):
                 return Unavailable(f"no server answers at {self.url} ({reason.strerror or reason}); is it running?")
             case aiohttp.ClientResponseError():
-                return Unavailable(f"{url} answered what is no HTTP ({shorten(error.message, 200)}); check the base URL")
+                return Unavailable(f"{url} answered what is no HTTP ({shorten_line(error.message, 200)}); check the base URL")
             case _:
                 return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
 
     async def _refusal(self, reply: "HttpReply", response: HttpAnswer) -> ProviderError:
         if 300 <= response.status < 400:
             target = response.headers.get("Location", "nowhere")
-            return Refused(f"{reply.url} redirects to {self.redact(shorten(target))}; set the base URL to match")
+            return Refused(f"{reply.url} redirects to {self.redact(shorten_line(target))}; set the base URL to match")
         said = parse_complaint(await reply.beginning())
         said = said._replace(message=self.redact(said.message))
         wait = parse_retry_after(response.headers)
@@ -285,7 +286,7 @@ def _show(url: URL) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return shorten(str(error) or type(error).__name__, 200)
+    return shorten_line(str(error) or type(error).__name__, 200)
 
 
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.core.errors import ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.text import shorten_line
 
 
 class Complaint(NamedTuple):
@@ -29,7 +30,7 @@ def parse_complaint(data: bytes) -> Complaint:
     try:
         payload = msgspec.json.decode(data)
     except (ValueError, RecursionError):
-        return Complaint("an HTML page" if text.startswith("<") else shorten(text))
+        return Complaint("an HTML page" if text.startswith("<") else shorten_line(text))
     wait = None
     match payload:
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
@@ -43,7 +44,9 @@ def parse_complaint(data: bytes) -> Complaint:
             message, codes = _words(payload), [payload.get("code"), payload.get("type")]
         case _:
             message, codes = "", []
-    return Complaint(shorten(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait)
+    return Complaint(
+        shorten_line(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait
+    )
 
 
 def build_error(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
@@ -85,11 +88,6 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
         now = _date(headers.get("Date", "")) or datetime.now(UTC)
         seconds = math.nan if until is None else (until - now).total_seconds()
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def shorten(text: str, limit: int = 500) -> str:
-    text = " ".join(text[: 4 * limit].split())
-    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def _date(value: str) -> datetime | None:

@@ -1,12 +1,12 @@
 """Retries with exponential backoff and jitter, as long as no event of the turn has been handed on."""
 
-import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from random import random
 
 from anyio import sleep
 
+from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, RateLimited
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
@@ -64,8 +64,3 @@ class Retrying(ProviderWrapper):
         if retry_after is not None:
             return retry_after + self._random() * self._base
         return self._random() * backoff(attempt, base=self._base, cap=self._cap)
-
-
-def backoff(attempt: int, *, base: float, cap: float = math.inf) -> float:
-    """Seconds to wait after a failed attempt, counted from 1: exponential, from `base` to `cap`."""
-    return min(cap, base * 2.0 ** (attempt - 1))

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
+from mainspring.core.lru_cache import LRUCache
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
@@ -57,17 +58,14 @@ class Validators:
     """The validators of many tools, each compiled when it is first needed and then kept."""
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[str, bytes], Validator] = {}
+        # Tools come with requests, so there is no end to them.
+        self._compiled: LRUCache[tuple[str, bytes], Validator] = LRUCache(MOST_COMPILED)
 
     def errors(self, tool: ToolDefinition, parsed: Json) -> list[str]:
         """Like `Validator.errors`; raises `InvalidRequest` if the tool's schema is none."""
         key = (tool.name, encode(tool.parameters))
         if (validator := self._compiled.get(key)) is None:
-            validator = Validator(tool)
-            # Tools come with requests, so there is no end to them: the oldest goes first.
-            if len(self._compiled) >= MOST_COMPILED:
-                del self._compiled[next(iter(self._compiled))]
-            self._compiled[key] = validator
+            validator = self._compiled[key] = Validator(tool)
         return validator.errors(parsed)
 
 

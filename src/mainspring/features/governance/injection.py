@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import RunSpec
+from mainspring.core.text import shorten_line
 from mainspring.features.governance.injection_phrases import DELIMITER, RULES, SECTION, TELLTALES
 from mainspring.ports import OrderContext, OrderStep
 
@@ -125,9 +126,9 @@ def _scan_text(path: str, text: str) -> Iterator[InjectionFinding]:
 def _match_rules(plain: str) -> Iterator[tuple[str, str]]:
     for rule in RULES:
         if (part := rule.find(plain)) is not None:
-            yield rule.name, _excerpt(part)
+            yield rule.name, shorten_line(part, EXCERPT)
     if (tag := _find_unopened(plain)) is not None:
-        yield DELIMITER, _excerpt(tag)
+        yield DELIMITER, shorten_line(tag, EXCERPT)
 
 
 def _find_unopened(plain: str) -> str | None:
@@ -139,11 +140,6 @@ def _find_unopened(plain: str) -> str | None:
         elif match[2] not in opened:
             return match[0]
     return None
-
-
-def _excerpt(part: str) -> str:
-    words = " ".join(part.split())
-    return words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
 
 
 _ACCENTS = re.compile("[\u0300-\u036f]+")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.output import clean, say, write_lines
 from mainspring.core.items import encode
+from mainspring.core.text import shorten_line
 from mainspring.features.workflows.graph import find_predecessors, group_levels
 from mainspring.features.workflows.view import render_event
 from mainspring.features.workflows.workflow_definition import (
@@ -127,6 +128,4 @@ class StepScreen:
 
 
 def _shorten(value: object) -> str:
-    text = value if isinstance(value, str) else encode(value).decode()
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else f"{line[:79]}…"
+    return shorten_line(value if isinstance(value, str) else encode(value).decode(), 80, mark="…")

@@ -19,9 +19,9 @@ from anyio import to_thread
 from msgspec import Struct
 from yarl import URL
 
+from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, Unavailable
 from mainspring.providers.http_failures import Complaint, build_error
-from mainspring.providers.retry import backoff
 
 HUB = "https://huggingface.co"
 SILENCE_SECONDS = 60.0

@@ -26,6 +26,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec.structs import replace
 
+from mainspring.core.backoff import backoff
 from mainspring.core.errors import InvalidRequest, Refused, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
@@ -36,7 +37,6 @@ from mainspring.providers.chat.provider import Chat
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.local.model_process import ModelOrder
 from mainspring.providers.local.weights import SMOLLM2, Progress, end_process, fetch_weights, find_cache_folder, find_source
-from mainspring.providers.retry import backoff
 
 log = getLogger(__name__)
 

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio import to_thread
 
+from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
+from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves, shortened
+from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
@@ -230,7 +232,7 @@ class Connection:
         if not is_ours and not life.has_answered:
             self._failures += 1
             self._failure = self._described(life)
-            pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+            pause = backoff(self._failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE)
             self._resume_at = asyncio.get_running_loop().time() + pause
             log.warning("%s", self._failure)
         life.stop.set()
@@ -271,7 +273,7 @@ class _Life:
         found = leaves(error)
         self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
         said = [str(leaf) if isinstance(leaf, Lost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
-        self.reason = shortened(", ".join(dict.fromkeys(said)))
+        self.reason = shorten_line(", ".join(dict.fromkeys(said)))
 
 
 def _sdk() -> "Callable[..., AbstractAsyncContextManager[Session]]":

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mainspring.core.items import InputFile, InputImage, InputText, Json, Part
+from mainspring.core.text import shorten_line
 from mainspring.tools.images import image_kind
-from mainspring.tools.mcp.exchange import Answer, shortened
+from mainspring.tools.mcp.exchange import Answer
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 
@@ -47,7 +48,7 @@ def _part(block: Json) -> Part:
 
 def _data(data: str, mime: str, name: str) -> Part:
     """What the data are, if they are that: a provider would refuse the whole request for an image that is none."""
-    told = shortened(mime, 100)
+    told = shorten_line(mime, 100)
     try:
         content = b64decode(data, validate=True)
     except ValueError:

@@ -51,12 +51,6 @@ class Lost(Exception):
     """The session ended under a request. Whether the server carried it out is not known."""
 
 
-def shortened(text: str, most: int = 500) -> str:
-    """A stranger's words, for a message of ours."""
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]} ..."
-
-
 def leaves(error: BaseException) -> list[BaseException]:
     """The errors that a group is made of; an error that is no group is its own."""
     if isinstance(error, BaseExceptionGroup):

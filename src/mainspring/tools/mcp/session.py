@@ -35,6 +35,7 @@ from pydantic import ValidationError
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Json
+from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import (
     MOST_BYTES,
@@ -46,7 +47,6 @@ from mainspring.tools.mcp.exchange import (
     Rejected,
     RemoteTool,
     leaves,
-    shortened,
 )
 from mainspring.tools.mcp.mcp_http import SECONDS, guarded_client
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -92,7 +92,7 @@ class Session:
 
     async def call(self, name: str, arguments: Json, told: Progress) -> Answer:
         async def note(progress: float, total: float | None, message: str | None) -> None:
-            told(shortened(message or "") or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
+            told(shorten_line(message or "") or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
         with self._translated(f"the call of `{name}`"):
             return _answer(await self._client.call_tool(name, arguments, progress_callback=note))
@@ -105,11 +105,11 @@ class Session:
             raise self._failure(error, what) from error
         # The SDK raises a bare RuntimeError for content that the tool's own output schema forbids, and for endless questions.
         except (ValidationError, RuntimeError) as error:
-            said = shortened(str(error))
+            said = shorten_line(str(error))
             raise ToolUnavailable(f"MCP server `{self._label}` answered {what} with what it may not: {said}") from error
 
     def _failure(self, error: MCPError, what: str) -> Exception:
-        return Lost(shortened(error.message)) if _is_loss(error) else _refusal(self._label, what, error, self._refusals)
+        return Lost(shorten_line(error.message)) if _is_loss(error) else _refusal(self._label, what, error, self._refusals)
 
 
 @asynccontextmanager
@@ -277,7 +277,7 @@ def _is_loss(error: MCPError) -> bool:
 
 
 def _refusal(label: str, what: str, error: MCPError, statuses: list[int]) -> ToolUnavailable:
-    said = shortened(error.message)
+    said = shorten_line(error.message)
     # The SDK keeps the status of such an answer to itself.
     status = f"HTTP {statuses[-1]}: " if statuses and said == "Server returned an error response" else ""
     return ToolUnavailable(f"MCP server `{label}` refused {what}: {status}{said} ({error.code})")

@@ -21,7 +21,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from mainspring.core.errors import SandboxError, ToolUnavailable
-from mainspring.tools.mcp.exchange import MOST_BYTES, Lost, shortened
+from mainspring.core.text import shorten_line
+from mainspring.tools.mcp.exchange import MOST_BYTES, Lost
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program
 from mainspring.tools.sandbox.wrap import unwrapped
@@ -34,7 +35,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 GRACE_SECONDS = 1.0
 # Elsewhere than on Linux nothing holds a server, so it must not be sandboxed, and only its own group is ended with it.
-HAS_KEEPER = hasattr(os, "pidfd_open")
+HAS_REAPER = hasattr(os, "pidfd_open")
 LAST_WORDS = 2_000
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -118,7 +119,7 @@ class _Server:
             if not self._is_chatty:
                 self._is_chatty = True
                 log.warning(
-                    "MCP server %s writes lines that are no messages, such as %s", self._label, shortened(repr(line), 100)
+                    "MCP server %s writes lines that are no messages, such as %s", self._label, shorten_line(repr(line), 100)
                 )
             return None
 
@@ -127,7 +128,7 @@ class _Server:
             await self._process.wait()
         status = self._process.returncode
         how = "it closed its output" if status is None else f"it exited with status {status}"
-        words = shortened(self._last_words.decode(errors="replace"))
+        words = shorten_line(self._last_words.decode(errors="replace"))
         return f"{how}; its last words: {words}" if words else f"{how} without a word"
 
 
@@ -142,7 +143,7 @@ async def _started(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -
     end = stack.enter_context(os.fdopen(ours, "wb"))
     try:
         process = await anyio.open_process(
-            [*argv, str(theirs)] if HAS_KEEPER else program.argv,
+            [*argv, str(theirs)] if HAS_REAPER else program.argv,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

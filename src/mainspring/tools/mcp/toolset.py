@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Effect, Json, ToolDefinition, encode
-from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool, shortened
+from mainspring.core.text import shorten_line
+from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
@@ -73,12 +74,12 @@ def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
             continue
         tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
         if len(sound) >= MOST_TOOLS:
-            unsound.append(Rejected(shortened(tool.name), f"the server has more than {MOST_TOOLS} tools"))
+            unsound.append(Rejected(shorten_line(tool.name), f"the server has more than {MOST_TOOLS} tools"))
         elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool, size)) is None:
             sound[tool.name] = tool
             size += len(encode(tool))
         else:
-            unsound.append(Rejected(shortened(tool.name), reason))
+            unsound.append(Rejected(shorten_line(tool.name), reason))
     return Offer(spec, tuple(sound.values()), tuple(unsound))
 
 

@@ -1,8 +1,8 @@
-"""What a program of somebody else's is started by: it gives up all that the program shall not have, and becomes it.
+"""The launcher of a program that the engine talks to itself, such as an MCP server: drops privileges, then becomes the program.
 
-A program of its own, given an order as JSON and the number of a pipe. It does for a process that the engine starts what the
-warden does for its own. A program with a namespace is replaced by nothing else and ends with all it started. One without gets a
-keeper, which ends the whole tree when the program ends, or when the other end of the pipe is closed, be it by the engine's death.
+A program of its own, given an order as JSON and the number of a pipe. It prepares a process of the engine as the supervisor
+prepares its own. A program in a namespace replaces the launcher, and everything it started ends with it. A program without one
+gets a reaper, which ends the whole tree when the program ends or the other end of the pipe is closed, also by the engine's death.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 
-import warden  # type: ignore[import-not-found]
+import supervisor  # type: ignore[import-not-found]
 
 
 def main() -> NoReturn:
@@ -23,7 +23,7 @@ def main() -> NoReturn:
         start(order, pipe)
     except BaseException as error:  # Nothing may run on in what was to become the program.
         os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
-    os._exit(warden.FAILED)
+    os._exit(supervisor.FAILED)
 
 
 def start(order: "dict[str, Any]", pipe: int) -> None:
@@ -37,27 +37,27 @@ def start(order: "dict[str, Any]", pipe: int) -> None:
     else:
         # Not ignored: that would pass on to the program, which is asked in this way to end.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        warden.keep(order, pipe)
-        warden.checked(warden.libc.prctl(warden.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        supervisor.run_with_reaper(order, pipe)
+        supervisor.check_result(supervisor.libc.prctl(supervisor.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if order["launch"]:
-        warden.prepare(order["launch"])
+        supervisor.prepare(order["launch"])
     os.execve(order["argv"][0], order["argv"], {**os.environ, **order["env"]})
 
 
 def see_as(namespace: str) -> None:
-    """Sees the files as the warden does, who has made folders visible that the sandbox's user could not reach."""
+    """Sees the files as the supervisor does, who has made folders visible that the sandbox's user could not reach."""
     file = os.open(namespace, os.O_RDONLY)
-    if warden.libc.setns(file, warden.CLONE_NEWNS):
+    if supervisor.libc.setns(file, supervisor.CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
     os.close(file)
 
 
 def show(views: "list[list[str]]") -> None:
     """Makes more of them visible, to this program alone."""
-    warden.checked(warden.libc.unshare(warden.CLONE_NEWNS), "unshare")
-    warden.mount("none", "/", warden.MS_REC | warden.MS_PRIVATE)
+    supervisor.check_result(supervisor.libc.unshare(supervisor.CLONE_NEWNS), "unshare")
+    supervisor.mount("none", "/", supervisor.MS_REC | supervisor.MS_PRIVATE)
     for source, target in views:
-        warden.mount(source, target, warden.MS_BIND | warden.MS_REC)
+        supervisor.mount(source, target, supervisor.MS_BIND | supervisor.MS_REC)
 
 
 def give(data: bytes, number: int) -> None:

@@ -11,7 +11,7 @@ from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place,
 from mainspring.tools.sandbox.places import SYSTEM, Python
 from mainspring.tools.sandbox.processes import Confine, Launch
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
-from mainspring.tools.sandbox.warden import landlock_version
+from mainspring.tools.sandbox.supervisor import landlock_version
 from mainspring.tools.sandbox.workspace_files import Owner
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")

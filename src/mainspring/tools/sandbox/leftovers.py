@@ -1,4 +1,4 @@
-"""What a sandbox leaves if both the engine and its warden were killed, cleared up by the next one to start.
+"""What a sandbox leaves if both the engine and its supervisor were killed, cleared up by the next one to start.
 
 Both hold a lock on a file in the sandbox's folder for as long as they live. Whoever gets the lock has found a folder that is
 nobody's. The folder of each lease names its control groups, since what is frozen in them does not even end.

@@ -1,8 +1,8 @@
-"""The sandbox on this machine: one warden, one backend, a pool, and the leases lent out.
+"""The sandbox on this machine: one supervisor, one backend, a pool, and the leases lent out.
 
-Theory of operation. Everything on disk lies in one folder that the warden removes in the end, even if the engine was killed. A
-lease is a slot, taken from the pool or made for it. Leaving a lease kills what runs in it at once; taking down the rest is left
-to a task of the sandbox, so that nobody waits for it who has an answer to give.
+Theory of operation. Everything on disk is in one folder, which the supervisor removes in the end, even if the engine was killed.
+A lease is a slot, taken from the pool or made on demand. Leaving a lease kills what runs in it at once; a background task removes
+the rest, so that no answer waits for it.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class LocalSandbox:
         self._is_closing = False
 
     async def __aenter__(self) -> Self:
-        """Starts the warden. Raises `SandboxError` with what to do."""
+        """Starts the supervisor. Raises `SandboxError` with what to do."""
         await asyncio.to_thread(leftovers.clear, Path(gettempdir()) if self._parent is None else self._parent)
         if self._groups is None:
             self._groups = await asyncio.to_thread(find_groups)
@@ -103,10 +103,10 @@ class LocalSandbox:
             self._begin_removal(slot)
 
     async def revive(self) -> None:
-        """Starts another warden if the last one was ended from outside. Raises `SandboxError` if that does not work."""
+        """Starts another supervisor if the last one was ended from outside. Raises `SandboxError` if that does not work."""
         async with self._reviving:
             if not self._processes.is_open and not self._is_closing:
-                log.warning("the warden process of the sandbox was ended; another one is started")
+                log.warning("the supervisor process of the sandbox was ended; another one is started")
                 await self._processes.open(self._folder, self._views.pairs, self._lock)
 
     async def warmed(self) -> None:
@@ -184,7 +184,7 @@ class LocalSandbox:
 
     async def _close(self) -> None:
         await self._processes.close()
-        if self._folder.exists():  # The warden did not live to remove it.
+        if self._folder.exists():  # The supervisor did not live to remove it.
             await asyncio.to_thread(remove_tree, self._folder)
         os.close(self._lock)
 

@@ -1,8 +1,8 @@
 """Where things are on this machine, as an unprivileged user sees them.
 
-The interpreter may be installed below a home that only root can enter, while sandboxed code runs as nobody. Such folders are
-made visible elsewhere (`Views`), read-only and to sandboxes alone, by the warden; where that is not permitted, the system's own
-Python is used.
+The interpreter may be installed below a home that only root can enter, while sandboxed code runs as nobody. The supervisor
+bind-mounts such folders elsewhere (`Views`), read-only and visible to sandboxes alone; where that is not permitted, the system's
+own Python is used.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Processes as the engine sees them: it asks the warden, and is told when they have ended."""
+"""Processes as the engine sees them: it asks the supervisor, and is told when they have ended."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import SandboxError
 
-WARDEN = Path(__file__).with_name("warden.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 PACKET = 1 << 16
 
 
@@ -29,7 +29,7 @@ class Confine(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """What is to be started. `limits` hold for each of its processes. With `tree`, all it starts is ended with it by a keeper,
+    """What is to be started. `limits` hold for each of its processes. With `tree`, all it starts is ended with it by a reaper,
     for want of a namespace."""
 
     argv: tuple[str, ...]
@@ -44,7 +44,7 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 class Process:
-    """One started process. `ended` becomes its exit status, or None if the warden was lost and took it with it."""
+    """One started process. `ended` becomes its exit status, or None if the supervisor was lost and took it with it."""
 
     def __init__(self, owner: "Processes", number: int) -> None:
         self._owner = owner
@@ -77,11 +77,11 @@ def library_path() -> dict[str, str]:
 
 
 class Processes:
-    """The engine's end of the line to one warden, from `open` to `close`."""
+    """The engine's end of the line to one supervisor, from `open` to `close`."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._warden: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.subprocess.Process | None = None
         self._numbers = count()
         self._running: dict[int, Process] = {}
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -92,13 +92,13 @@ class Processes:
         return self._socket is not None
 
     async def open(self, folder: Path, views: Sequence[tuple[str, str]], lock: int) -> bool:
-        """Starts the warden, which will remove `folder` in the end, and has a copy of `lock` until then. Says whether the views
-        could be made."""
+        """Starts the supervisor, which removes `folder` in the end and holds a copy of `lock` until then. True if the views
+        could be mounted."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = (sys.executable, "-I", "-S", str(WARDEN), str(theirs.fileno()))
-            self._warden = await asyncio.create_subprocess_exec(
+            command = (sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()))
+            self._supervisor = await asyncio.create_subprocess_exec(
                 *command,
                 pass_fds=(theirs.fileno(), lock),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -114,29 +114,29 @@ class Processes:
         return await self._opened
 
     async def close(self) -> None:
-        """Ends every process; returns when the warden has cleared up and gone."""
+        """Ends every process; returns when the supervisor has cleared up and gone."""
         self._hang_up()
-        if self._warden is not None:
-            await self._warden.wait()
-            self._warden = None
+        if self._supervisor is not None:
+            await self._supervisor.wait()
+            self._supervisor = None
 
     def start(self, launch: Launch, files: Sequence[int]) -> Process:
-        """Starts a process whose files 0, 1, 2, ... are these; they are closed here. Raises `SandboxError` without a warden."""
+        """Starts a process with these files as 0, 1, 2, ...; closes them. Raises `SandboxError` if the supervisor is gone."""
         if self._socket is None:
             for file in files:
                 os.close(file)
-            raise SandboxError("the sandbox is closed, or its warden process was ended; try again")
+            raise SandboxError("the sandbox is closed, or its supervisor process was ended; try again")
         process = Process(self, next(self._numbers))
         self._running[process._number] = process
         self.send({"do": "start", "id": process._number, **msgspec.to_builtins(launch)}, tuple(files))
         return process
 
     def remember(self, groups: Sequence[Path]) -> None:
-        """Tells the warden of control groups that are to be removed in the end."""
+        """Tells the supervisor of control groups that are to be removed in the end."""
         self.send({"do": "remember", "groups": [str(group) for group in groups]})
 
     def forget(self, groups: Sequence[Path]) -> None:
-        """Tells the warden that these control groups are gone."""
+        """Tells the supervisor that these control groups are gone."""
         self.send({"do": "forget", "groups": [str(group) for group in groups]})
 
     def send(self, message: dict[str, object], files: tuple[int, ...] = ()) -> None:
@@ -183,7 +183,7 @@ class Processes:
             process.ended.set_result(told.status)
 
     def _hang_up(self) -> None:
-        """Closes the line, which ends the warden and, through it, every process."""
+        """Closes the line, which ends the supervisor and, through it, every process."""
         if self._socket is None:
             return
         loop = asyncio.get_running_loop()
@@ -199,4 +199,6 @@ class Processes:
             process.ended.set_result(None)
         self._running.clear()
         if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(SandboxError("the sandbox's warden process ended as it started; see its message above"))
+            self._opened.set_exception(
+                SandboxError("the sandbox's supervisor process ended as it started; see its message above")
+            )

@@ -127,7 +127,7 @@ class Slot:
         for jail in self._jails:
             await asyncio.wait([jail.process.ended])
         if self.group is not None:
-            # Done by the warden that ended them, unless the warden itself was ended.
+            # Done by the supervisor that ended them, unless the supervisor itself was ended.
             self.group.freeze(False)
             await remove_group(self.group)
             self._processes.forget(self.group.folders)

@@ -174,9 +174,9 @@ def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict
 
 
 def _namespace(sandbox: LocalSandbox) -> str:
-    """The mount namespace of the warden, if it has one of its own."""
-    warden = sandbox._processes._warden
-    if warden is None:
+    """The mount namespace of the supervisor, if it has one of its own."""
+    supervisor = sandbox._processes._supervisor
+    if supervisor is None:
         return ""
-    namespace = f"/proc/{warden.pid}/ns/mnt"
+    namespace = f"/proc/{supervisor.pid}/ns/mnt"
     return namespace if os.readlink(namespace) != os.readlink("/proc/self/ns/mnt") else ""

@@ -4,10 +4,10 @@ Theory of operation. The engine is large and has threads, so it cannot fork and 
 one thread, and does it for the engine: it is told what to start over a socket, one JSON object in each packet, open files beside
 it. Each child joins its control groups, gives up root, takes its limits, and only then becomes the program.
 
-A child with a namespace of its own takes all it started with it when it ends. One without (`tree`) gets a keeper: a process that
-adopts whatever loses its parent, and that ends the whole tree when the program ends or the warden says so.
+A child with a namespace of its own takes all it started with it when it ends. One without (`tree`) gets a reaper: a process that
+adopts whatever loses its parent, and that ends the whole tree when the program ends or the supervisor says so.
 
-When the engine goes away, by whatever way, the socket closes; then the warden ends every child and removes what they left.
+When the engine goes away, by whatever way, the socket closes; then the supervisor ends every child and removes what they left.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ Order = dict[str, Any]
 
 
 class Child:
-    """A process under way. `stop` is the open end of its keeper's pipe, if it has a keeper.
+    """A process under way. `stop` is the open end of its reaper's pipe, if it has a reaper.
 
     `status` is set for the first process of a namespace that outlived the one that made it: how that one ended. `groups` are the
     control groups it is in.
@@ -97,7 +97,7 @@ class Child:
         return exit_status(status) if self.status is None else self.status
 
 
-class Warden:
+class Supervisor:
     def __init__(self, engine: socket.socket) -> None:
         self.engine = engine
         self.poll = select.poll()
@@ -160,7 +160,7 @@ class Warden:
         """Makes folders visible, for our children only, that others than root could not reach where they are."""
         try:
             if views:
-                checked(libc.unshare(CLONE_NEWNS), "unshare")
+                check_result(libc.unshare(CLONE_NEWNS), "unshare")
                 mount("none", "/", MS_REC | MS_PRIVATE)
             for source, target in views:
                 mount(source, target, MS_BIND | MS_REC)
@@ -212,15 +212,15 @@ class Warden:
 
 
 def become(order: Order, files: list[int], stopped: int | None) -> NoReturn:
-    """Turns this forked process into the program that was ordered, or into the keeper of it. Never returns."""
+    """Turns this forked process into the program that was ordered, or into the reaper of it. Never returns."""
     try:
         os.setsid()
         arrange(files if stopped is None else [*files, stopped])
         if order["tree"]:
-            keep(order, len(files))
+            run_with_reaper(order, len(files))
         prepare(order)
         os.execve(order["argv"][0], order["argv"], order["env"])
-    except BaseException as error:  # Nothing may run on in this copy of the warden.
+    except BaseException as error:  # Nothing may run on in this copy of the supervisor.
         os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
     os._exit(FAILED)
 
@@ -234,9 +234,9 @@ def arrange(files: list[int]) -> None:
     os.closerange(len(files), 1 << 20)
 
 
-def keep(order: Order, stopped: int) -> None:
-    """Starts the program in a child, in which alone this returns; the keeper itself ends with it."""
-    checked(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+def run_with_reaper(order: Order, stopped: int) -> None:
+    """Starts the program in a child, in which alone this returns; the reaper itself ends with it."""
+    check_result(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
     os.set_inheritable(stopped, False)
     pid = os.fork()
     if pid == 0:
@@ -280,14 +280,14 @@ def prepare(order: Order) -> None:
         os.setresgid(order["gid"], order["gid"], order["gid"])
         os.setresuid(order["uid"], order["uid"], order["uid"])
     if order["tree"]:
-        # Should the keeper itself be killed, the program ends at least. A change of user would have undone it.
-        checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+        # Should the reaper itself be killed, the program ends at least. A change of user would have undone it.
+        check_result(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    check_result(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     for name, value in order["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     os.chdir(order["folder"])
     if rules is not None:
-        checked(libc.syscall(RESTRICT_SELF, rules, 0), "landlock_restrict_self")
+        check_result(libc.syscall(RESTRICT_SELF, rules, 0), "landlock_restrict_self")
         os.close(rules)
         install(bytes.fromhex(order["confine"]["filter"]))
 
@@ -302,7 +302,7 @@ def ruleset(confine: Order) -> int:
     if version >= 6:
         words.append(SCOPES)
     attributes = struct.pack(f"={len(words)}Q", *words)
-    rules = checked(libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
+    rules = check_result(libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
     for rights, paths in ((READ, confine["read"]), (DEVICE, confine["devices"]), (every, confine["write"])):
         for path in paths:
             allow(rules, path, rights & every)
@@ -318,7 +318,7 @@ def allow(rules: int, path: str, rights: int) -> None:
     if not stat.S_ISDIR(os.fstat(file).st_mode):
         rights &= OF_FILES
     rule = struct.pack("=Qi", rights, file)
-    checked(libc.syscall(ADD_RULE, rules, PATH_BENEATH, rule, 0), f"landlock_add_rule {path}")
+    check_result(libc.syscall(ADD_RULE, rules, PATH_BENEATH, rule, 0), f"landlock_add_rule {path}")
     os.close(file)
 
 
@@ -331,14 +331,14 @@ def install(code: bytes) -> None:
     """Puts a filter on the system calls of this process and all it starts."""
     text = ctypes.create_string_buffer(code, len(code))
     head = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(text))
-    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, head, 0, 0), "seccomp")
+    check_result(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, head, 0, 0), "seccomp")
 
 
 def mount(source: str, target: str, flags: int) -> None:
-    checked(libc.mount(source.encode(), target.encode(), None, flags, None), f"mount {target}")
+    check_result(libc.mount(source.encode(), target.encode(), None, flags, None), f"mount {target}")
 
 
-def checked(result: int, what: str) -> int:
+def check_result(result: int, what: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -403,8 +403,8 @@ def remove_folder(folder: str) -> None:
 
 def main() -> None:
     # The first process of a namespace may outlive its parent by a moment. It is to become ours then, so that we know its end.
-    checked(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
-    Warden(socket.socket(fileno=int(sys.argv[1]))).serve()
+    check_result(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    Supervisor(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 
 if __name__ == "__main__":
