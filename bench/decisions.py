@@ -22,7 +22,7 @@ from mainspring import Engine
 from mainspring.features.models.model_choice import resolve_provider
 from mainspring.providers.scripted import Turn
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import DecisionContext, DecisionType, Message
 from mainspring_tasks.outcomes import Outcome
@@ -58,7 +58,7 @@ def _reply(line: Line) -> str:
     return "Done." if line.kind is DecisionType.INVOKE_TOOL else "Which one?" if isinstance(last, Turn) else "All right."
 
 
-def used_tool(made: Made) -> str:
+def used_tool(made: RecordedDecision) -> str:
     if made.decision.pending_action is not None:
         return "delete_task"
     used = [call.tool_name for call in made.decision.tool_calls]
@@ -69,7 +69,7 @@ class Score(Struct, frozen=True):
     """How one message was decided. `is_lost` says that a task is gone, which nobody may be without having said yes."""
 
     line: Line
-    made: Made
+    made: RecordedDecision
     is_lost: bool
 
     @property
@@ -118,7 +118,7 @@ async def scored(model: str, chosen: list[Case], seconds: float) -> list[Score]:
     return scores
 
 
-async def _decided(agent: LLMAgentEngine, tasks: LocalTasks, case: Case, user: str) -> Made:
+async def _decided(agent: LLMAgentEngine, tasks: LocalTasks, case: Case, user: str) -> RecordedDecision:
     for task in reversed(case.tasks):
         added = await tasks.call(user, "add_task", {"description": task.removeprefix("x ")})
         if task.startswith("x ") and isinstance(added.structured, dict):

@@ -130,7 +130,7 @@ class ProviderAdapter:
         request = ModelRequest(
             random_id("llm"),
             self.model,
-            _items(order.messages),
+            _read_messages(order.messages),
             instructions=instructions,
             tools=tuple([ToolDefinition(tool.name, tool.description, tool.parameters) for tool in order.tools]),
             temperature=order.temperature,
@@ -142,10 +142,10 @@ class ProviderAdapter:
                     return await self._answer(request)
             except (builtins.TimeoutError, ProviderError) as error:
                 if attempt == self._retries or not isinstance(error, builtins.TimeoutError | Unavailable):
-                    raise self._named(error) from error
+                    raise self._translate_error(error) from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _named(self, error: builtins.TimeoutError | ProviderError) -> LLMError:
+    def _translate_error(self, error: builtins.TimeoutError | ProviderError) -> LLMError:
         match error:
             case RateLimited():
                 return RateLimitError(error.message, error.retry_after)
@@ -214,7 +214,7 @@ class AdapterProvider:
             raise _provider_error(error) from error
         if said.finish_reason == "error":
             raise BadOutput("the adapter says that the model failed")
-        for item in _said(said):
+        for item in _make_items(said):
             yield ItemStarted(item)
             yield ItemDone(item)
         usage = said.usage
@@ -263,7 +263,7 @@ def _call(item: CallItem) -> FunctionCall:
         raise InvalidResponseError(str(error), item.arguments) from None
 
 
-def _items(messages: Sequence[LLMMessage]) -> tuple[Item, ...]:
+def _read_messages(messages: Sequence[LLMMessage]) -> tuple[Item, ...]:
     items: list[Item] = []
     open_calls: list[FunctionCall] = []
     for message in messages:
@@ -319,7 +319,7 @@ def _object(text: str) -> dict[str, object]:
         return {"success": False, "data": None, "error": text, "error_code": "TOOL_EXECUTION_ERROR"}
 
 
-def _said(response: LLMResponse) -> list[Message | CallItem]:
+def _make_items(response: LLMResponse) -> list[Message | CallItem]:
     status: ItemStatus = "incomplete" if response.finish_reason == "max_tokens" else "completed"
     items: list[Message | CallItem] = []
     if response.content:

@@ -45,7 +45,7 @@ _FIELDS: Final = frozenset({"intent", "decision", "reply"})
 _MOST_TRIES: Final = 20
 
 
-class Answer(Struct, frozen=True):
+class ModelAnswer(Struct, frozen=True):
     """What the model ended with. `intent` is None if it said it in plain text."""
 
     reply: str
@@ -56,20 +56,20 @@ class Answer(Struct, frozen=True):
     why: Why = "none"
 
 
-def read(text: str) -> Answer:
+def parse_model_answer(text: str) -> ModelAnswer:
     """The answer that a text is, or has in it. One without is a plain reply; JSON itself is nobody's reply."""
     text = clean(text)
-    if (found := _object(text) or _object(_mended(text))) is not None:
-        return _answer(found)
-    bare = _bare(text)
+    if (found := _find_object(text) or _find_object(_drop_bad_escapes(text))) is not None:
+        return _read_fields(found)
+    bare = _strip_fence(text)
     if bare.startswith("{") or _REPLY.search(bare) is not None:
-        return Answer((spoken(bare) or "").strip())
-    return Answer(text.strip())
+        return ModelAnswer((read_partial_reply(bare) or "").strip())
+    return ModelAnswer(text.strip())
 
 
-def spoken(text: str) -> str | None:
+def read_partial_reply(text: str) -> str | None:
     """The reply as far as it was written, of an answer that may not be whole. None if nothing of it was."""
-    bare = _bare(text)
+    bare = _strip_fence(text)
     if (found := _REPLY.search(bare)) is None:
         return None if not bare or bare.startswith(("{", "`")) else clean(text)
     pieces = []
@@ -79,10 +79,10 @@ def spoken(text: str) -> str | None:
         place = piece.end()
     # Half of a surrogate pair waits for the other.
     written = re.sub(r"\\u[dD][89abAB][0-9a-fA-F]{2}$", "", "".join(pieces))
-    return clean(str(json.loads(f'"{_mended(written)}"', strict=False)))
+    return clean(str(json.loads(f'"{_drop_bad_escapes(written)}"', strict=False)))
 
 
-def _object(text: str) -> Json | None:
+def _find_object(text: str) -> Json | None:
     """The first JSON object of the text that has a field of ours."""
     decoder = json.JSONDecoder(strict=False)
     for brace in islice(re.finditer(r"\{", text), _MOST_TRIES):
@@ -95,14 +95,14 @@ def _object(text: str) -> Json | None:
     return None
 
 
-def _answer(found: Json) -> Answer:
+def _read_fields(found: Json) -> ModelAnswer:
     """What the fields say, each by itself: one that is not in the form says nothing."""
     sure, possible = found.get("confidence"), found.get("possible_intents")
     kind, why, reply = found.get("decision"), found.get("why"), found.get("reply")
-    intents = [_intent(each) for each in possible] if isinstance(possible, list) else []
-    return Answer(
+    intents = [_parse_intent(each) for each in possible] if isinstance(possible, list) else []
+    return ModelAnswer(
         clean(reply).strip() if isinstance(reply, str) else "",
-        _intent(found.get("intent")),
+        _parse_intent(found.get("intent")),
         tuple([intent for intent in intents if intent is not None]),
         float(sure) if isinstance(sure, int | float) and not isinstance(sure, bool) else None,
         next((known for known in _KINDS if known == kind), "respond"),
@@ -110,16 +110,16 @@ def _answer(found: Json) -> Answer:
     )
 
 
-def _intent(value: object) -> IntentType | None:
+def _parse_intent(value: object) -> IntentType | None:
     return IntentType(value) if isinstance(value, str) and value in IntentType._value2member_map_ else None
 
 
-def _mended(text: str) -> str:
+def _drop_bad_escapes(text: str) -> str:
     """The text without the backslashes that JSON does not know."""
     return _BACKSLASH.sub(lambda found: found[0] if found[1] is not None else found[2], text)
 
 
-def _bare(text: str) -> str:
+def _strip_fence(text: str) -> str:
     stripped = text.strip()
     fenced = _FENCE.fullmatch(stripped)
     return fenced[1] if fenced is not None else stripped

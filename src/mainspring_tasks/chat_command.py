@@ -17,8 +17,8 @@ from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import encode
 from mainspring.parts import Host
-from mainspring_tasks.conversations import Chats, Sent
-from mainspring_tasks.decision_settings import TaskTables, check_constitution, opened, with_options
+from mainspring_tasks.conversations import Chats, SentMessage
+from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
 from mainspring_tasks.server.identity import check_user_name
 from mainspring_tasks.task_commands import data_folder
 
@@ -26,7 +26,7 @@ QUIT = ("/quit", "/exit")
 HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or Ctrl-D ends."
 
 
-class Talk(Struct, frozen=True):
+class ChatOptions(Struct, frozen=True):
     """Who talks, and where: going on with a conversation or beginning one, with one message or as many as come."""
 
     user: str
@@ -75,13 +75,13 @@ def chat(
     )
 
     async def live() -> int:
-        async with engine.lifespan, opened(settings, engine.find(Host), model_seconds=300.0) as found:
-            return await _talk(Talk(user, conversation, message), found.chats, json)
+        async with engine.lifespan, open_task_agent(settings, engine.find(Host), model_seconds=300.0) as found:
+            return await _talk(ChatOptions(user, conversation, message), found.chats, json)
 
     return live()
 
 
-async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
+async def _talk(talk: ChatOptions, chats: Chats, as_json: bool) -> int:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     conversation, code = talk.conversation, 0
     if is_terminal and talk.message is None:
@@ -92,7 +92,7 @@ async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
         if message.strip():
             sent = await _send(message, conversation, talk, chats, as_json)
             conversation = conversation if sent is None else sent.conversation_id
-            code = 1 if sent is not None and sent.made.decided.cause is not None else 0
+            code = 1 if sent is not None and sent.recorded.report.cause is not None else 0
         if talk.message is not None:
             break
     if conversation is not None and is_terminal:
@@ -100,13 +100,13 @@ async def _talk(talk: Talk, chats: Chats, as_json: bool) -> int:
     return code
 
 
-async def _greet(chats: Chats, talk: Talk) -> None:
+async def _greet(chats: Chats, talk: ChatOptions) -> None:
     print(HINT)
     for spoken in await chats.messages(talk.user, talk.conversation) if talk.conversation is not None else ():
         print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
 
 
-async def _send(message: str, conversation: str | None, talk: Talk, chats: Chats, as_json: bool) -> Sent | None:
+async def _send(message: str, conversation: str | None, talk: ChatOptions, chats: Chats, as_json: bool) -> SentMessage | None:
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
     screen = ReplyScreen()
     try:
@@ -116,10 +116,10 @@ async def _send(message: str, conversation: str | None, talk: Talk, chats: Chats
             raise
         say(error.message)
         return None
-    if sent.made.decided.cause is not None:
-        say(sent.made.decided.cause)
+    if sent.recorded.report.cause is not None:
+        say(sent.recorded.report.cause)
     if as_json:
-        print(encode({"conversation_id": sent.conversation_id, "decision": sent.made.decision}).decode(), flush=True)
+        print(encode({"conversation_id": sent.conversation_id, "decision": sent.recorded.decision}).decode(), flush=True)
         return sent
     screen.ends(sent.message.content)
     return sent

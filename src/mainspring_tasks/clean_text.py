@@ -5,14 +5,14 @@ def clean(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def cleaned(value: object) -> object:
+def clean_value(value: object) -> object:
     """The same for all text in a value as JSON has them."""
     match value:
         case str():
             return clean(value)
         case dict():
-            return {clean(str(name)): cleaned(each) for name, each in value.items()}
+            return {clean(str(name)): clean_value(each) for name, each in value.items()}
         case list() | tuple():
-            return [cleaned(each) for each in value]
+            return [clean_value(each) for each in value]
         case _:
             return value

@@ -37,7 +37,7 @@ _LONGEST: Final = 3
 _QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
 
 
-def confirmed(message: str, task: str = "") -> Reply | None:
+def parse_confirmation(message: str, task: str = "") -> Reply | None:
     """What the message answers to the question whether to delete the task; None if it asks, or says anything else besides."""
     if _QUESTION.search(message):
         return None
@@ -59,7 +59,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.casefold().replace("\u2019", "'"))
 
 
-class Waiting(Struct, frozen=True):
+class PendingDeletion(Struct, frozen=True):
     """A deletion that waits for a yes: what the person is told of it, the approval that stands for it and the run that asks."""
 
     action: PendingAction
@@ -67,15 +67,15 @@ class Waiting(Struct, frozen=True):
     run: str
 
 
-class Thread(Struct, frozen=True):
+class DecisionThread(Struct, frozen=True):
     """What a conversation of one person keeps between two messages. `is_asked` says that they were asked to clarify something."""
 
-    waiting: Waiting | None = None
+    waiting: PendingDeletion | None = None
     seen: Seen = Seen()
     is_asked: bool = False
 
 
-def is_same(given: PendingAction, waiting: Waiting) -> bool:
+def is_same(given: PendingAction, waiting: PendingDeletion) -> bool:
     """Whether what a client brought back is what is on record. Of a client's word alone nothing is deleted."""
     known = waiting.action
     return (given.action_type, given.task_id) == (known.action_type, known.task_id)
@@ -87,14 +87,14 @@ class Threads:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def load(self, tenant: str, user: str, conversation: str) -> Thread:
+    async def load(self, tenant: str, user: str, conversation: str) -> DecisionThread:
         found = await self._store.get(THREAD, _key(user, conversation), tenant=tenant)
-        return Thread() if found is None else decode(found.body, Thread)
+        return DecisionThread() if found is None else decode(found.body, DecisionThread)
 
-    async def save(self, tenant: str, user: str, conversation: str, thread: Thread) -> None:
+    async def save(self, tenant: str, user: str, conversation: str, thread: DecisionThread) -> None:
         await self._store.put([Document(THREAD, _key(user, conversation), encode(thread), tenant)])
 
-    async def refuse(self, waiting: Waiting, tenant: str, user: str, now: float) -> None:
+    async def refuse(self, waiting: PendingDeletion, tenant: str, user: str, now: float) -> None:
         """Answers the approval with no, unless it has an answer. The run that asked is over with that; no model is told."""
         said = ApprovalResponse(waiting.approval, approve=False)
         answer = make_answer(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")

@@ -20,7 +20,7 @@ from mainspring.core.items import Item, assistant, decode, encode, user
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.spec import Caller
 from mainspring.ports import Document, Store
-from mainspring_tasks.decision_engine import LLMAgentEngine, Made, owner
+from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision, derive_owner
 from mainspring_tasks.decision_types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
 from mainspring_tasks.speech import Heard
 
@@ -31,7 +31,7 @@ _ID: Final = re.compile(r"conv_[A-Za-z0-9_-]{1,120}")
 _TIMED: Final = re.compile(r"msg_([0-9a-f]{12})[0-9a-f]{12}")
 
 
-class Spoken(Struct, frozen=True):
+class SpokenMessage(Struct, frozen=True):
     """A message as it is kept. `created_at` is null for one that was added by hand."""
 
     id: str
@@ -40,13 +40,13 @@ class Spoken(Struct, frozen=True):
     created_at: datetime | None
 
 
-class Sent(Struct, frozen=True):
+class SentMessage(Struct, frozen=True):
     """What came of a message: the conversation it belongs to, the reply, and the last messages of both."""
 
     conversation_id: str
-    message: Spoken
-    messages: tuple[Spoken, ...]
-    made: Made
+    message: SpokenMessage
+    messages: tuple[SpokenMessage, ...]
+    recorded: RecordedDecision
 
 
 class _Conversation(Struct, frozen=True):
@@ -80,7 +80,7 @@ class Chats:
         tenant: str = "",
         caller: Caller | None = None,
         heard: Heard | None = None,
-    ) -> Sent:
+    ) -> SentMessage:
         """Says something in a conversation, or in a new one. The agent is told the first 4000 characters of it.
 
         Raises `InvalidRequest` for content or an id that cannot be, `NotFound` for a conversation that is not this person's.
@@ -88,9 +88,9 @@ class Chats:
         if not content.strip() or len(content) > LONGEST_CONTENT:
             message = f"content must have 1 to {LONGEST_CONTENT} characters, and not only blanks; it has {len(content)}"
             raise InvalidRequest(message, param="content")
-        own = owner(tenant, person)
+        own = derive_owner(tenant, person)
         if conversation_id is None:
-            conversation_id = await self._begun(content, own)
+            conversation_id = await self._begin(content, own)
         else:
             await self._check(conversation_id, own)
         async with self._agent.turn(person, conversation_id, tenant=tenant, caller=caller) as turn:
@@ -100,24 +100,24 @@ class Chats:
                 person,
                 content.strip()[:MAX_MESSAGE_LENGTH],
                 conversation_id,
-                tuple([_message(spoken) for spoken in earlier[-self._history :]]) if self._history else (),
+                tuple([_make_history_message(spoken) for spoken in earlier[-self._history :]]) if self._history else (),
                 None if waiting is None else waiting.action,
             )
             said = user(content, id=self._message_id())
-            made = await turn.decide(context, heard=heard)
-            reply = assistant(made.decision.response_text or "", id=self._message_id())
+            recorded = await turn.decide(context, heard=heard)
+            reply = assistant(recorded.decision.response_text or "", id=self._message_id())
             await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
-        told = tuple([_spoken(item) for item in (said, reply)])
-        return Sent(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], made)
+        told = tuple([_read_message(item) for item in (said, reply)])
+        return SentMessage(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], recorded)
 
-    async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[Spoken, ...]:
+    async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[SpokenMessage, ...]:
         """The last messages of a person's conversation, oldest first."""
-        own = owner(tenant, person)
+        own = derive_owner(tenant, person)
         found = await self._store.documents(ITEM, tenant=own, parent=conversation_id, limit=MOST_MESSAGES, newest_first=True)
         items = [decode(document.body, Item) for document in reversed(found)]
-        return tuple([_spoken(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
+        return tuple([_read_message(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
 
-    async def _begun(self, content: str, own: str) -> str:
+    async def _begin(self, content: str, own: str) -> str:
         title = " ".join(content.split())[:LONGEST_TITLE]
         made = _Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
         await self._store.put([Document(CONVERSATION, made.id, encode(made), own)])
@@ -137,13 +137,13 @@ def _document(item: MessageItem, tenant: str, conversation: str) -> Document:
     return Document(ITEM, item.id, encode(item), tenant, conversation)
 
 
-def _spoken(item: MessageItem) -> Spoken:
+def _read_message(item: MessageItem) -> SpokenMessage:
     found = _TIMED.fullmatch(item.id)
     at = None if found is None else datetime.fromtimestamp(int(found[1], 16) / 1000, UTC)
-    return Spoken(item.id, item.role, item.text, at)
+    return SpokenMessage(item.id, item.role, item.text, at)
 
 
-def _message(spoken: Spoken) -> Message:
+def _make_history_message(spoken: SpokenMessage) -> Message:
     return Message("assistant" if spoken.role == "assistant" else "user", spoken.content, spoken.created_at or _LONG_AGO)
 
 

@@ -18,10 +18,10 @@ from mainspring.cli.output import clean, write_lines
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.parts import Host
-from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import DecisionContext
-from mainspring_tasks.entries import compared
+from mainspring_tasks.entries import compare_shares
 from mainspring_tasks.task_commands import data_folder
 from mainspring_tasks.task_tools import LocalTasks
 from mainspring_tasks.validation import Fixture, ValidationReport, load_fixtures, run_validation
@@ -134,7 +134,7 @@ def validate(
         with TemporaryDirectory(prefix="mainspring-") as folder:
             tasks, logs = LocalTasks(f"{folder}/tasks.db"), DecisionLogs(Path(folder, "decisions.db"))
 
-            async def decide(fixture: Fixture) -> Made:
+            async def decide(fixture: Fixture) -> RecordedDecision:
                 # Each fixture has a user of its own, so that none finds what another has left.
                 for task in reversed(fixture.tasks):
                     await tasks.call(fixture.test_id, "add_task", {"description": task})
@@ -189,7 +189,7 @@ async def _has_drifted(name: str, log: Path, logs: DecisionLogs) -> bool:
         await kept.close()
     if name not in known:
         raise NotFound(f"there is no baseline `{name}` in {log}; known: {', '.join(known) or 'none'}")
-    return compared(known[name], await logs.get_metrics_summary()).drift_detected
+    return compare_shares(known[name], await logs.get_metrics_summary()).drift_detected
 
 
 def _write_report(report: ValidationReport) -> int:

@@ -1,9 +1,9 @@
 """`LLMAgentEngine`: a context in, a decision out, by way of a run of the one loop.
 
-Theory of operation. A message is answered by a run with the `decision` preset, the five task tools and the rules of `rules`; the
-decision is `projection.decision_of` that run. A deletion pauses its run at an approval. The thread of the conversation finds it
-when the next message comes: a yes continues the run, which deletes, a no or anything else refuses the approval. No model is
-asked what a yes is.
+Theory of operation. A message is answered by a run with the `decision` preset, the five task tools and the policies of
+`decision_rules`; `projection.project_decision` derives the decision from that run. A deletion pauses its run at an approval. The
+thread of the conversation finds it when the next message comes: a yes continues the run, which deletes; a no or anything else
+refuses the approval. No model is asked what a yes is.
 
 Every decision is in the log before anything is done about it, with the id of the run that will do it, and again when it is made.
 If the log cannot be written, nothing is done. What one person says in one conversation is decided in order.
@@ -36,9 +36,9 @@ from mainspring.engine.approvals import EXPIRED, SPENT, continuing_id
 from mainspring.engine.engine import OWNED
 from mainspring.parts import Application, Host
 from mainspring_tasks import words
-from mainspring_tasks.acts import Act
 from mainspring_tasks.answer_format import FORMAT
-from mainspring_tasks.confirmation import Thread, Threads, Waiting, confirmed, is_expired, is_same
+from mainspring_tasks.call_trace import TracedCall
+from mainspring_tasks.confirmation import DecisionThread, PendingDeletion, Threads, is_expired, is_same, parse_confirmation
 from mainspring_tasks.constitution import constitution as constitution_in
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_rules import ASKED, RULES, SEEN
@@ -57,10 +57,10 @@ from mainspring_tasks.decision_types import (
 from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
 from mainspring_tasks.impatient import Impatient
 from mainspring_tasks.outcomes import Outcome
-from mainspring_tasks.projection import Decided, decision_of, salvaged
+from mainspring_tasks.projection import DecisionReport, project_decision, salvage_run
 from mainspring_tasks.speech import Heard, Speech
 from mainspring_tasks.task_references import Seen
-from mainspring_tasks.task_tools import TOOLS, Said, TaskServer, TaskTools
+from mainspring_tasks.task_tools import TOOLS, TaskServer, TaskTools, UserTurn
 
 logger = getLogger(__name__)
 
@@ -72,19 +72,19 @@ SETTLE_SECONDS: Final = 60.0
 OUTPUT_CHARS: Final = 200_000
 
 
-class Made(Struct, frozen=True):
+class RecordedDecision(Struct, frozen=True):
     """A decision as it is on record: under its id, and as the projection of this run, if it took one."""
 
     id: str
-    decided: Decided
+    report: DecisionReport
     run_id: str = ""
 
     @property
     def decision(self) -> AgentDecision:
-        return self.decided.decision
+        return self.report.decision
 
 
-class _Order(Struct, frozen=True):
+class _DecisionOrder(Struct, frozen=True):
     """A context with what surrounds it. `run_id` is for the run that it takes, unless it continues another."""
 
     id: str
@@ -96,11 +96,11 @@ class _Order(Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        return owner(self.tenant, self.context.user_id)
+        return derive_owner(self.tenant, self.context.user_id)
 
 
-class _Done(Struct, frozen=True):
-    decided: Decided
+class _DecisionResult(Struct, frozen=True):
+    report: DecisionReport
     run_id: str = ""
 
 
@@ -136,7 +136,7 @@ class LLMAgentEngine:
         self._iterations, self._history, self._confirm_seconds = max_iterations, history, confirm_seconds
         self._model_seconds = model_seconds
         self._clock, self._new_id = clock, new_id
-        self._turns = _Turns()
+        self._turns = _TurnLocks()
 
     async def __aenter__(self) -> Self:
         await self._engine.__aenter__()
@@ -155,11 +155,11 @@ class LLMAgentEngine:
             return (await self.decide(context, tenant=tenant)).decision
         except Exception:
             logger.exception("the message of %s in %s was not decided", context.user_id, context.conversation_id)
-            return _broken().decision
+            return _make_broken().decision
 
     async def decide(
         self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, heard: Heard | None = None
-    ) -> Made:
+    ) -> RecordedDecision:
         """Like `process_message`, with what the decision was made from. Once begun, it is made even if nobody waits any more."""
         async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
             return await turn.decide(context, heard=heard)
@@ -172,9 +172,9 @@ class LLMAgentEngine:
         async with self._turns.of((tenant, user_id, conversation_id)):
             yield Turn(self._make, self._new_id, tenant, caller)
 
-    async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> Waiting | None:
+    async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> PendingDeletion | None:
         """The deletion that waits for a yes in a conversation, if one does; it may have expired."""
-        return (await self._threads.load(owner(tenant, user_id), user_id, conversation_id)).waiting
+        return (await self._threads.load(derive_owner(tenant, user_id), user_id, conversation_id)).waiting
 
     async def _settle(self) -> None:
         """Ends what processes have left behind that are gone, and writes down what came of it."""
@@ -183,11 +183,13 @@ class LLMAgentEngine:
                 await self._engine.cancel(run_id)
         for row in await self._logs.open_decisions():
             is_young = self._clock() - row.created_at.timestamp() < SETTLE_SECONDS
-            if (done := await self._left(row.run_id)) is not None or not is_young:
-                done = done or _Done(_broken())
-                await self._logs.finish(_finished(row, done, None), _invocations(row.decision_id, done.decided.acts))
+            if (done := await self._read_ended(row.run_id)) is not None or not is_young:
+                done = done or _DecisionResult(_make_broken())
+                await self._logs.finish(_complete_row(row, done, None), _invocations(row.decision_id, done.report.calls))
 
-    async def _left(self, run_id: str, read: Callable[[Run, Sequence[Recorded]], Decided] = decision_of) -> _Done | None:
+    async def _read_ended(
+        self, run_id: str, read: Callable[[Run, Sequence[Recorded]], DecisionReport] = project_decision
+    ) -> _DecisionResult | None:
         """What a run has come to that nobody drives any more; None if it never began, or is driven elsewhere."""
         try:
             await self._store.events(run_id)
@@ -197,57 +199,61 @@ class LLMAgentEngine:
             if await self._engine.is_driven(run_id):
                 return None
             run = await self._engine.cancel(run_id)
-        return _Done(read(run, await self._store.events(run_id)), run_id)
+        return _DecisionResult(read(run, await self._store.events(run_id)), run_id)
 
-    async def _make(self, order: _Order) -> Made:
+    async def _make(self, order: _DecisionOrder) -> RecordedDecision:
         """Decides, and records the decision. What a store or the engine refuses is a decision to say so."""
         began = self._clock()
         row = _row(order, began)
         try:
             await self._logs.write_decision_log(row)
-            done: _Done | None = await self._decided(order)
+            done: _DecisionResult | None = await self._decide(order)
         except MainspringError:
             logger.exception("decision %s failed", order.id)
             # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.
-            done = await self._salvage(order, decision_of)
+            done = await self._salvage(order, project_decision)
         except Exception:
             # A defect of ours is for whoever asked to hear of; what the run did is on record all the same.
-            await self._finish(row, await self._salvage(order, salvaged), began)
+            await self._finish(row, await self._salvage(order, salvage_run), began)
             raise
         await self._finish(row, done, began)
-        return Made(order.id, _broken()) if done is None else Made(order.id, done.decided, done.run_id)
+        return (
+            RecordedDecision(order.id, _make_broken()) if done is None else RecordedDecision(order.id, done.report, done.run_id)
+        )
 
-    async def _finish(self, row: DecisionLog, done: _Done | None, began: float) -> None:
+    async def _finish(self, row: DecisionLog, done: _DecisionResult | None, began: float) -> None:
         if done is None:
             return
-        entry = _finished(row, done, (self._clock() - began) * 1000)
+        entry = _complete_row(row, done, (self._clock() - began) * 1000)
         try:
-            await self._logs.finish(entry, _invocations(row.decision_id, done.decided.acts))
+            await self._logs.finish(entry, _invocations(row.decision_id, done.report.calls))
         except MainspringError:
             logger.exception("decision %s could not be recorded", row.decision_id)
 
-    async def _salvage(self, order: _Order, read: Callable[[Run, Sequence[Recorded]], Decided]) -> _Done | None:
+    async def _salvage(
+        self, order: _DecisionOrder, read: Callable[[Run, Sequence[Recorded]], DecisionReport]
+    ) -> _DecisionResult | None:
         """What the run of a failed decision has done; None if that cannot be read now."""
         try:
             row = (await self._logs.get_decision_trace(order.id)).decision
-            return await self._left(row.run_id, read) or _Done(_broken())
+            return await self._read_ended(row.run_id, read) or _DecisionResult(_make_broken())
         except MainspringError:
             logger.exception("what decision %s did could not be read", order.id)
             return None
 
-    async def _decided(self, order: _Order) -> _Done:
+    async def _decide(self, order: _DecisionOrder) -> _DecisionResult:
         context = order.context
         place = (order.owner, context.user_id, context.conversation_id)
         thread = await self._threads.load(*place)
-        done = await self._settled(order, thread) or await self._run(self._spec(order, thread), order)
-        if (after := _after(thread, done)) != thread:
+        done = await self._answer_pending(order, thread) or await self._run(self._spec(order, thread), order)
+        if (after := _update_thread(thread, done)) != thread:
             await self._threads.save(*place, after)
         return done
 
-    async def _settled(self, order: _Order, thread: Thread) -> _Done | None:
+    async def _answer_pending(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult | None:
         """What a yes or a no to the deletion on record comes to; None if it is something else, which ends the waiting."""
         given, waiting = order.context.pending_confirmation, thread.waiting
-        said = confirmed(order.context.message, "" if waiting is None else waiting.action.task_description)
+        said = parse_confirmation(order.context.message, "" if waiting is None else waiting.action.task_description)
         is_meant = given is not None and waiting is not None and is_same(given, waiting)
         if waiting is not None and not (is_meant and said == "yes"):
             await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
@@ -255,14 +261,14 @@ class LLMAgentEngine:
             return None
         intent = UserIntent(IntentType.CONFIRM_YES if said == "yes" else IntentType.CONFIRM_NO)
         if waiting is None or not is_meant:
-            return _Done(_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
+            return _DecisionResult(_make_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
         if is_expired(waiting.action, self._clock()):
-            return _Done(_cancelled(_about(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
+            return _DecisionResult(_make_cancelled(_format_task(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
         if said == "no":
-            return _Done(_cancelled(_about(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
-        return await self._performed(order, waiting, intent)
+            return _DecisionResult(_make_cancelled(_format_task(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
+        return await self._delete_confirmed(order, waiting, intent)
 
-    async def _performed(self, order: _Order, waiting: Waiting, intent: UserIntent) -> _Done:
+    async def _delete_confirmed(self, order: _DecisionOrder, waiting: PendingDeletion, intent: UserIntent) -> _DecisionResult:
         """Continues the run that asked: the deletion is made, if the task is still the one that was asked about."""
         paused = (await self._engine.attach(waiting.run)).run.spec
         spec = replace(
@@ -280,11 +286,11 @@ class LLMAgentEngine:
         except InvalidRequest as error:
             if error.code not in (EXPIRED, SPENT):
                 raise
-            text = _about(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
-            return _Done(_cancelled(text, Outcome.MISSING_CONTEXT, intent))
+            text = _format_task(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
+            return _DecisionResult(_make_cancelled(text, Outcome.MISSING_CONTEXT, intent))
 
-    async def _run(self, spec: RunSpec, order: _Order, agreed: str | None = None) -> _Done:
-        self._tools.bind(spec.id, Said(order.context.message, _seen(spec), agreed))
+    async def _run(self, spec: RunSpec, order: _DecisionOrder, agreed: str | None = None) -> _DecisionResult:
+        self._tools.bind(spec.id, UserTurn(order.context.message, _read_seen(spec), agreed))
         try:
             handle = await self._engine.start(spec)
             records = []
@@ -294,13 +300,13 @@ class LLMAgentEngine:
                 records.append(record)
                 if speech is not None:
                     speech.add(record.event, handle.run)
-            return _Done(decision_of(handle.run, records), spec.id)
+            return _DecisionResult(project_decision(handle.run, records), spec.id)
         except NotAdmitted as error:
-            return _Done(_refused(str(error)))
+            return _DecisionResult(_make_refused(str(error)))
         finally:
             self._tools.unbind(spec.id)
 
-    def _spec(self, order: _Order, thread: Thread) -> RunSpec:
+    def _spec(self, order: _DecisionOrder, thread: DecisionThread) -> RunSpec:
         context = order.context
         earlier = context.message_history[max(len(context.message_history) - self._history, 0) :]
         said = [(user if message.role == "user" else assistant)(message.content, id=self._new_id("msg")) for message in earlier]
@@ -336,18 +342,22 @@ class Turn:
     """Decides one message after the other, in a conversation that is nobody else's turn."""
 
     def __init__(
-        self, made: Callable[[_Order], Awaitable[Made]], new_id: NewId, tenant: str, caller: Caller | None = None
+        self,
+        made: Callable[[_DecisionOrder], Awaitable[RecordedDecision]],
+        new_id: NewId,
+        tenant: str,
+        caller: Caller | None = None,
     ) -> None:
         self._made, self._new_id, self._tenant, self._caller = made, new_id, tenant, caller
 
-    async def decide(self, context: DecisionContext, *, heard: Heard | None = None) -> Made:
-        order = _Order(self._new_id("dec"), self._new_id("resp"), context, self._tenant, heard, self._caller)
+    async def decide(self, context: DecisionContext, *, heard: Heard | None = None) -> RecordedDecision:
+        order = _DecisionOrder(self._new_id("dec"), self._new_id("resp"), context, self._tenant, heard, self._caller)
         with CancelScope(shield=True):
             return await self._made(order)
         raise AssertionError("a shielded scope is not cancelled")
 
 
-class _Turns:
+class _TurnLocks:
     """One at a time for each key. A lock goes when nobody holds it or waits for it."""
 
     def __init__(self) -> None:
@@ -367,12 +377,12 @@ class _Turns:
                 del self._users[key], self._locks[key]
 
 
-def owner(tenant: str, user_id: str) -> str:
+def derive_owner(tenant: str, user_id: str) -> str:
     """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
     return f"{tenant}{OWNED}{user_id}"
 
 
-def _row(order: _Order, at: float) -> DecisionLog:
+def _row(order: _DecisionOrder, at: float) -> DecisionLog:
     context = order.context
     return DecisionLog(
         decision_id=order.id,
@@ -385,8 +395,8 @@ def _row(order: _Order, at: float) -> DecisionLog:
     )
 
 
-def _finished(row: DecisionLog, done: _Done, milliseconds: float | None) -> DecisionLog:
-    decided = done.decided
+def _complete_row(row: DecisionLog, done: _DecisionResult, milliseconds: float | None) -> DecisionLog:
+    decided = done.report
     intent = decided.intent
     return replace(
         row,
@@ -401,7 +411,7 @@ def _finished(row: DecisionLog, done: _Done, milliseconds: float | None) -> Deci
     )
 
 
-def _invocations(decision_id: str, acts: tuple[Act, ...]) -> list[ToolInvocationLog]:
+def _invocations(decision_id: str, acts: tuple[TracedCall, ...]) -> list[ToolInvocationLog]:
     return [
         ToolInvocationLog(
             decision_id=decision_id,
@@ -419,32 +429,32 @@ def _invocations(decision_id: str, acts: tuple[Act, ...]) -> list[ToolInvocation
     ]
 
 
-def _after(thread: Thread, done: _Done) -> Thread:
+def _update_thread(thread: DecisionThread, done: _DecisionResult) -> DecisionThread:
     """The thread as a decision leaves it."""
-    decided, waiting = done.decided, None
+    decided, waiting = done.report, None
     if decided.approval is not None and decided.decision.pending_action is not None:
-        waiting = Waiting(decided.decision.pending_action, decided.approval, done.run_id)
+        waiting = PendingDeletion(decided.decision.pending_action, decided.approval, done.run_id)
     shown = thread.seen.shown if decided.shown is None else decided.shown
     seen = Seen(shown, decided.recent or thread.seen.recent)
-    return Thread(waiting, seen, decided.decision.decision_type is DecisionType.ASK_CLARIFICATION)
+    return DecisionThread(waiting, seen, decided.decision.decision_type is DecisionType.ASK_CLARIFICATION)
 
 
-def _cancelled(text: str, outcome: Outcome, intent: UserIntent) -> Decided:
-    return Decided(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
+def _make_cancelled(text: str, outcome: Outcome, intent: UserIntent) -> DecisionReport:
+    return DecisionReport(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
 
 
-def _refused(cause: str) -> Decided:
+def _make_refused(cause: str) -> DecisionReport:
     decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NO_BUDGET)
-    return Decided(decision, Outcome.RATE_LIMITED, cause=cause)
+    return DecisionReport(decision, Outcome.RATE_LIMITED, cause=cause)
 
 
-def _broken() -> Decided:
-    return Decided(AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION)
+def _make_broken() -> DecisionReport:
+    return DecisionReport(AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION)
 
 
-def _about(text: str, waiting: Waiting) -> str:
+def _format_task(text: str, waiting: PendingDeletion) -> str:
     return text.format(task=waiting.action.task_description)
 
 
-def _seen(spec: RunSpec) -> Seen:
+def _read_seen(spec: RunSpec) -> Seen:
     return msgspec.json.decode(spec.metadata[SEEN], type=Seen)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite import Database, Schema
-from mainspring_tasks.acts import ErrorCode
+from mainspring_tasks.call_trace import ErrorCode
 from mainspring_tasks.entries import (
     MIN_SAMPLE,
     BaselineSnapshot,
@@ -27,7 +27,7 @@ from mainspring_tasks.entries import (
     Shares,
     ToolInvocationLog,
     Trace,
-    compared,
+    compare_shares,
 )
 from mainspring_tasks.outcomes import Outcome
 
@@ -362,7 +362,7 @@ def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comp
     if query.since is None:
         # What the baseline was made of would hide what has changed since.
         query = replace(query, since=baseline.sample_end + timedelta(microseconds=1))
-    return compared(baseline, _enough(connection, query))
+    return compare_shares(baseline, _enough(connection, query))
 
 
 def _enough(connection: sqlite3.Connection, query: Query) -> Shares:

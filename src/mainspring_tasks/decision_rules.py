@@ -16,8 +16,8 @@ from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring_tasks import words
-from mainspring_tasks.task_references import Listed, Seen, flaw, is_said, is_small_talk
-from mainspring_tasks.task_tools import listed
+from mainspring_tasks.task_references import ListedTask, Seen, find_mismatch, is_said, is_small_talk
+from mainspring_tasks.task_tools import parse_list
 
 REFERS: Final = frozenset({"update_task", "complete_task", "delete_task"})
 CHANGES: Final = REFERS | {"add_task"}
@@ -49,11 +49,11 @@ class NamedTask:
     async def judge(self, call: Call, run: Run) -> Verdict:
         if call.item.name not in REFERS or run.approval(call.item) is not None:
             return Allow()
-        tasks = tasks_of(run)
+        tasks = find_listed_tasks(run)
         wanted = str(parse_arguments(call.item.arguments).get("task_id"))
         if all(task.id != wanted for task in tasks):
             return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
-        problem = flaw(wanted, message_of(run), tasks, seen_by(run))
+        problem = find_mismatch(wanted, find_message(run), tasks, read_seen(run))
         if problem is None:
             return Allow()
         if not problem.tasks:
@@ -69,7 +69,7 @@ class SmallTalk:
     never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        if run.approvals or ASKED in run.spec.metadata or not is_small_talk(message_of(run)):
+        if run.approvals or ASKED in run.spec.metadata or not is_small_talk(find_message(run)):
             return Allow()
         return Deny("The user only greets or thanks you. Answer them without any tool.")
 
@@ -82,7 +82,7 @@ class OwnWords:
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         text = parse_arguments(call.item.arguments).get("description")
-        if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _said(run)):
+        if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _find_relevant_words(run)):
             return Allow()
         return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
 
@@ -110,7 +110,7 @@ class ConfirmedDeletion:
     never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        return Ask(words.CONFIRM.format(task=subject(call.item, run))) if call.item.name == "delete_task" else Allow()
+        return Ask(words.CONFIRM.format(task=describe_subject(call.item, run))) if call.item.name == "delete_task" else Allow()
 
 
 SEVERAL: Final = "The user's words fit several tasks"
@@ -121,43 +121,43 @@ RULES: Final[PolicySlots] = {
 }
 
 
-def message_of(run: Run) -> str:
+def find_message(run: Run) -> str:
     """What the person said last."""
     said = [item.text for item in run.spec.input if isinstance(item, Message) and item.role == "user"]
     return said[-1] if said else ""
 
 
-def _said(run: Run) -> str:
+def _find_relevant_words(run: Run) -> str:
     """What the person may mean: their words, and what was said before if these answer a question or point at something."""
     said = [item.text for item in run.spec.input if isinstance(item, Message)]
-    is_alone = ASKED not in run.spec.metadata and _POINTS.search(message_of(run)) is None
+    is_alone = ASKED not in run.spec.metadata and _POINTS.search(find_message(run)) is None
     return "\n".join(said[-1:] if is_alone else said[-3:])
 
 
-def seen_by(run: Run) -> Seen:
+def read_seen(run: Run) -> Seen:
     return msgspec.json.decode(run.spec.metadata.get(SEEN, "{}"), type=Seen)
 
 
-def tasks_of(run: Run) -> tuple[Listed, ...]:
+def find_listed_tasks(run: Run) -> tuple[ListedTask, ...]:
     """The tasks in the lists that this run, or the one it continues, was given; the latest word on each, numbered by the last."""
-    tasks: dict[str, Listed] = {}
-    for output in _lists(run):
-        tasks = {id: replace(task, number=0) for id, task in tasks.items()} | {task.id: task for task in listed(output)}
+    tasks: dict[str, ListedTask] = {}
+    for output in _find_lists(run):
+        tasks = {id: replace(task, number=0) for id, task in tasks.items()} | {task.id: task for task in parse_list(output)}
     return tuple(tasks.values())
 
 
-def last_list(run: Run) -> tuple[Listed, ...]:
-    *_, latest = ["", *_lists(run)]
-    return listed(latest)
+def find_last_list(run: Run) -> tuple[ListedTask, ...]:
+    *_, latest = ["", *_find_lists(run)]
+    return parse_list(latest)
 
 
-def subject(call: FunctionCall, run: Run) -> str:
+def describe_subject(call: FunctionCall, run: Run) -> str:
     """The description of the task that a call is about, as far as it is known."""
     task_id = parse_arguments(call.arguments).get("task_id")
-    return next((task.description for task in tasks_of(run) if task.id == task_id), "this task")
+    return next((task.description for task in find_listed_tasks(run) if task.id == task_id), "this task")
 
 
-def _lists(run: Run) -> Iterator[str]:
+def _find_lists(run: Run) -> Iterator[str]:
     names = {entry.item.call_id: entry.item.name for entry in run.transcript if isinstance(entry.item, FunctionCall)}
     for entry in run.transcript:
         item = entry.item

@@ -76,7 +76,7 @@ def check_constitution(settings: DecisionSettings) -> None:
         constitution(Path(settings.constitution))
 
 
-class Opened(Struct, frozen=True):
+class OpenTaskAgent(Struct, frozen=True):
     """An agent at work, and its chats."""
 
     agent: "LLMAgentEngine"
@@ -84,7 +84,9 @@ class Opened(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened(settings: DecisionSettings, host: Host, *, model_seconds: float = MODEL_SECONDS) -> AsyncIterator[Opened]:
+async def open_task_agent(
+    settings: DecisionSettings, host: Host, *, model_seconds: float = MODEL_SECONDS
+) -> AsyncIterator[OpenTaskAgent]:
     """The agent that the settings describe, in an engine that is open."""
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
@@ -111,7 +113,7 @@ async def opened(settings: DecisionSettings, host: Host, *, model_seconds: float
             confirm_seconds=settings.confirm_seconds,
         )
         await stack.enter_async_context(agent)
-        yield Opened(agent, Chats(agent, host.engine.store, history=settings.history))
+        yield OpenTaskAgent(agent, Chats(agent, host.engine.store, history=settings.history))
 
 
 def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":

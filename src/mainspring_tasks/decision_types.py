@@ -62,10 +62,10 @@ class FunctionCall(Struct, frozen=True):
     id: str = field(default_factory=lambda: random_id("call"))
 
     def __post_init__(self) -> None:
-        _one_of("FunctionCall.name", self.name, ALLOWED_TOOLS)
+        _require_choice("FunctionCall.name", self.name, ALLOWED_TOOLS)
         if problems := _validators.errors(ToolDefinition(self.name, parameters=TOOLS[self.name].parameters), self.arguments):
             raise ValueError(f"FunctionCall.arguments do not fit `{self.name}`: {'; '.join(problems)}")
-        _filled("FunctionCall.id", self.id)
+        _require_text("FunctionCall.id", self.id)
 
 
 class FunctionResponse(Struct, frozen=True):
@@ -76,7 +76,7 @@ class FunctionResponse(Struct, frozen=True):
     id: str = ""
 
     def __post_init__(self) -> None:
-        _one_of("FunctionResponse.name", self.name, ALLOWED_TOOLS)
+        _require_choice("FunctionResponse.name", self.name, ALLOWED_TOOLS)
 
 
 class LLMMessage(Struct, frozen=True):
@@ -86,7 +86,7 @@ class LLMMessage(Struct, frozen=True):
     function_response: FunctionResponse | None = None
 
     def __post_init__(self) -> None:
-        _one_of("LLMMessage.role", self.role, ("user", "assistant", "function"))
+        _require_choice("LLMMessage.role", self.role, ("user", "assistant", "function"))
         if self.function_call is not None and self.role != "assistant":
             raise ValueError(f"LLMMessage.function_call is only for the role `assistant`, not `{self.role}`")
         if self.function_response is not None and self.role != "function":
@@ -105,8 +105,8 @@ class ToolDeclaration(Struct, frozen=True):
     parameters: Json
 
     def __post_init__(self) -> None:
-        _filled("ToolDeclaration.name", self.name)
-        _filled("ToolDeclaration.description", self.description)
+        _require_text("ToolDeclaration.name", self.name)
+        _require_text("ToolDeclaration.description", self.description)
 
 
 class LLMRequest(Struct, frozen=True):
@@ -144,7 +144,7 @@ class LLMResponse(Struct, frozen=True):
     usage: TokenUsage | None = None
 
     def __post_init__(self) -> None:
-        _one_of("LLMResponse.finish_reason", self.finish_reason, ("stop", "tool_calls", "max_tokens", "error"))
+        _require_choice("LLMResponse.finish_reason", self.finish_reason, ("stop", "tool_calls", "max_tokens", "error"))
         if self.finish_reason == "tool_calls" and not self.function_calls:
             raise ValueError("LLMResponse.function_calls is required when finish_reason is `tool_calls`")
         if self.finish_reason == "stop" and self.content is None:
@@ -159,9 +159,9 @@ class Message(Struct, frozen=True):
     timestamp: datetime
 
     def __post_init__(self) -> None:
-        _one_of("Message.role", self.role, ("user", "assistant"))
-        _filled("Message.content", self.content)
-        _zoned("Message.timestamp", self.timestamp)
+        _require_choice("Message.role", self.role, ("user", "assistant"))
+        _require_text("Message.content", self.content)
+        _require_zone("Message.timestamp", self.timestamp)
 
 
 class PendingAction(Struct, frozen=True):
@@ -174,10 +174,10 @@ class PendingAction(Struct, frozen=True):
     action_type: Literal["DELETE_TASK"] = "DELETE_TASK"
 
     def __post_init__(self) -> None:
-        _one_of("PendingAction.action_type", self.action_type, ("DELETE_TASK",))
-        _filled("PendingAction.task_id", self.task_id)
-        _zoned("PendingAction.created_at", self.created_at)
-        _zoned("PendingAction.expires_at", self.expires_at)
+        _require_choice("PendingAction.action_type", self.action_type, ("DELETE_TASK",))
+        _require_text("PendingAction.task_id", self.task_id)
+        _require_zone("PendingAction.created_at", self.created_at)
+        _require_zone("PendingAction.expires_at", self.expires_at)
         if self.expires_at <= self.created_at:
             raise ValueError("PendingAction.expires_at must be after created_at")
 
@@ -192,13 +192,13 @@ class DecisionContext(Struct, frozen=True):
     pending_confirmation: PendingAction | None = None
 
     def __post_init__(self) -> None:
-        _filled("DecisionContext.user_id", self.user_id)
-        _filled("DecisionContext.message", self.message)
+        _require_text("DecisionContext.user_id", self.user_id)
+        _require_text("DecisionContext.message", self.message)
         if len(self.message) > MAX_MESSAGE_LENGTH:
             raise ValueError(
                 f"DecisionContext.message must have at most {MAX_MESSAGE_LENGTH} characters, not {len(self.message)}"
             )
-        _filled("DecisionContext.conversation_id", self.conversation_id)
+        _require_text("DecisionContext.conversation_id", self.conversation_id)
 
 
 class UserIntent(Struct, frozen=True):
@@ -209,7 +209,7 @@ class UserIntent(Struct, frozen=True):
     extracted_params: Json | None = None
 
     def __post_init__(self) -> None:
-        _one_of("UserIntent.intent_type", self.intent_type, IntentType)
+        _require_choice("UserIntent.intent_type", self.intent_type, IntentType)
         if self.confidence is not None and not 0 <= self.confidence <= 1:
             raise ValueError(f"UserIntent.confidence must be between 0 and 1, not {self.confidence}")
         if self.intent_type == IntentType.AMBIGUOUS and not (self.extracted_params or {}).get("possible_intents"):
@@ -228,7 +228,7 @@ class ToolCall(Struct, frozen=True):
     sequence: int = 1
 
     def __post_init__(self) -> None:
-        _one_of("ToolCall.tool_name", self.tool_name, ALLOWED_TOOLS)
+        _require_choice("ToolCall.tool_name", self.tool_name, ALLOWED_TOOLS)
         required = ("user_id", *TOOLS[self.tool_name].parameters["required"])
         for name in required:
             if not self.parameters.get(name):
@@ -262,7 +262,7 @@ class AgentDecision(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         kind = self.decision_type
-        _one_of("AgentDecision.decision_type", kind, DecisionType)
+        _require_choice("AgentDecision.decision_type", kind, DecisionType)
         if kind == DecisionType.INVOKE_TOOL and not self.tool_calls:
             raise ValueError("AgentDecision.tool_calls needs at least one call when the decision is INVOKE_TOOL")
         if kind in _CALLLESS and self.tool_calls:
@@ -290,16 +290,16 @@ _CALLLESS: Final = frozenset(
 _validators = Validators()
 
 
-def _filled(name: str, value: str) -> None:
+def _require_text(name: str, value: str) -> None:
     if not value.strip():
         raise ValueError(f"{name} must not be empty")
 
 
-def _one_of(name: str, value: str, known: Iterable[str]) -> None:
+def _require_choice(name: str, value: str, known: Iterable[str]) -> None:
     if value not in (choices := sorted(known)):
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not `{value:.80}`")
 
 
-def _zoned(name: str, value: datetime) -> None:
+def _require_zone(name: str, value: datetime) -> None:
     if value.tzinfo is None:
         raise ValueError(f"{name} must say its time zone")

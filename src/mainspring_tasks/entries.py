@@ -6,9 +6,9 @@ from typing import Final, get_args
 from msgspec import Struct
 
 from mainspring.core.items import Json
-from mainspring_tasks.acts import ErrorCode
+from mainspring_tasks.call_trace import ErrorCode
 from mainspring_tasks.decision_types import MAX_MESSAGE_LENGTH, DecisionType, IntentType
-from mainspring_tasks.outcomes import category
+from mainspring_tasks.outcomes import parse_outcome
 
 DRIFT_LIMIT: Final = 0.10
 MIN_SAMPLE: Final = 10
@@ -41,7 +41,7 @@ class DecisionLog(Struct, frozen=True, kw_only=True):
         if len(self.message) > MAX_MESSAGE_LENGTH:
             raise ValueError(f"DecisionLog.message must have at most {MAX_MESSAGE_LENGTH} characters, not {len(self.message)}")
         if self.outcome_category is not None:
-            category(self.outcome_category)
+            parse_outcome(self.outcome_category)
         if self.intent_type is not None:
             IntentType(self.intent_type)
         if self.decision_type is not None:
@@ -146,7 +146,7 @@ class Comparison(Struct, frozen=True):
         return any(drift.is_flagged for drift in self.drifts)
 
 
-def compared(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
+def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
     """Every intent and tool that either time had, by how much its share has moved, and so with the share of errors."""
     drifts = [Drift("errors", "error_rate", baseline.error_rate, shares.error_rate)]
     for kind, before, after in (

@@ -26,12 +26,12 @@ class Outcome(StrEnum):
 _PRECEDENCE: Final = tuple(Outcome)
 
 
-def assigned(found: Collection[Outcome]) -> Outcome:
+def choose_outcome(found: Collection[Outcome]) -> Outcome:
     """The one that counts; `RESPONSE_GIVEN` if none applies."""
     return next((outcome for outcome in _PRECEDENCE if outcome in found), Outcome.RESPONSE_GIVEN)
 
 
-def category(text: str) -> Outcome:
+def parse_outcome(text: str) -> Outcome:
     """The category of this name, letter by letter. Raises `ValueError` that lists all of them."""
     try:
         return Outcome(text)

@@ -13,9 +13,18 @@ from mainspring.core.items import Json, parse_arguments
 from mainspring.core.reasons import decision as told
 from mainspring.core.run import Run
 from mainspring_tasks import words
-from mainspring_tasks.acts import Act, acts_of
-from mainspring_tasks.answer_format import Answer, Why, read, spoken
-from mainspring_tasks.decision_rules import ASKED, CHANGES, SEVERAL, last_list, message_of, seen_by, subject, tasks_of
+from mainspring_tasks.answer_format import ModelAnswer, Why, parse_model_answer, read_partial_reply
+from mainspring_tasks.call_trace import TracedCall, trace_calls
+from mainspring_tasks.decision_rules import (
+    ASKED,
+    CHANGES,
+    SEVERAL,
+    describe_subject,
+    find_last_list,
+    find_listed_tasks,
+    find_message,
+    read_seen,
+)
 from mainspring_tasks.decision_types import (
     ALLOWED_TOOLS,
     PENDING_LIFETIME,
@@ -26,8 +35,8 @@ from mainspring_tasks.decision_types import (
     ToolCall,
     UserIntent,
 )
-from mainspring_tasks.outcomes import Outcome, assigned
-from mainspring_tasks.task_references import named
+from mainspring_tasks.outcomes import Outcome, choose_outcome
+from mainspring_tasks.task_references import find_named_tasks
 
 _INTENTS: Final = {
     "add_task": IntentType.CREATE_TASK,
@@ -55,7 +64,7 @@ _TELLING_CHARS: Final = 50
 _LONGEST_TOLD: Final = 80
 
 
-class Decided(Struct, frozen=True):
+class DecisionReport(Struct, frozen=True):
     """A decision, what it was understood from, and how it came out.
 
     `approval` is the id of the question to the person, if they are asked to confirm. `shown` are the tasks that they are shown or
@@ -66,55 +75,57 @@ class Decided(Struct, frozen=True):
     decision: AgentDecision
     outcome: Outcome
     intent: UserIntent | None = None
-    acts: tuple[Act, ...] = ()
+    calls: tuple[TracedCall, ...] = ()
     approval: str | None = None
     shown: tuple[str, ...] | None = None
     recent: str | None = None
     cause: str | None = None
 
 
-def decision_of(run: Run, log: Sequence[Recorded]) -> Decided:
+def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
     """What an ended run of the decision preset decided. Raises `ValueError` if it did what no decision may do."""
-    acts = acts_of(run, log)
+    acts = trace_calls(run, log)
     _check(run, acts)
     if run.reason is Reason.APPROVAL_NEEDED:
-        return _to_confirm(run, acts)
+        return _project_question(run, acts)
     if run.approvals:
-        return _confirmed(run, acts)
+        return _project_deletion(run, acts)
     answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
     decision = _decision(run, acts, answer)
     meaning = _meaning(answer, acts, run)
     found = _outcomes(run, acts, answer)
     if not meaning.is_sound:
         found.add(Outcome.INTENT_CLASSIFICATION)
-    shown = _shown(decision.decision_type, run, acts)
-    return Decided(decision, assigned(found), meaning.intent, acts, None, shown, _recent(acts), _cause(run, acts))
+    shown = _find_shown(decision.decision_type, run, acts)
+    return DecisionReport(
+        decision, choose_outcome(found), meaning.intent, acts, None, shown, _find_recent(acts), _cause(run, acts)
+    )
 
 
-def salvaged(run: Run, log: Sequence[Recorded]) -> Decided:
+def salvage_run(run: Run, log: Sequence[Recorded]) -> DecisionReport:
     """What can be said of a run that makes no decision: what it did is not lost."""
-    acts = acts_of(run, log)
+    acts = trace_calls(run, log)
     calls = [call for act in acts if act.was_performed and (call := _tool_call(run, act)) is not None]
     text = f"{_account(run, acts)} {words.BROKEN}".strip()
     kind = DecisionType.INVOKE_TOOL if calls else DecisionType.RESPOND_ONLY
-    return Decided(AgentDecision(kind, tuple(calls), response_text=text), Outcome.RESPONSE_GENERATION, None, acts)
+    return DecisionReport(AgentDecision(kind, tuple(calls), response_text=text), Outcome.RESPONSE_GENERATION, None, acts)
 
 
-def _tool_call(run: Run, act: Act) -> ToolCall | None:
+def _tool_call(run: Run, act: TracedCall) -> ToolCall | None:
     try:
         return _tool_calls(run, [act])[0]
     except ValueError:
         return None
 
 
-def _cause(run: Run, acts: Sequence[Act]) -> str | None:
+def _cause(run: Run, acts: Sequence[TracedCall]) -> str | None:
     if run.error is not None:
         return run.error.message
     down = ("DATABASE_ERROR", "TIMEOUT_ERROR", "TOOL_EXECUTION_ERROR")
     return next((act.result.error for act in acts if act.was_performed and act.code in down), None)
 
 
-def _check(run: Run, acts: Sequence[Act]) -> None:
+def _check(run: Run, acts: Sequence[TracedCall]) -> None:
     """What the gate has seen to is looked at once more, now that it is done."""
     for act in acts:
         if act.was_performed and act.name not in ALLOWED_TOOLS:
@@ -123,7 +134,7 @@ def _check(run: Run, acts: Sequence[Act]) -> None:
             raise ValueError(f"run {run.spec.id} deleted a task without having asked")
 
 
-def _decision(run: Run, acts: Sequence[Act], answer: Answer | None) -> AgentDecision:
+def _decision(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> AgentDecision:
     performed = [act for act in acts if act.was_performed]
     has_changed = any(act.name in CHANGES for act in performed)
     text = _reply(run, acts, answer)
@@ -134,9 +145,9 @@ def _decision(run: Run, acts: Sequence[Act], answer: Answer | None) -> AgentDeci
     return AgentDecision(DecisionType.RESPOND_ONLY, response_text=text)
 
 
-def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
+def _project_question(run: Run, acts: tuple[TracedCall, ...]) -> DecisionReport:
     call = next(call.item for call in run.calls if call.verdict == "ask")
-    task_id, task = str(parse_arguments(call.arguments)["task_id"]), subject(call, run)
+    task_id, task = str(parse_arguments(call.arguments)["task_id"]), describe_subject(call, run)
     seconds = run.spec.limits.approval_seconds
     asked_at = datetime.fromtimestamp(run.clock, UTC)
     until = asked_at + (PENDING_LIFETIME if seconds is None else timedelta(seconds=seconds))
@@ -145,46 +156,48 @@ def _to_confirm(run: Run, acts: tuple[Act, ...]) -> Decided:
         DecisionType.REQUEST_CONFIRMATION, response_text=words.CONFIRM.format(task=task), pending_action=pending
     )
     intent = UserIntent(IntentType.DELETE_TASK, None, {"task_reference": task})
-    return Decided(decision, Outcome(told(run).outcome), intent, acts, approval_id(call), None, task_id)
+    return DecisionReport(decision, Outcome(told(run).outcome), intent, acts, approval_id(call), None, task_id)
 
 
-def _confirmed(run: Run, acts: tuple[Act, ...]) -> Decided:
+def _project_deletion(run: Run, acts: tuple[TracedCall, ...]) -> DecisionReport:
     """The deletion that was agreed to. What came of it is ours to say, whatever the model says."""
     act = next((act for act in acts if act.name == "delete_task" and act.was_performed), None)
-    task = _described(act, run)
+    task = _describe_task(act, run)
     if act is None or not act.result.success:
         why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
-        text = words.NOT_DELETED.format(task=task, why=presentable(why, run))
+        text = words.NOT_DELETED.format(task=task, why=hide_ids(why, run))
     else:
         text = words.DELETED.format(task=task)
     calls = () if act is None else _tool_calls(run, [act])
     decision = AgentDecision(DecisionType.EXECUTE_PENDING, calls, response_text=text)
-    found = {Outcome.TOOL_INVOCATION} if act is None else _failed(run, [act])
+    found = {Outcome.TOOL_INVOCATION} if act is None else _find_failures(run, [act])
     intent = UserIntent(IntentType.CONFIRM_YES)
-    return Decided(decision, assigned(found or {Outcome.TASK_COMPLETED}), intent, acts, cause=_cause(run, acts))
+    return DecisionReport(decision, choose_outcome(found or {Outcome.TASK_COMPLETED}), intent, acts, cause=_cause(run, acts))
 
 
-def _answer(run: Run) -> Answer:
+def _answer(run: Run) -> ModelAnswer:
     """The model's last words. One that recites its instructions has refused instead."""
-    answer = read(run.text)
+    answer = parse_model_answer(run.text)
     lines = [line.strip(" -*#") for line in (run.spec.instructions or "").splitlines()]
     if any(len(line) >= _TELLING_CHARS and line in answer.reply for line in lines):
-        return Answer(words.OFF_TOPIC, IntentType.GENERAL_CHAT, confidence=answer.confidence, decision="refuse", why="off_topic")
+        return ModelAnswer(
+            words.OFF_TOPIC, IntentType.GENERAL_CHAT, confidence=answer.confidence, decision="refuse", why="off_topic"
+        )
     return answer
 
 
-def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
+def _reply(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> str:
     """What the person reads: the model's words, unless they do not go with what was done; then ours."""
-    if answer is not None and not _disagrees(run, acts, answer) and (text := presentable(answer.reply, run)):
+    if answer is not None and not _disagrees(run, acts, answer) and (text := hide_ids(answer.reply, run)):
         return text
     if told := _account(run, acts):
         return told if answer is not None else f"{told} {words.INTERRUPTED}"
     match run.reason:
         case Reason.OUTPUT_TRUNCATED:
-            said = presentable(spoken(run.text) or "", run).rstrip()
+            said = hide_ids(read_partial_reply(run.text) or "", run).rstrip()
             return said + words.CUT_OFF if said else words.CUT_SHORT
         case Reason.RATE_LIMITED:
-            return words.busy(run.error.retry_after if run.error is not None else None)
+            return words.say_busy(run.error.retry_after if run.error is not None else None)
         case Reason.REFUSAL | Reason.CONTENT_FILTER:
             return words.OFF_TOPIC
         case Reason.ERRORS_IN_ROW:
@@ -197,9 +210,9 @@ def _reply(run: Run, acts: Sequence[Act], answer: Answer | None) -> str:
             return words.UNAVAILABLE
 
 
-def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
+def _disagrees(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer) -> bool:
     """Whether the model's words may say something else than was done: a failure told as a success, a change that was none."""
-    done, failed = _done(acts), _lacking(run, acts)
+    done, failed = _find_changes(acts), _find_lacking(run, acts)
     match answer.decision:
         case "clarify":
             return False
@@ -211,28 +224,28 @@ def _disagrees(run: Run, acts: Sequence[Act], answer: Answer) -> bool:
             return bool(missed) or (not done and _claims(answer))
 
 
-def _claims(answer: Answer) -> bool:
+def _claims(answer: ModelAnswer) -> bool:
     """Whether the model says that it changed something. One that says why it did not has not said so."""
     means = answer.intent in _CHANGING and answer.why == "none"
     return means or CLAIM.search(answer.reply) is not None
 
 
-def _account(run: Run, acts: Sequence[Act]) -> str:
+def _account(run: Run, acts: Sequence[TracedCall]) -> str:
     """What was really done, and what was not."""
-    done = [(act.name, _described(act, run)) for act in _done(acts)]
-    failed = [(act.name, _wanted(act, run), _why(act, run)) for act in _lacking(run, acts)]
-    return words.account(done, failed)
+    done = [(act.name, _describe_task(act, run)) for act in _find_changes(acts)]
+    failed = [(act.name, _describe_wanted(act, run), _why(act, run)) for act in _find_lacking(run, acts)]
+    return words.say_account(done, failed)
 
 
-def _done(acts: Sequence[Act]) -> list[Act]:
+def _find_changes(acts: Sequence[TracedCall]) -> list[TracedCall]:
     return [act for act in acts if act.name in CHANGES and act.result.success]
 
 
-def _lacking(run: Run, acts: Sequence[Act]) -> list[Act]:
+def _find_lacking(run: Run, acts: Sequence[TracedCall]) -> list[TracedCall]:
     """The calls of our tools that failed and were not made good: the same tool has not worked for the same task afterwards."""
-    known = {task.id for task in tasks_of(run)}
+    known = {task.id for task in find_listed_tasks(run)}
 
-    def is_made_good(act: Act, later: Sequence[Act]) -> bool:
+    def is_made_good(act: TracedCall, later: Sequence[TracedCall]) -> bool:
         task = act.arguments.get("task_id")
         return any(
             other.name == act.name and other.result.success and (task not in known or other.arguments.get("task_id") == task)
@@ -243,28 +256,28 @@ def _lacking(run: Run, acts: Sequence[Act]) -> list[Act]:
     return [act for place, act in failed if not is_made_good(act, acts[place + 1 :])]
 
 
-def _why(act: Act, run: Run) -> str:
+def _why(act: TracedCall, run: Run) -> str:
     if not act.was_performed:
-        return words.refused(act.policy)
+        return words.explain_refusal(act.policy)
     if act.was_interrupted:
         return words.UNCERTAIN
-    return presentable(act.result.error or "", run) or "your list did not answer"
+    return hide_ids(act.result.error or "", run) or "your list did not answer"
 
 
-def _wanted(act: Act, run: Run) -> str:
+def _describe_wanted(act: TracedCall, run: Run) -> str:
     """The task that a failed call was about, in few words."""
-    text = str(act.arguments.get("description", "")) if act.name == "add_task" else _was(act, run)
+    text = str(act.arguments.get("description", "")) if act.name == "add_task" else _describe_before(act, run)
     return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
 
 
-def _outcomes(run: Run, acts: Sequence[Act], answer: Answer | None) -> set[Outcome]:
+def _outcomes(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> set[Outcome]:
     """Everything that can be said of how it came out."""
-    found = _failed(run, acts)
+    found = _find_failures(run, acts)
     if answer is None:
         return found | {Outcome(told(run).outcome)}
     if not answer.reply.strip():
         found.add(Outcome.RESPONSE_GENERATION)
-    done, worked = _done(acts), any(act.result.success for act in acts)
+    done, worked = _find_changes(acts), any(act.result.success for act in acts)
     match answer.decision:
         case "refuse":
             if not done:
@@ -283,24 +296,24 @@ def _outcomes(run: Run, acts: Sequence[Act], answer: Answer | None) -> set[Outco
     return found
 
 
-def _failed(run: Run, acts: Sequence[Act]) -> set[Outcome]:
+def _find_failures(run: Run, acts: Sequence[TracedCall]) -> set[Outcome]:
     """What failed and was not made good."""
     strange = [act for act in acts if act.name not in ALLOWED_TOOLS and not any(other.result.success for other in acts)]
-    return {_failure(run, act) for act in (*_lacking(run, acts), *strange)}
+    return {_failure(run, act) for act in (*_find_lacking(run, acts), *strange)}
 
 
-def _failure(run: Run, act: Act) -> Outcome:
+def _failure(run: Run, act: TracedCall) -> Outcome:
     if act.result.error_code == "ACCESS_DENIED":
         return Outcome.MISSING_PERMISSION
     if act.code == "INTENT_ERROR":
         return Outcome.INTENT_CLASSIFICATION
     # A text that cannot be used is the person's own if they said so, else the model's mistake.
     text = str(act.arguments.get("description", ""))
-    is_theirs = act.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in message_of(run).casefold()
+    is_theirs = act.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in find_message(run).casefold()
     return Outcome.USER_INPUT if is_theirs else Outcome.TOOL_INVOCATION
 
 
-def _ambiguity(acts: Sequence[Act], answer: Answer) -> Outcome:
+def _ambiguity(acts: Sequence[TracedCall], answer: ModelAnswer) -> Outcome:
     """Why the person is asked. Where our own rules had the model ask, they know."""
     for act in reversed(acts):
         if act.policy == "named_task":
@@ -314,7 +327,7 @@ class _Meaning(Struct, frozen=True):
     is_sound: bool = True
 
 
-def _meaning(answer: Answer | None, acts: Sequence[Act], run: Run) -> _Meaning:
+def _meaning(answer: ModelAnswer | None, acts: Sequence[TracedCall], run: Run) -> _Meaning:
     """What the person wanted: as the model says, where that goes with what it did, else as its calls say."""
     performed = [act for act in acts if act.was_performed]
     changes = [act for act in performed if act.name in CHANGES]
@@ -336,38 +349,42 @@ def _meaning(answer: Answer | None, acts: Sequence[Act], run: Run) -> _Meaning:
         return _Meaning(None if by_calls is None else UserIntent(by_calls), is_sound=False)
 
 
-def _params(intent: IntentType, changes: Sequence[Act], run: Run) -> Json | None:
+def _params(intent: IntentType, changes: Sequence[TracedCall], run: Run) -> Json | None:
     act = next((act for act in changes if _INTENTS[act.name] is intent), None)
     match intent, act:
-        case IntentType.CREATE_TASK, Act(arguments=given):
+        case IntentType.CREATE_TASK, TracedCall(arguments=given):
             return {"description": given["description"]}
-        case IntentType.UPDATE_TASK, Act(arguments=given):
-            return {"task_reference": _was(act, run), "new_description": given["description"]}
-        case IntentType.COMPLETE_TASK, Act():
-            return {"task_reference": _was(act, run)}
+        case IntentType.UPDATE_TASK, TracedCall(arguments=given):
+            return {"task_reference": _describe_before(act, run), "new_description": given["description"]}
+        case IntentType.COMPLETE_TASK, TracedCall():
+            return {"task_reference": _describe_before(act, run)}
         case _:
             return None
 
 
-def _tool_calls(run: Run, performed: Sequence[Act]) -> tuple[ToolCall, ...]:
+def _tool_calls(run: Run, performed: Sequence[TracedCall]) -> tuple[ToolCall, ...]:
     """The calls as they were made, with the user they were made for."""
     return tuple(
         [ToolCall(act.name, {"user_id": run.spec.scope, **act.arguments}, number) for number, act in enumerate(performed, 1)]
     )
 
 
-def _shown(kind: DecisionType, run: Run, acts: Sequence[Act]) -> tuple[str, ...] | None:
+def _find_shown(kind: DecisionType, run: Run, acts: Sequence[TracedCall]) -> tuple[str, ...] | None:
     """The tasks that the person reads of: a list that they asked for, or those they are to choose from."""
     performed = {act.name for act in acts if act.was_performed}
     if kind is DecisionType.ASK_CLARIFICATION:
-        choices = [match.tasks for match in named(message_of(run), tasks_of(run), seen_by(run)) if len(match.tasks) > 1]
+        choices = [
+            match.tasks
+            for match in find_named_tasks(find_message(run), find_listed_tasks(run), read_seen(run))
+            if len(match.tasks) > 1
+        ]
         return tuple([task.id for task in choices[0]]) if choices else None
     if kind is DecisionType.INVOKE_TOOL and performed == {"list_tasks"}:
-        return tuple([task.id for task in last_list(run)])
+        return tuple([task.id for task in find_last_list(run)])
     return None
 
 
-def _recent(acts: Sequence[Act]) -> str | None:
+def _find_recent(acts: Sequence[TracedCall]) -> str | None:
     """The task that was changed last."""
     for act in reversed(acts):
         if act.was_performed and act.result.success and act.name in CHANGES:
@@ -376,20 +393,20 @@ def _recent(acts: Sequence[Act]) -> str | None:
     return None
 
 
-def _described(act: Act | None, run: Run) -> str:
+def _describe_task(act: TracedCall | None, run: Run) -> str:
     """The task that an act left behind, in its own words."""
     if act is not None and isinstance(act.result.data, dict):
         return str(act.result.data.get("description"))
-    return _was(act, run)
+    return _describe_before(act, run)
 
 
-def _was(act: Act | None, run: Run) -> str:
+def _describe_before(act: TracedCall | None, run: Run) -> str:
     """The task that an act was about, as it was called before."""
     wanted = None if act is None else act.arguments.get("task_id")
-    return next((task.description for task in tasks_of(run) if task.id == wanted), "this task")
+    return next((task.description for task in find_listed_tasks(run) if task.id == wanted), "this task")
 
 
-def presentable(text: str, run: Run) -> str:
+def hide_ids(text: str, run: Run) -> str:
     """The text without ids, which mean nothing to a person: a task is called by its description."""
-    names = {task.id: f'"{task.description}"' for task in tasks_of(run)}
+    names = {task.id: f'"{task.description}"' for task in find_listed_tasks(run)}
     return _UUID.sub(lambda found: names.get(found[0].lower(), "(id)"), text).strip()

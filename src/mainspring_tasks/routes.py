@@ -26,7 +26,7 @@ from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IdempotentReplies
 from mainspring.parts import Host, ServedPart
-from mainspring_tasks.decision_settings import DecisionSettings, Opened, opened
+from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, open_task_agent
 
 if TYPE_CHECKING:
     from mainspring_tasks.decision_types import DecisionContext
@@ -103,7 +103,7 @@ class ChatRoutes:
         self._host, self._settings = host, settings
         self._replies = IdempotentReplies(host.engine.store)
         self._wanted, self._ready = Event(), Event()
-        self._opened: Opened | None = None
+        self._open: OpenTaskAgent | None = None
         self._failure = "the server is stopping"
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -121,12 +121,12 @@ class ChatRoutes:
             except (MainspringError, OSError) as error:
                 log.error("the task agent cannot be opened: %s", error)
                 self._failure = str(error)
-            self._opened, ready = None, self._ready
+            self._open, ready = None, self._ready
             self._wanted, self._ready = Event(), Event()
             ready.set()
 
     async def _open_agent(self) -> None:
-        async with opened(self._settings, self._host) as self._opened:
+        async with open_task_agent(self._settings, self._host) as self._open:
             self._ready.set()
             await sleep_forever()
 
@@ -136,7 +136,7 @@ class ChatRoutes:
         body, caller = parse_body(raw, SendMessage), get_caller(request)
         person = identify_person(caller)
 
-        async def sent() -> HttpResponse:
+        async def send_message() -> HttpResponse:
             chats = (await self._agent()).chats
             by = make_run_caller(caller)
             sent = await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by)
@@ -144,30 +144,30 @@ class ChatRoutes:
                 "conversation_id": sent.conversation_id,
                 "message": sent.message,
                 "messages": sent.messages,
-                "decision": sent.made.decision,
+                "decision": sent.recorded.decision,
             }
-            return json_response(reply, headers={DECISION_ID: sent.made.id})
+            return json_response(reply, headers={DECISION_ID: sent.recorded.id})
 
-        return await self._replies.reply(request, person, raw, sent)
+        return await self._replies.reply(request, person, raw, send_message)
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""
         raw = await read_json_body(request)
         context = _parse_context(raw, caller := get_caller(request))
 
-        async def made() -> HttpResponse:
-            made = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=make_run_caller(caller))
-            return json_response(made.decision, headers={DECISION_ID: made.id})
+        async def make_decision() -> HttpResponse:
+            recorded = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=make_run_caller(caller))
+            return json_response(recorded.decision, headers={DECISION_ID: recorded.id})
 
-        return await self._replies.reply(request, context.user_id, raw, made)
+        return await self._replies.reply(request, context.user_id, raw, make_decision)
 
-    async def _agent(self) -> Opened:
+    async def _agent(self) -> OpenTaskAgent:
         ready = self._ready
         self._wanted.set()
         await ready.wait()
-        if self._opened is None:
+        if self._open is None:
             raise Fault(503, "decisions_unavailable", f"tasks cannot be talked about right now: {self._failure}")
-        return self._opened
+        return self._open
 
 
 def identify_person(caller: ApiCaller) -> str:

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 from mainspring.core.events import CallJudged, Event, ItemDone, TextDelta, ToolEnded, TurnStarted
 from mainspring.core.items import FunctionCall
 from mainspring.core.run import Run
-from mainspring_tasks.answer_format import spoken
-from mainspring_tasks.projection import CLAIM, TALK, presentable
-from mainspring_tasks.words import progress
+from mainspring_tasks.answer_format import read_partial_reply
+from mainspring_tasks.projection import CLAIM, TALK, hide_ids
+from mainspring_tasks.words import describe_progress
 
 _INTENT: Final = re.compile(r'"intent"\s*:\s*"(\w+)"')
 _ENDS: Final = re.compile(r"[.!?:][\"')\]]{0,2}\s+|\n")
@@ -36,36 +36,36 @@ class Speech:
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
-        self._written = self._told = ""
+        self._text = self._told = ""
         self._may_tell = True
 
     def add(self, event: Event, run: Run) -> None:
         match event:
             case TurnStarted():
-                self._written = ""
+                self._text = ""
             case ItemDone(FunctionCall(name=name)):
-                self._heard.progress(progress(name))
+                self._heard.progress(describe_progress(name))
                 self._may_tell = self._may_tell and name == _READS and not self._told
             case CallJudged(verdict=verdict):
                 self._may_tell = self._may_tell and verdict == "allow"
             case ToolEnded(is_error=True):
                 self._may_tell = False
             case TextDelta(delta=delta) if self._may_tell:
-                self._written += delta
+                self._text += delta
                 # Only the end of a sentence brings more to tell, and it may have come in two pieces.
-                if _WRITTEN_END.search(self._written, max(len(self._written) - len(delta) - 6, 0)):
+                if _WRITTEN_END.search(self._text, max(len(self._text) - len(delta) - 6, 0)):
                     self._tell(run)
 
     def _tell(self, run: Run) -> None:
-        intent = _INTENT.search(self._written)
+        intent = _INTENT.search(self._text)
         if intent is None or intent[1] not in TALK:
             return
-        reply = spoken(self._written) or ""
+        reply = read_partial_reply(self._text) or ""
         whole = reply[: max([end.end() for end in _ENDS.finditer(reply)], default=0)]
         if not all(self._passes(sentence, run) for sentence in _ENDS.split(whole)):
             self._may_tell = False
             return
-        told = presentable(whole, run)
+        told = hide_ids(whole, run)
         if told.startswith(self._told) and told != self._told:
             self._heard.says(told[len(self._told) :])
             self._told = told

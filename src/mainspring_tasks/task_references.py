@@ -19,7 +19,7 @@ from msgspec import Struct
 How = Literal["exact", "partial", "position", "number", "it"]
 
 
-class Listed(Struct, frozen=True):
+class ListedTask(Struct, frozen=True):
     """A task as far as references go. `number` is its place in its list, counted from 1; 0 if it is in none."""
 
     id: str
@@ -37,7 +37,7 @@ class Seen(Struct, frozen=True):
 class Match(Struct, frozen=True):
     """The tasks that some words fit, and by which rule; none if no rule fits."""
 
-    tasks: tuple[Listed, ...] = ()
+    tasks: tuple[ListedTask, ...] = ()
     how: How | None = None
 
 
@@ -93,14 +93,14 @@ _MOMENT: Final = re.compile(r"\b(?:a|one) second\b(?! one| task)", re.IGNORECASE
 _BEFORE: Final = re.compile(r"\b(?:to|into|as|with)\b|:|->|=>")
 
 
-def resolve(reference: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> Match:
+def resolve(reference: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> Match:
     """The tasks that a reference such as `the grocery one`, `buy milk`, `the second` or `2` fits."""
-    wanted = _plain(reference)
-    if exact := [task for task in tasks if _spelled(task.description) == wanted]:
+    wanted = _normalize(reference)
+    if exact := [task for task in tasks if _normalize_description(task.description) == wanted]:
         return Match(tuple(exact), "exact")
     said = _words(wanted)
     telling = list(islice(dict.fromkeys([word for word in said if word not in _IDLE and word not in _IT]), MOST_WORDS))
-    order = _order(tasks, seen)
+    order = _count_tasks(tasks, seen)
     match telling:
         case []:
             is_it = wanted in _IT or any(word in _IT for word in said)
@@ -117,7 +117,7 @@ def resolve(reference: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) 
             return Match(tuple(partial), "partial") if partial else Match()
 
 
-def named(message: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> tuple[Match, ...]:
+def find_named_tasks(message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> tuple[Match, ...]:
     """What the message names: all of it as one reference, what it quotes, and each of its clauses. Nothing comes twice."""
     whole = Match() if _is_question(message) else resolve(_without_order(message), tasks, seen)
     if whole.how == "exact":
@@ -132,9 +132,9 @@ def named(message: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> t
     return tuple(found)
 
 
-def flaw(task_id: str, message: str, tasks: Sequence[Listed], seen: Seen = NOTHING_SEEN) -> Match | None:
+def find_mismatch(task_id: str, message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> Match | None:
     """None if the message names this task and no other could be meant; else the tasks that could be, which may be none."""
-    matches = named(message, tasks, seen)
+    matches = find_named_tasks(message, tasks, seen)
     if any([task.id for task in match.tasks] == [task_id] for match in matches):
         return None
     return next((match for match in matches if any(task.id == task_id for task in match.tasks)), Match())
@@ -142,16 +142,16 @@ def flaw(task_id: str, message: str, tasks: Sequence[Listed], seen: Seen = NOTHI
 
 def is_said(text: str, message: str) -> bool:
     """Whether a text for a task has a word that says something, and that is in the message too."""
-    if _plain(text) in _plain(message):
+    if _normalize(text) in _normalize(message):
         return True
-    own = Listed("", message)
-    telling = [word for word in _words(_plain(text)) if word not in _IDLE]
+    own = ListedTask("", message)
+    telling = [word for word in _words(_normalize(text)) if word not in _IDLE]
     return any(_has(own, word) for word in telling)
 
 
 def is_small_talk(message: str) -> bool:
     """Whether there is nothing but greetings and thanks in it."""
-    return all(word in _SMALL for word in _words(_plain(message)))
+    return all(word in _SMALL for word in _words(_normalize(message)))
 
 
 def _phrases(message: str) -> Iterator[str]:
@@ -185,14 +185,14 @@ def _is_question(clause: str) -> bool:
 def _without_order(clause: str) -> str:
     """The clause without the idle words that it begins and ends with, so that a whole description is left standing."""
     words = clause.strip().split()
-    while words and _plain(words[0]) in _IDLE:
+    while words and _normalize(words[0]) in _IDLE:
         words.pop(0)
-    while words and _plain(words[-1]) in _IDLE:
+    while words and _normalize(words[-1]) in _IDLE:
         words.pop()
     return " ".join(words)
 
 
-def _has(task: Listed, word: str) -> bool:
+def _has(task: ListedTask, word: str) -> bool:
     """Whether a word of the description begins with it; short ones must be the same, lest `at` fit `attic`."""
     word = _DONE.get(word, word)
     stem = word.removesuffix("s").removesuffix("ie") if len(word) > 3 else word
@@ -201,10 +201,10 @@ def _has(task: Listed, word: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _own(description: str) -> tuple[str, ...]:
-    return tuple(_words(_plain(description)))
+    return tuple(_words(_normalize(description)))
 
 
-def _order(tasks: Sequence[Listed], seen: Seen) -> tuple[Listed | None, ...]:
+def _count_tasks(tasks: Sequence[ListedTask], seen: Seen) -> tuple[ListedTask | None, ...]:
     """The tasks as the person counts them; None where one is gone that was shown, or is not told."""
     if seen.shown:
         known = {task.id: task for task in tasks}
@@ -215,17 +215,17 @@ def _order(tasks: Sequence[Listed], seen: Seen) -> tuple[Listed | None, ...]:
     return tuple([places.get(number) for number in range(1, max(places) + 1)])
 
 
-def _at(place: int, order: Sequence[Listed | None], how: How) -> Match:
+def _at(place: int, order: Sequence[ListedTask | None], how: How) -> Match:
     found = order[place] if -len(order) <= place < len(order) else None
     return Match((found,), how) if found is not None else Match()
 
 
 @lru_cache(maxsize=4096)
-def _spelled(description: str) -> str:
-    return _plain(description)
+def _normalize_description(description: str) -> str:
+    return _normalize(description)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.casefold().replace("\u2019", "'").strip().strip(".!?,;:\"'“”«»").split())
 
 

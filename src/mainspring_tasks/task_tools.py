@@ -22,7 +22,7 @@ from mainspring_tasks.decision_settings import LABEL
 from mainspring_tasks.server.identity import fix_user, issue_token
 from mainspring_tasks.server.task_definitions import make_definitions
 from mainspring_tasks.server.task_store import TaskStore, choose_task_store
-from mainspring_tasks.task_references import Listed, Match, Seen, named
+from mainspring_tasks.task_references import ListedTask, Match, Seen, find_named_tasks
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -55,10 +55,10 @@ class LocalTasks:
 
     async def open(self) -> None:
         """Raises `MainspringError` if there can be no tasks there."""
-        await self._opened()
+        await self._open_store()
 
     async def call(self, user: str, name: str, arguments: Json) -> Answer:
-        store = await self._opened()
+        store = await self._open_store()
         async with await to_thread.run_sync(_session, store, user) as client:
             result = await client.call_tool(name, arguments)
         content = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]
@@ -69,7 +69,7 @@ class LocalTasks:
         if store is not None:
             await store.close()
 
-    async def _opened(self) -> TaskStore:
+    async def _open_store(self) -> TaskStore:
         async with self._opening:
             if self._store is None:
                 store = choose_task_store(self._database)
@@ -118,7 +118,7 @@ class RemoteTasks:
         return self._connections[user]
 
 
-class Said(Struct, frozen=True):
+class UserTurn(Struct, frozen=True):
     """What the person of a run has said, has before their eyes, and has agreed to see deleted: the task as it was called."""
 
     message: str
@@ -133,9 +133,9 @@ class TaskTools:
 
     def __init__(self, server: TaskServer) -> None:
         self._server = server
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, UserTurn] = {}
 
-    def bind(self, run_id: str, said: Said) -> None:
+    def bind(self, run_id: str, said: UserTurn) -> None:
         self._said[run_id] = said
 
     def unbind(self, run_id: str) -> None:
@@ -147,23 +147,23 @@ class TaskTools:
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         said = self._said.get(context.run_id)
         if call.name == "delete_task" and (other := await self._other_than_agreed(call, context.scope, said)) is not None:
-            return ToolResult(call.id, msgspec.json.encode(_changed(other)).decode(), is_error=True)
+            return ToolResult(call.id, msgspec.json.encode(_make_changed_reply(other)).decode(), is_error=True)
         answer = await self._server.call(context.scope, call.name, call.parsed)
         if call.name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
             return ToolResult(call.id, output_of(answer), answer.is_error)
         # Holding words against a long list takes a while, and others are waiting too.
-        told = await to_thread.run_sync(_numbered, answer.structured, said)
+        told = await to_thread.run_sync(_number_tasks, answer.structured, said)
         return ToolResult(call.id, msgspec.json.encode(told).decode())
 
-    async def _other_than_agreed(self, call: ToolCall, user: str, said: Said | None) -> str | None:
+    async def _other_than_agreed(self, call: ToolCall, user: str, said: UserTurn | None) -> str | None:
         """What the task says now, if that is not what the person agreed to. One that is gone is no other."""
         answer = await self._server.call(user, "list_tasks", {})
-        now = {task.id: task.description for task in listed(msgspec.json.encode(answer.structured).decode())}
+        now = {task.id: task.description for task in parse_list(msgspec.json.encode(answer.structured).decode())}
         found = now.get(str(call.parsed.get("task_id")))
         return None if found is None or (said is not None and found == said.agreed) else found
 
 
-def listed(output: str) -> tuple[Listed, ...]:
+def parse_list(output: str) -> tuple[ListedTask, ...]:
     """The tasks of a list as a tool has answered it; none if it is no such list."""
     try:
         return msgspec.json.decode(output, type=_List).data
@@ -171,25 +171,25 @@ def listed(output: str) -> tuple[Listed, ...]:
         return ()
 
 
-def _changed(description: str) -> Json:
+def _make_changed_reply(description: str) -> Json:
     error = f'it says "{description}" now, which is not what you agreed to; ask me again if you want it deleted'
     return {"success": False, "data": None, "error": error, "error_code": "CHANGED"}
 
 
 class _List(Struct, frozen=True):
-    data: tuple[Listed, ...]
+    data: tuple[ListedTask, ...]
 
 
-def _numbered(reply: Json, said: Said | None) -> Json:
+def _number_tasks(reply: Json, said: UserTurn | None) -> Json:
     """The reply with a number for each task. Of a long list the model reads the beginning, and what the person names."""
     tasks: list[Json] = [{"number": number, **task} for number, task in enumerate(reply.get("data") or (), 1)]
-    known = [Listed(str(task["id"]), str(task["description"]), int(task["number"])) for task in tasks]
-    matches = () if said is None else named(said.message, known, said.seen)
+    known = [ListedTask(str(task["id"]), str(task["description"]), int(task["number"])) for task in tasks]
+    matches = () if said is None else find_named_tasks(said.message, known, said.seen)
     wanted = {task.id for match in matches for task in match.tasks}
     told = [task for task in tasks if task["number"] <= MOST_TOLD or task["id"] in wanted]
-    whole: Json = {**reply, "data": told, "named_by_the_user": [_told(match) for match in matches]}
+    whole: Json = {**reply, "data": told, "named_by_the_user": [_describe_match(match) for match in matches]}
     return whole if len(told) == len(tasks) else {**whole, "tasks_not_shown": len(tasks) - len(told)}
 
 
-def _told(match: Match) -> Json:
+def _describe_match(match: Match) -> Json:
     return {"how": match.how, "numbers": [task.number for task in match.tasks]}

@@ -8,7 +8,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile
 from mainspring.definitions.reader import parse_yaml, read_text
-from mainspring_tasks.decision_engine import Made
+from mainspring_tasks.decision_engine import RecordedDecision
 from mainspring_tasks.decision_types import ALLOWED_TOOLS, MAX_MESSAGE_LENGTH, IntentType
 from mainspring_tasks.outcomes import Outcome
 
@@ -80,15 +80,17 @@ def load_fixtures(path: Path) -> tuple[Fixture, ...]:
     return fixtures
 
 
-async def run_validation(fixtures: Sequence[Fixture], decide: Callable[[Fixture], Awaitable[Made]]) -> ValidationReport:
+async def run_validation(
+    fixtures: Sequence[Fixture], decide: Callable[[Fixture], Awaitable[RecordedDecision]]
+) -> ValidationReport:
     """Has every fixture decided, one after the other."""
     results = [TestResult(fixture.test_id, _problems(fixture, await decide(fixture))) for fixture in fixtures]
     return ValidationReport(tuple(results))
 
 
-def _problems(fixture: Fixture, made: Made) -> tuple[str, ...]:
-    decided = made.decided
-    called = [act.name for act in decided.acts if act.was_performed]
+def _problems(fixture: Fixture, made: RecordedDecision) -> tuple[str, ...]:
+    decided = made.report
+    called = [act.name for act in decided.calls if act.was_performed]
     if decided.decision.pending_action is not None:
         called.append("delete_task")
     intent = None if decided.intent is None else decided.intent.intent_type.value

@@ -54,20 +54,20 @@ _PROGRESS: Final = {
 }
 
 
-def progress(tool: str) -> str:
+def describe_progress(tool: str) -> str:
     return f"{_PROGRESS.get(tool, 'thinking')} ..."
 
 
-def busy(seconds: float | None) -> str:
+def say_busy(seconds: float | None) -> str:
     return BUSY.format(when=" in a moment" if seconds is None else f" in {max(round(seconds), 1)} s")
 
 
-def refused(policy: str) -> str:
+def explain_refusal(policy: str) -> str:
     """Why a call was not made, for the person, who did not make it."""
     return _REFUSED.get(policy, "it is not something I may do")
 
 
-def account(done: Sequence[tuple[str, str]], failed: Sequence[tuple[str, str, str]]) -> str:
+def say_account(done: Sequence[tuple[str, str]], failed: Sequence[tuple[str, str, str]]) -> str:
     """What was carried out, tool and task, and what was not, and why."""
     told = [f"I have {', '.join([_DONE[tool].format(task=task) for tool, task in done])}."] if done else []
     told += [f"I couldn't {_NOT_DONE[tool].format(task=task)}: {why.rstrip('.')}." for tool, task, why in failed]

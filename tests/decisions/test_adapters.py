@@ -260,7 +260,7 @@ async def test_somebodys_own_adapter_can_make_the_decisions(tmp_path: Path) -> N
 async def test_whatever_an_adapter_does_is_a_decision(said: LLMResponse | LLMError, outcome: Outcome, tmp_path: Path) -> None:
     async with world(tmp_path, provider=AdapterProvider(Own(said))) as w:
         made = await w.say("hello")
-        assert (made.decision.decision_type, made.decided.outcome) == ("RESPOND_ONLY", outcome)
+        assert (made.decision.decision_type, made.report.outcome) == ("RESPOND_ONLY", outcome)
 
 
 async def test_a_refusal_of_the_models_is_no_text_for_an_adapter() -> None:

@@ -15,13 +15,13 @@ from mainspring.engine.engine import Engine
 from mainspring.features.approvals.pending import Approvals
 from mainspring.providers.scripted import Scripted, call, fail
 from mainspring_tasks import words
-from mainspring_tasks.confirmation import NO, YES, confirmed
-from mainspring_tasks.decision_engine import Made, owner
+from mainspring_tasks.confirmation import NO, YES, parse_confirmation
+from mainspring_tasks.decision_engine import RecordedDecision, derive_owner
 from mainspring_tasks.decision_types import DecisionContext, PendingAction
 from mainspring_tasks.outcomes import Outcome
 
 LIST = call("list_tasks")
-OWN = owner("", "ada")
+OWN = derive_owner("", "ada")
 
 
 async def asked(w: World, task: str = "Buy milk", conversation: str = "conv_1") -> PendingAction:
@@ -31,20 +31,20 @@ async def asked(w: World, task: str = "Buy milk", conversation: str = "conv_1") 
     return made.decision.pending_action
 
 
-def told(made: Made) -> tuple[str, str | None]:
+def told(made: RecordedDecision) -> tuple[str, str | None]:
     return made.decision.decision_type.value, made.decision.response_text
 
 
 @pytest.mark.parametrize("word", sorted(YES))
 def test_every_word_for_yes_is_one(word: str) -> None:
-    assert [confirmed(said) for said in (word, word.upper(), f" {word}! ", f"{word}, please.", f"{word} delete it")] == [
+    assert [parse_confirmation(said) for said in (word, word.upper(), f" {word}! ", f"{word}, please.", f"{word} delete it")] == [
         "yes"
     ] * 5
 
 
 @pytest.mark.parametrize("word", sorted(NO))
 def test_every_word_for_no_is_one(word: str) -> None:
-    assert [confirmed(said) for said in (word, word.title(), f"{word}.", f"{word}, thanks")] == ["no"] * 4
+    assert [parse_confirmation(said) for said in (word, word.title(), f"{word}.", f"{word}, thanks")] == ["no"] * 4
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_every_word_for_no_is_one(word: str) -> None:
     ],
 )
 def test_anything_else_is_neither(message: str) -> None:
-    assert confirmed(message, "Buy milk") is None
+    assert parse_confirmation(message, "Buy milk") is None
 
 
 @pytest.mark.parametrize(
     "message", ["Yes, I am sure", "Yes, delete the milk one", "go ahead and delete it", "of course", "sure, remove buy milk"]
 )
 def test_a_yes_may_name_the_task(message: str) -> None:
-    assert confirmed(message, "Buy milk") == "yes"
+    assert parse_confirmation(message, "Buy milk") == "yes"
 
 
 @pytest.mark.parametrize("message", ["No, keep it", "not now", "no, don't delete the milk one", "please leave it"])
 def test_so_may_a_no(message: str) -> None:
-    assert confirmed(message, "Buy milk") == "no"
+    assert parse_confirmation(message, "Buy milk") == "no"
 
 
 @pytest.mark.parametrize("message", ["sure?", "yes?", "ok?"])
@@ -106,12 +106,12 @@ async def test_what_was_deleted_is_ours_to_say(tmp_path: Path) -> None:
 
 
 def test_an_apostrophe_may_be_curly() -> None:
-    assert confirmed("don\u2019t delete it") == "no"
+    assert parse_confirmation("don\u2019t delete it") == "no"
 
 
 @given(st.text(max_size=40))
 def test_no_text_is_both_and_all_are_taken(message: str) -> None:
-    assert confirmed(message) in ("yes", "no", None)
+    assert parse_confirmation(message) in ("yes", "no", None)
 
 
 @pytest.mark.requirement("D40")
@@ -143,7 +143,7 @@ async def test_no_keeps_the_task_and_asks_no_model(tmp_path: Path) -> None:
         count = len(w.actor.requests)
         made = await w.say("no, thanks")
         assert told(made) == ("CANCEL_PENDING", words.KEPT.format(task="Buy milk"))
-        assert (len(w.actor.requests), made.decided.outcome) == (count, Outcome.RESPONSE_GIVEN)
+        assert (len(w.actor.requests), made.report.outcome) == (count, Outcome.RESPONSE_GIVEN)
         assert await w.names() == ["Buy milk"]
         async with Engine(Scripted(), w.store) as engine:
             (approval,) = (await Approvals(engine, {"mainspring-tasks"}, w.clock).list(tenant=OWN)).approvals
@@ -158,7 +158,7 @@ async def test_anything_else_cancels_and_is_taken_for_what_it_says(tmp_path: Pat
         assert told(made) == ("INVOKE_TOOL", "Added.")
         late = await w.agent.decide(DecisionContext("ada", "yes", "conv_1", (), pending))
         assert told(late) == ("CANCEL_PENDING", words.NOTHING_PENDING)
-        assert late.decided.outcome is Outcome.MISSING_CONTEXT
+        assert late.report.outcome is Outcome.MISSING_CONTEXT
         assert await w.names() == ["Tea", "Buy milk"]
 
 
@@ -170,7 +170,7 @@ async def test_after_five_minutes_it_has_expired(message: str, tmp_path: Path) -
         w.clock.pass_(minutes=5)
         made = await w.say(message)
         assert told(made) == ("CANCEL_PENDING", words.EXPIRED.format(task="Buy milk"))
-        assert made.decided.outcome is Outcome.MISSING_CONTEXT
+        assert made.report.outcome is Outcome.MISSING_CONTEXT
         assert await w.names() == ["Buy milk"]
         again = await w.say(message, answer("To what?", "AMBIGUOUS", "clarify", possible=["GENERAL_CHAT"]))
         assert again.decision.decision_type == "ASK_CLARIFICATION"
@@ -243,7 +243,7 @@ async def test_a_yes_counts_once(tmp_path: Path) -> None:
         assert await w.names() == ["Buy milk"]
 
 
-async def asked_by_number(w: World) -> Made:
+async def asked_by_number(w: World) -> RecordedDecision:
     first = (await w.listed())[0]["id"]
     return await w.say("delete number 1", LIST, call("delete_task", task_id=first))
 
@@ -254,7 +254,7 @@ async def test_a_yes_is_carried_out_though_the_model_is_down(tmp_path: Path) -> 
         await asked(w)
         made = await w.say("yes", fail("provider_unavailable"))
         assert told(made) == ("EXECUTE_PENDING", words.DELETED.format(task="Buy milk"))
-        assert made.decided.outcome is Outcome.TASK_COMPLETED
+        assert made.report.outcome is Outcome.TASK_COMPLETED
         assert await w.names() == []
 
 
@@ -264,7 +264,7 @@ async def test_nothing_else_is_done_with_a_yes(tmp_path: Path) -> None:
         await asked(w)
         made = await w.say("yes", call("add_task", description="Sneaked in"))
         assert told(made) == ("EXECUTE_PENDING", words.DELETED.format(task="Buy milk"))
-        assert made.decided.outcome is Outcome.TASK_COMPLETED
+        assert made.report.outcome is Outcome.TASK_COMPLETED
         assert [made.tool_name for made in made.decision.tool_calls] == ["delete_task"]
         assert await w.names() == ["Call mom"]
         trace = await w.logs.get_decision_trace(made.id)
@@ -290,7 +290,7 @@ async def test_a_task_that_says_something_else_meanwhile_is_kept(tmp_path: Path)
         made = await w.say("yes", answer('Deleted "Buy milk".', "DELETE_TASK"))
         assert made.decision.response_text is not None
         assert made.decision.response_text.startswith('I couldn\'t delete "Buy milk": it says "Sell the house" now')
-        assert made.decided.outcome is Outcome.TOOL_INVOCATION
+        assert made.report.outcome is Outcome.TOOL_INVOCATION
         assert await w.names() == ["Sell the house"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.core.errors import InvalidRequest
-from mainspring_tasks.answer_format import SCHEMA, read, spoken
+from mainspring_tasks.answer_format import SCHEMA, parse_model_answer, read_partial_reply
 from mainspring_tasks.constitution import MOST_CHARS, constitution
 from mainspring_tasks.decision_types import ALLOWED_TOOLS
 
@@ -52,10 +52,10 @@ WHOLE = '{"intent": "GENERAL_CHAT", "decision": "respond", "reply": "Say \\"hi\\
 def test_a_reply_only_grows_however_the_answer_is_cut() -> None:
     told = ""
     for end in range(len(WHOLE) + 1):
-        now = spoken(WHOLE[:end]) or ""
+        now = read_partial_reply(WHOLE[:end]) or ""
         assert now.startswith(told)
         told = now
-    assert told == read(WHOLE).reply == 'Say "hi" \U0001f600 \u00e9\n.'
+    assert told == parse_model_answer(WHOLE).reply == 'Say "hi" \U0001f600 \u00e9\n.'
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_a_reply_only_grows_however_the_answer_is_cut() -> None:
     ],
 )
 def test_an_answer_that_is_not_in_the_form_is_a_plain_reply(text: str, reply: str) -> None:
-    answer = read(text)
+    answer = parse_model_answer(text)
     assert (answer.reply, answer.decision) == (reply, "respond")

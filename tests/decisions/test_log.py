@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, NotFound, StoreError
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_log import DecisionLogs, Query
-from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compared
-from mainspring_tasks.outcomes import Outcome, assigned, category
+from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compare_shares
+from mainspring_tasks.outcomes import Outcome, choose_outcome, parse_outcome
 from mainspring_tasks.server.sqlite_tasks import TASKS
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -63,7 +63,7 @@ def invocation(number: int, sequence: int = 1, **fields: object) -> ToolInvocati
 
 def test_only_the_thirteen_can_be_told_and_only_letter_by_letter() -> None:
     for outcome in Outcome:
-        assert category(outcome.value) is outcome
+        assert parse_outcome(outcome.value) is outcome
     for wrong in (
         "PENDING",
         "ERROR:LLM_FAILURE",
@@ -74,7 +74,7 @@ def test_only_the_thirteen_can_be_told_and_only_letter_by_letter() -> None:
         "",
     ):
         with pytest.raises(ValueError, match="outcome_category must be one of REFUSAL:OUT_OF_SCOPE, "):
-            category(wrong)
+            parse_outcome(wrong)
         with pytest.raises(ValueError, match="outcome_category must be one of"):
             decision(1, outcome_category=wrong)
 
@@ -91,8 +91,8 @@ async def test_nothing_else_can_be_stored_behind_our_back_either(tmp_path: Path)
 def test_refusal_goes_before_ambiguity_before_error_before_success() -> None:
     order = list(Outcome)
     for place, outcome in enumerate(order):
-        assert assigned(set(order[place:])) is outcome
-    assert assigned(set()) is Outcome.RESPONSE_GIVEN
+        assert choose_outcome(set(order[place:])) is outcome
+    assert choose_outcome(set()) is Outcome.RESPONSE_GIVEN
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_drift_is_what_has_moved_by_more_than_a_tenth(tmp_path: Path) -> N
 
 def test_errors_drift_too() -> None:
     before = BaselineSnapshot("march", "", START, START, {}, {}, 0.0, 10)
-    flagged = [drift for drift in compared(before, Shares(10, {}, {}, {}, 0.39, None, None)).drifts if drift.is_flagged]
+    flagged = [drift for drift in compare_shares(before, Shares(10, {}, {}, {}, 0.39, None, None)).drifts if drift.is_flagged]
     assert flagged == [Drift("errors", "error_rate", 0.0, 0.39)]
 
 
@@ -298,7 +298,7 @@ async def test_a_call_that_was_refused_is_no_use_of_a_tool(tmp_path: Path) -> No
 def test_tools_drift_too_also_those_that_are_new() -> None:
     before = BaselineSnapshot("march", "", START, START, {}, {"list_tasks": 1.0}, 0.0, 10)
     now = Shares(10, {}, {"list_tasks": 0.8, "add_task": 0.2}, {}, 0.0, None, None)
-    assert [drift for drift in compared(before, now).drifts if drift.is_flagged] == [
+    assert [drift for drift in compare_shares(before, now).drifts if drift.is_flagged] == [
         Drift("tool", "add_task", 0.0, 0.2),
         Drift("tool", "list_tasks", 1.0, 0.8),
     ]

@@ -19,7 +19,7 @@ from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks import words
-from mainspring_tasks.decision_engine import LLMAgentEngine, owner
+from mainspring_tasks.decision_engine import LLMAgentEngine, derive_owner
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import AgentDecision, DecisionContext
 from mainspring_tasks.entries import Trace
@@ -76,7 +76,7 @@ async def left(folder: Path) -> tuple[list[Trace], list[str]]:
         async with agent:
             assert await engine.store.unfinished() == []
         rows = [await logs.get_decision_trace(row.decision_id) for row in await logs.query_decisions()]
-        waiting = await Approvals(engine.core).list(tenant=owner("", "ada"), state="pending")
+        waiting = await Approvals(engine.core).list(tenant=derive_owner("", "ada"), state="pending")
         assert waiting.approvals == ()
     await logs.close()
     tasks = LocalTasks(str(folder / "tasks.db"))

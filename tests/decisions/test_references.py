@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring_tasks.task_references import MOST_PHRASES, MOST_WORDS, Listed, Match, Seen, flaw, named, resolve
+from mainspring_tasks.task_references import (
+    MOST_PHRASES,
+    MOST_WORDS,
+    ListedTask,
+    Match,
+    Seen,
+    find_mismatch,
+    find_named_tasks,
+    resolve,
+)
 
 MILK, BREAD, GROCERY, MOM, BOTH = (
-    Listed(str(number), description)
+    ListedTask(str(number), description)
     for number, description in enumerate(["Buy milk", "Buy bread", "Grocery run", "Call mom", "Buy milk and eggs"], 1)
 )
 TASKS = (MILK, BREAD, GROCERY, MOM, BOTH)
@@ -42,12 +51,12 @@ TASKS = (MILK, BREAD, GROCERY, MOM, BOTH)
         ("", None, []),
     ],
 )
-def test_the_first_rule_that_fits_decides(reference: str, how: str | None, meant: list[Listed]) -> None:
+def test_the_first_rule_that_fits_decides(reference: str, how: str | None, meant: list[ListedTask]) -> None:
     assert resolve(reference, TASKS) == Match(tuple(meant), how)  # type: ignore[arg-type]
 
 
 def test_a_description_beats_a_word_beats_a_position_beats_a_number() -> None:
-    tasks = (Listed("a", "Second"), Listed("b", "2"), Listed("c", "Read the second chapter"), Listed("d", "Wash"))
+    tasks = (ListedTask("a", "Second"), ListedTask("b", "2"), ListedTask("c", "Read the second chapter"), ListedTask("d", "Wash"))
     assert resolve("second", tasks) == Match((tasks[0],), "exact")
     assert resolve("2", tasks) == Match((tasks[1],), "exact")
     assert resolve("the second chapter", tasks) == Match((tasks[2],), "partial")
@@ -56,9 +65,9 @@ def test_a_description_beats_a_word_beats_a_position_beats_a_number() -> None:
 
 
 def test_what_a_description_says_not_to_do_is_a_description() -> None:
-    task = Listed("a", "Don't forget the keys")
-    assert flaw("a", "complete don't forget the keys", [task]) is None
-    assert flaw("a", "don't complete don't forget the keys", [task]) == Match()
+    task = ListedTask("a", "Don't forget the keys")
+    assert find_mismatch("a", "complete don't forget the keys", [task]) is None
+    assert find_mismatch("a", "don't complete don't forget the keys", [task]) == Match()
 
 
 def test_positions_count_in_the_list_that_was_shown_last() -> None:
@@ -95,8 +104,8 @@ def test_it_is_the_task_that_was_spoken_of() -> None:
         ('complete "Buy milk and eggs"', BOTH),
     ],
 )
-def test_a_task_that_the_message_names_may_be_changed(message: str, task: Listed) -> None:
-    assert flaw(task.id, message, TASKS) is None
+def test_a_task_that_the_message_names_may_be_changed(message: str, task: ListedTask) -> None:
+    assert find_mismatch(task.id, message, TASKS) is None
 
 
 @pytest.mark.parametrize(
@@ -127,16 +136,16 @@ def test_a_task_that_the_message_names_may_be_changed(message: str, task: Listed
         ("delete 2 tasks", BREAD, []),
     ],
 )
-def test_a_task_that_the_message_does_not_name_alone_may_not(message: str, task: Listed, meant: list[Listed]) -> None:
-    found = flaw(task.id, message, TASKS)
+def test_a_task_that_the_message_does_not_name_alone_may_not(message: str, task: ListedTask, meant: list[ListedTask]) -> None:
+    found = find_mismatch(task.id, message, TASKS)
     assert found is not None
     assert list(found.tasks) == meant
 
 
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=20), max_size=6))
 def test_nothing_that_anybody_writes_is_too_much(message: str, descriptions: list[str]) -> None:
-    tasks = [Listed(str(number), text) for number, text in enumerate(descriptions)]
-    for match in named(message, tasks):
+    tasks = [ListedTask(str(number), text) for number, text in enumerate(descriptions)]
+    for match in find_named_tasks(message, tasks):
         assert match.how is not None
         assert set(match.tasks) <= set(tasks)
     assert resolve(message, tasks) == resolve(message, tasks)
@@ -144,32 +153,32 @@ def test_nothing_that_anybody_writes_is_too_much(message: str, descriptions: lis
 
 @given(st.lists(st.text(alphabet="abcdefgh ", min_size=3, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=6))
 def test_a_whole_description_always_names_its_task(descriptions: list[str]) -> None:
-    tasks = [Listed(str(number), text) for number, text in enumerate(descriptions)]
+    tasks = [ListedTask(str(number), text) for number, text in enumerate(descriptions)]
     for task in tasks:
         found = resolve(task.description, tasks)
         assert (task in found.tasks, found.how) == (True, "exact")
 
 
 def test_numbers_are_those_of_the_list_also_where_it_has_gaps() -> None:
-    tasks = [Listed("a", "Wash", 1), Listed("b", "Dry", 105), Listed("c", "Iron", 0)]
+    tasks = [ListedTask("a", "Wash", 1), ListedTask("b", "Dry", 105), ListedTask("c", "Iron", 0)]
     assert resolve("number 105", tasks) == Match((tasks[1],), "number")
     assert resolve("the last one", tasks) == Match((tasks[1],), "position")
     assert resolve("number 2", tasks) == resolve("the third one", tasks) == Match()
 
 
-class Counted(tuple[Listed, ...]):
+class Counted(tuple[ListedTask, ...]):
     """Tasks that count how often they are gone through."""
 
     passes = 0
 
-    def __iter__(self) -> Iterator[Listed]:
+    def __iter__(self) -> Iterator[ListedTask]:
         Counted.passes += 1
         return super().__iter__()
 
 
 def test_a_long_message_is_held_against_the_tasks_a_bounded_number_of_times() -> None:
     Counted.passes = 0
-    named("a, b and c; " * 330, Counted(TASKS))
+    find_named_tasks("a, b and c; " * 330, Counted(TASKS))
     short = Counted.passes
-    named("apple, banana and cherry; damson " * 120, Counted(TASKS))
+    find_named_tasks("apple, banana and cherry; damson " * 120, Counted(TASKS))
     assert 0 < short < Counted.passes < (MOST_PHRASES + 1) * (MOST_WORDS + 8)

@@ -7,7 +7,7 @@ from tests.decisions.world import World, answer, on, world
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.providers.scripted import call
-from mainspring_tasks.decision_engine import Made
+from mainspring_tasks.decision_engine import RecordedDecision
 from mainspring_tasks.decision_types import DecisionContext
 from mainspring_tasks.validation import Fixture, load_fixtures, run_validation
 
@@ -31,7 +31,7 @@ fixtures:
 
 
 def decider(w: World) -> object:
-    async def decide(fixture: Fixture) -> Made:
+    async def decide(fixture: Fixture) -> RecordedDecision:
         await w.add(*fixture.tasks, user=fixture.test_id)
         return await w.agent.decide(DecisionContext(fixture.test_id, fixture.input, fixture.test_id))
 

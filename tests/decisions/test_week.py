@@ -48,9 +48,9 @@ async def test_a_week_ends_with_the_tasks_that_it_should(tmp_path: Path) -> None
             done = await w.say(line.message, *[checking(line, w, cue) for cue in line.cues])
             line.effect(expected)
             about = f"message {number}, {line.message!r}: {done.decision.response_text!r}"
-            assert (done.decision.decision_type, done.decided.outcome) == (line.kind, line.outcome), about
+            assert (done.decision.decision_type, done.report.outcome) == (line.kind, line.outcome), about
             assert await w.names() == expected, about
-            assert not (line.talk and done.decided.acts), about
+            assert not (line.talk and done.report.calls), about
             assert line.kind is not DecisionType.INVOKE_TOOL or done.decision.tool_calls[-1].tool_name == line.tool, about
             assert done.decision.response_text, about
             made.append(done)
@@ -58,7 +58,7 @@ async def test_a_week_ends_with_the_tasks_that_it_should(tmp_path: Path) -> None
         await deletions_were_confirmed(w)
         rows = [*await w.logs.query_decisions(Query(user_id=USER), limit=1000)][::-1]
         assert [(row.decision_id, row.outcome_category) for row in rows] == [
-            (done.id, done.decided.outcome.value) for done in made
+            (done.id, done.report.outcome.value) for done in made
         ]
         assert [row.message for row in rows] == [line.message for line in WEEK]
         assert all(row.decision_type and row.response_text and row.duration_ms is not None for row in rows)

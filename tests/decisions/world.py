@@ -17,7 +17,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider, Store
 from mainspring.providers.scripted import Call, Scripted, Turn, say
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring_tasks.decision_engine import LLMAgentEngine, Made
+from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import DecisionContext, Message
 from mainspring_tasks.task_tools import LocalTasks, TaskServer
@@ -86,7 +86,7 @@ class World:
         self.history: list[Message] = []
         self.user = "ada"
 
-    async def say(self, message: str, *cues: Cue, conversation: str = "conv_1") -> Made:
+    async def say(self, message: str, *cues: Cue, conversation: str = "conv_1") -> RecordedDecision:
         """A message, and what the model does about it; all of its cues must have been played."""
         self.actor.then(*cues)
         waiting = await self.agent.waiting(self.user, conversation)

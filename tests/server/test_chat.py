@@ -37,7 +37,7 @@ from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
 from mainspring_tasks.part import build
-from mainspring_tasks.projection import Decided
+from mainspring_tasks.projection import DecisionReport
 from mainspring_tasks.routes import identify_person, serve_chat
 from mainspring_tasks.server.identity import verify_tokens
 from mainspring_tasks.server.serve_tasks import Address, build_application
@@ -468,7 +468,7 @@ async def test_runs_of_the_chat_are_counted_and_exported_like_any_other(tmp_path
 async def test_a_defect_of_ours_is_an_error_and_what_was_done_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(run: Run, log: Sequence[Recorded]) -> Decided:
+    def broken(run: Run, log: Sequence[Recorded]) -> DecisionReport:
         raise ZeroDivisionError("a defect")
 
     async with door(tmp_path) as d:

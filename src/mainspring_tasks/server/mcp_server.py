@@ -36,7 +36,7 @@ def build_task_server(store: TaskStore, identity: Identity, *, clock: Clock = ut
     """A server on an open store, for any transport. It asks `identity` at each call whose it is."""
 
     async def list_tools(context: "ServerRequestContext[Any]", params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_listed(tool) for tool in TOOLS.values()])
+        return ListToolsResult(tools=[_describe_tool(tool) for tool in TOOLS.values()])
 
     async def call_tool(context: "ServerRequestContext[Any]", params: CallToolRequestParams) -> CallToolResult:
         if params.name not in TOOLS:
@@ -68,7 +68,7 @@ def _headers(context: "ServerRequestContext[Any]") -> Mapping[str, str]:
     return {} if context.request is None else context.request.headers
 
 
-def _listed(tool: TaskTool) -> Tool:
+def _describe_tool(tool: TaskTool) -> Tool:
     hints = ToolAnnotations(
         title=tool.title,
         read_only_hint=tool.is_read_only,

@@ -9,7 +9,7 @@ from msgspec import Struct
 from mainspring.core.events import CallJudged, CallOutcome, ItemDone, Recorded, ToolEnded, ToolStarted
 from mainspring.core.items import FunctionCall, Json, parse_arguments, text_of
 from mainspring.core.run import Run
-from mainspring_tasks.clean_text import clean, cleaned
+from mainspring_tasks.clean_text import clean, clean_value
 from mainspring_tasks.decision_types import ToolResult
 
 ErrorCode = Literal[
@@ -37,7 +37,7 @@ _BY_CODE: Final[dict[str, ErrorCode]] = {
 }
 
 
-class Act(Struct, frozen=True):
+class TracedCall(Struct, frozen=True):
     """A call and what came of it. `was_performed` is false for one that was refused before any tool ran.
 
     `code` classes a failure; `result.error_code` is the tool's own word for it, where it had one. One that `was_interrupted` may
@@ -54,44 +54,44 @@ class Act(Struct, frozen=True):
     was_interrupted: bool = False
 
 
-def acts_of(run: Run, log: Sequence[Recorded]) -> tuple[Act, ...]:
+def trace_calls(run: Run, log: Sequence[Recorded]) -> tuple[TracedCall, ...]:
     """Every call of the run that has been answered, in the order of their answers."""
     made = [record.event.item for record in log if isinstance(record.event, ItemDone)]
     inherited = [entry.item for entry in run.transcript[: run.inherited]]
     calls = {item.call_id: item for item in (*inherited, *made) if isinstance(item, FunctionCall)}
     started: dict[str, float] = {}
-    acts: list[Act] = []
+    acts: list[TracedCall] = []
     for record in log:
         match record.event:
             case CallJudged(call_id, "deny") as verdict:
-                acts.append(_refused(calls[call_id], verdict, record.at))
+                acts.append(_read_refusal(calls[call_id], verdict, record.at))
             case ToolStarted(call_id):
                 started[call_id] = record.at
             case ToolEnded(call_id) as end if call_id in started:
-                acts.append(_performed(calls[call_id], end, started[call_id]))
+                acts.append(_read_result(calls[call_id], end, started[call_id]))
             case _:
                 pass
     return tuple(acts)
 
 
-def _refused(call: FunctionCall, verdict: CallJudged, at: float) -> Act:
+def _read_refusal(call: FunctionCall, verdict: CallJudged, at: float) -> TracedCall:
     code = _BY_POLICY.get(verdict.policy, "UNKNOWN_ERROR")
     result = ToolResult(False, None, clean(verdict.reason), code)
-    return Act(clean(call.name), _arguments(call), result, was_performed=False, at=at, code=code, policy=verdict.policy)
+    return TracedCall(clean(call.name), _arguments(call), result, was_performed=False, at=at, code=code, policy=verdict.policy)
 
 
-def _performed(call: FunctionCall, end: ToolEnded, at: float) -> Act:
+def _read_result(call: FunctionCall, end: ToolEnded, at: float) -> TracedCall:
     text, milliseconds = clean(text_of(end.output)), end.seconds * 1000
     try:
         reply = msgspec.json.decode(text, type=_Reply)
-        result = ToolResult(reply.success, cleaned(reply.data), reply.error, reply.error_code, milliseconds)
+        result = ToolResult(reply.success, clean_value(reply.data), reply.error, reply.error_code, milliseconds)
     except (msgspec.DecodeError, ValueError):
         code = _BY_OUTCOME.get(end.outcome, "TOOL_EXECUTION_ERROR")
         result = ToolResult(False, None, text, code, milliseconds)
         is_unknown = end.outcome == "interrupted"
-        return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=code, was_interrupted=is_unknown)
+        return TracedCall(call.name, _arguments(call), result, was_performed=True, at=at, code=code, was_interrupted=is_unknown)
     failure = None if result.success else _BY_CODE.get(result.error_code or "", "UNKNOWN_ERROR")
-    return Act(call.name, _arguments(call), result, was_performed=True, at=at, code=failure)
+    return TracedCall(call.name, _arguments(call), result, was_performed=True, at=at, code=failure)
 
 
 class _Reply(Struct, frozen=True):
@@ -103,6 +103,6 @@ class _Reply(Struct, frozen=True):
 
 def _arguments(call: FunctionCall) -> Json:
     try:
-        return {clean(name): cleaned(value) for name, value in parse_arguments(call.arguments).items()}
+        return {clean(name): clean_value(value) for name, value in parse_arguments(call.arguments).items()}
     except ValueError:
         return {"arguments": clean(call.arguments)}
