@@ -1,7 +1,6 @@
 """The parts of the product, in order: the table of contents."""
 
 from functools import cache
-from importlib.metadata import entry_points
 
 from mainspring.features.agents.part import PART as AGENTS
 from mainspring.features.approvals.part import PART as APPROVALS
@@ -61,6 +60,8 @@ GROUP = "mainspring.parts"
 @cache
 def find_installed_parts() -> tuple[Part, ...]:
     """The parts of installed packages, by the names of their entry points."""
+    from importlib.metadata import entry_points  # takes longer than all of our own parts
+
     return tuple([point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)])
 
 
