@@ -22,8 +22,6 @@ ENGINE = Part(
     name="engine",
     commands=(
         Command("demo", "mainspring.app.demo.commands:demo", "Shows an agent at work: a scripted model with real tools.", "Run"),
-        Command("run", "mainspring.app.commands:run", "Runs an agent and shows it live.", "Run"),
-        Command("resume", "mainspring.app.commands:resume", "Resumes runs whose process ended before they did.", "Run"),
         Command(
             "serve",
             "mainspring.app.serve_command:serve",

@@ -1,22 +1,54 @@
-"""`mainspring runs` and `mainspring show`: what a database holds."""
+"""`mainspring run` and `resume`: an agent at work; `mainspring runs` and `show`: what a database holds."""
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.cli.console import ConsoleWriter, fit_line
-from mainspring.cli.database import database_option, find_run, open_database
+from mainspring.cli.context import EngineOptions, build_engine, load_settings
+from mainspring.cli.database import database_option, find_run, how_to_list, open_database
 from mainspring.cli.end_reasons import explain_end
-from mainspring.cli.follow import draw_run
-from mainspring.cli.options import AsJson, Database, Limit, RunId
+from mainspring.cli.exit import FAILURE, USAGE
+from mainspring.cli.follow import choose_view, draw_run, follow
+from mainspring.cli.options import (
+    ApiKey,
+    AsJson,
+    BaseUrl,
+    Builtins,
+    Config,
+    Database,
+    EventsAsJson,
+    Limit,
+    Model,
+    ModelOfRun,
+    NewDatabase,
+    RunId,
+    Tools,
+    as_texts,
+)
 from mainspring.cli.output import say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
-from mainspring.core.errors import Interrupted
+from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
-from mainspring.core.items import Message
+from mainspring.core.items import Json, Message
+from mainspring.core.spec import ToolChoice
 from mainspring.ports import Store, StoredRun
 
+Preset = Annotated[
+    Literal["responses", "iterative", "decision"],
+    typer.Option(
+        metavar="NAME",
+        help="`responses` answers; `iterative` works until the task is done, and is asked once whether it is; "
+        "`decision` takes few, deterministic turns.",
+    ),
+]
 Cells = tuple[str, str, str, str, str]
 TITLES: Cells = ("run", "status", "started", "model", "prompt")
 
@@ -30,6 +62,112 @@ class RunSummary(Struct, frozen=True):
     model: str
     prompt: str
     previous: str | None = None
+
+
+class FolderSettings(Struct, frozen=True):
+    """The settings that `resume` reads."""
+
+    agents: tuple[str, ...]
+    skills: tuple[str, ...]
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from standard input.")],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    tool: Tools = None,
+    builtin: Builtins = None,
+    instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
+    preset: Preset = "responses",
+    tool_choice: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tool to begin with, or `required`, `none`. Default: the model chooses.")
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: no limit.")] = None,
+    database: NewDatabase = None,
+    previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run of the database.")] = None,
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record all answers of the backend in this file.")] = None,
+    replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
+    json: EventsAsJson = False,
+) -> Coroutine[object, object, int]:
+    """
+    Runs an agent and shows it live.
+
+    Examples:
+
+        mainspring run "How long is a day on Mars?" --model qwen3 --base-url http://127.0.0.1:11434/v1
+        mainspring run "Tidy up notes.txt" --tool mytools --preset iterative
+        git diff | mainspring run - --instructions "Review this change."
+        mainspring run "Hello" --json | jq -c .event
+
+    Ctrl-C cancels the run and keeps what it has done; a second Ctrl-C ends at once.
+    """
+    if previous is not None and database is None:
+        raise InvalidRequest("--previous names a run of a database; say which with --database FILE")
+    assembly = build_engine(
+        EngineOptions(
+            settings={"tools": as_texts(tool), "builtins": as_texts(builtin)},
+            database=database,
+            model=model,
+            base_url=base_url,
+            api_key=api_key,
+            preset=preset,
+            instructions=instructions,
+            record=record,
+            replay=replay,
+        )
+    )
+    text = _read_prompt(prompt)
+    options: Json = {"tool_choice": _parse_tool_choice(tool_choice)}
+    if max_turns is not None:
+        options["max_turns"] = max_turns
+    if max_seconds is not None:
+        options["max_seconds"] = max_seconds
+
+    async def live() -> int:
+        async with assembly.lifespan:
+            try:
+                handle = await assembly.engine.start(assembly.engine.order(text, previous=previous, **options))
+            except InvalidRequest as error:
+                if database is None or error.param != "previous_response_id":
+                    raise
+                raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(database)}", param=error.param) from error
+            return await follow(handle, choose_view(json), database)
+
+    return live()
+
+
+def resume(
+    database: Database,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run.", show_default=False)] = None,
+    all: Annotated[bool, typer.Option("--all", help="Resume every unfinished run, one after the other.")] = False,
+    model: ModelOfRun = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    tool: Tools = None,
+    config: Config = None,
+    json: EventsAsJson = False,
+) -> Coroutine[object, object, int]:
+    """
+    Resumes runs whose process ended before they did.
+
+    A model turn that was under way is asked again. A tool call that was under way is not repeated, unless its tool is declared
+    repeatable: the model is told that its outcome is unknown. Pass the same `--tool` as to `run`. A run that another process is
+    still working on is taken away from it.
+    """
+    if (run_id is None) is not all:
+        raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
+    known = load_settings(FolderSettings, config)
+    options = EngineOptions(
+        settings={"tools": as_texts(tool), "agents": known.agents, "skills": known.skills},
+        config=config,
+        database=database,
+        model=model,
+        base_url=base_url,
+        api_key=api_key,
+    )
+    return _resume_all(options, database, json) if run_id is None else _resume(run_id, options, database, json)
 
 
 async def show(run_id: RunId, database: Database, json: AsJson = False) -> None:
@@ -58,6 +196,51 @@ async def runs(database: Database, limit: Limit = 20, json: AsJson = False) -> N
     _print_table(newest)
     if page.has_more:
         say_more(limit)
+
+
+async def _resume(run_id: str, options: EngineOptions, database: Path, as_json: bool) -> int:
+    async with open_database(database) as reading:
+        left = (await find_run(reading, run_id, database)).run
+    assembly = build_engine(replace(options, model=options.model or left.spec.model))
+    assembly.check_run(left)
+    async with assembly.lifespan:
+        return await follow(await assembly.engine.resume(run_id), choose_view(as_json), database)
+
+
+async def _resume_all(options: EngineOptions, database: Path, as_json: bool) -> int:
+    async with open_database(database) as reading:
+        unfinished = await reading.store.unfinished()
+    if not unfinished:
+        say(f"all runs in {database} have ended")
+    code = 0
+    for run_id in unfinished:
+        try:
+            code = max(code, await _resume(run_id, options, database, as_json))
+        except MainspringError as error:
+            say(f"run `{run_id}` was not resumed: {error.message}")
+            code = max(code, USAGE if isinstance(error, CallerError) else FAILURE)
+        if code >= 128:
+            break
+    return code
+
+
+def _parse_tool_choice(given: str | None) -> ToolChoice:
+    match given:
+        case None | "auto":
+            return ToolChoice()
+        case "required" | "none" as mode:
+            return ToolChoice(mode)
+        case name:
+            return ToolChoice("required", name=name)
+
+
+def _read_prompt(given: str) -> str:
+    """The prompt, from standard input if it is `-`. Bytes that are no text become replacement characters."""
+    data = sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
+    text = data.decode("utf-8", "replace").strip()
+    if not text:
+        raise InvalidRequest("the prompt is empty; say what to do, or pass `-` and write it to standard input")
+    return text
 
 
 async def _summarize(store: Store, run: StoredRun) -> RunSummary:
