@@ -1,7 +1,7 @@
 """Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
 
 from asyncio import Future
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -208,6 +208,13 @@ class CallPolicy(Protocol):
     def judge(self, call: Call, run: Run) -> Coroutine[Any, Any, Verdict]: ...
 
 
+@runtime_checkable
+class QuickPolicy(Protocol):
+    """What a `CallPolicy` may be besides: one that says whether it never waits."""
+
+    never_waits: bool
+
+
 class AnswerCheck(Protocol):
     """Looks at the answer of a run that is about to be completed. `flaw` says why it cannot count, None if it can."""
 
@@ -395,6 +402,13 @@ class Sink(Protocol):
     """
 
     async def __call__(self, run: Run, event: Event) -> None: ...
+
+
+@runtime_checkable
+class SelectiveSink(Protocol):
+    """What a `Sink` may be besides: one that is told only events of these types, and costs nothing for the others."""
+
+    hears: Collection[type]
 
 
 class ContinuedRun(Struct, frozen=True):

@@ -138,3 +138,15 @@ async def test_a_line_is_parsed_once_for_all_policies(root: Path) -> None:
         is_counting = False
     assert [item.name for item in run.allowed] == ["terminal"]
     assert len(started) == 1, started
+
+
+async def test_what_would_be_denied_is_denied_before_a_person_is_asked(root: Path) -> None:
+    """A rule that asks comes before the paths in the order; a path outside is denied all the same, and nobody is asked."""
+    hands = Hands()
+    governance = convert({"rules": {"file_ops": "ask"}, "paths": {"allowed": [str(root)]}}, GovernanceSettings)
+    policies = order_policies(fill_standard_slots([hands]), build_policies(governance, AddressGuard()))
+    outside = call("file_ops", operation="read", path="/etc/passwd")
+    with Scripted(outside, say("Denied.", expect="paths")) as script:
+        async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
+            run = await (await engine.start(order(1))).wait()
+    assert (run.status, run.text) == ("completed", "Denied.")

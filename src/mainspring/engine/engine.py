@@ -5,7 +5,7 @@ they are; what they recorded is stored, and the next engine on the same store ta
 """
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from logging import DEBUG, ERROR, getLogger
@@ -35,6 +35,7 @@ from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded,
 from mainspring.core.history import History, history_of, opening, replace_lost_history
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, history_after, open_run
@@ -58,6 +59,7 @@ from mainspring.ports import (
     OrderStep,
     Provider,
     RunObserver,
+    SelectiveSink,
     Sink,
     Store,
     ToolExecutor,
@@ -215,7 +217,7 @@ class Engine:
         self._live: dict[str, Handle] = {}
         self._starting: set[str] = set()
         self._resuming = Lock()
-        self._histories: OrderedDict[str, tuple[str, History]] = OrderedDict()
+        self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED)
         self._stack = AsyncExitStack()
         self._drivers: TaskGroup | None = None
         self._tellers: TaskGroup | None = None
@@ -486,7 +488,7 @@ class Engine:
                     await self.cancel(child := child_id(run_id, item.call_id))
                     await self.forget(child)
         await self.store.delete(run_id)
-        self._histories.pop(run_id, None)
+        self._histories.pop((run.spec.tenant, run_id))
         for observer in self.observers:
             await observer.run_forgotten(run)
 
@@ -502,7 +504,7 @@ class Engine:
         journal.on_failure = handle._scope.cancel
         if self._tellers is not None:
             for sink in self._sinks:
-                ear = SinkQueue(getattr(sink, "hears", None), -1 if found is None else found.seq - 1)
+                ear = SinkQueue(sink.hears if isinstance(sink, SelectiveSink) else None, -1 if found is None else found.seq - 1)
                 journal.watch(ear)
                 self._tellers.start_soon(_tell, sink, journal, ear, self._guard)
         group.start_soon(self._drive_to_end, handle)
@@ -547,7 +549,7 @@ class Engine:
             log.error("run %s could not be recorded: %s", handle.id, error)
             await journal.break_off(error)
         if failure is None and journal.is_stored:
-            self._remember(journal.run.spec.tenant, handle.id, history_after(journal.run))
+            self._histories[journal.run.spec.tenant, handle.id] = history_after(journal.run)
         self._live.pop(handle.id, None)
         self._release(handle.id)
         if journal.run.has_ended and self.observers:
@@ -571,21 +573,14 @@ class Engine:
             return await reread(self.store, spec.tenant, spec.conversation)
         if (run_id := spec.parent) is None:
             return History()
-        tenant, known = self._histories.get(run_id, (spec.tenant, None))
-        if known is not None and tenant == spec.tenant:
-            self._histories.move_to_end(run_id)
+        if (known := self._histories.get((spec.tenant, run_id))) is not None:
             return known
         try:
             history = history_of(await self.store.history(run_id, tenant=spec.tenant))
         except NotFound:
             raise PreviousNotFound(run_id) from None
-        self._remember(spec.tenant, run_id, history)
+        self._histories[spec.tenant, run_id] = history
         return history
-
-    def _remember(self, tenant: str, run_id: str, history: History) -> None:
-        self._histories[run_id] = (tenant, history)
-        while len(self._histories) > REMEMBERED:
-            self._histories.popitem(last=False)
 
 
 class SinkQueue:

@@ -1,4 +1,8 @@
-"""The gate: the one place that judges a call, and the answer. Policies are asked in order; the first that is not Allow stands."""
+"""The gate: the one place that judges a call, and the answer.
+
+Policies are asked in order, and the first verdict that is not Allow stands. A question for a person stands only if no later
+policy denies: nobody is asked about a call that would be denied anyway.
+"""
 
 from collections.abc import Sequence
 from logging import getLogger
@@ -9,7 +13,7 @@ from mainspring.core.events import CallJudged, ErrorInfo, Reason
 from mainspring.core.items import ApprovalResponse
 from mainspring.core.run import Call, Run
 from mainspring.engine.guard import Guard, TimedOut
-from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, Verdict
+from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, QuickPolicy, Verdict
 
 log = getLogger(__name__)
 
@@ -21,20 +25,26 @@ class Gate:
     def __init__(
         self, policies: Sequence[CallPolicy], guard: Guard, checks: Sequence[AnswerCheck] = (), seconds: float = 10.0
     ) -> None:
-        self._policies = tuple(policies)
+        self._policies = tuple([(policy, isinstance(policy, QuickPolicy) and policy.never_waits) for policy in policies])
         self._checks = tuple(checks)
         self._guard = guard
         self._seconds = seconds
 
     async def judge(self, call: Call, run: Run) -> CallJudged:
         notes: list[str] = []
-        for policy in self._policies:
-            answer = await self._ask(policy, call, run)
+        question: CallJudged | None = None
+        for policy, is_quick in self._policies:
+            answer = await self._ask(policy, call, run, is_quick)
             verdict = _reviewed(answer, call, run)
-            if verdict is not None:
-                return _judged(call, str(policy.name), verdict)
+            if isinstance(verdict, Deny) or (verdict is not None and question is None):
+                judged = _judged(call, str(policy.name), verdict)
+                if not isinstance(verdict, Ask):
+                    return judged
+                question = judged
             if isinstance(answer, Allow) and answer.note:
                 notes.append(f"{policy.name}: {answer.note}")
+        if question is not None:
+            return question
         if (said := run.approval(call.item)) is not None and not said.approve:
             # No policy of this engine asks, but a person was asked, and a no stays a no.
             return _judged(call, "approval", _refused(said))
@@ -54,9 +64,9 @@ class Gate:
                 return Finish("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_invalid_output", flaw))
         return finish
 
-    async def _ask(self, policy: CallPolicy, call: Call, run: Run) -> object:
+    async def _ask(self, policy: CallPolicy, call: Call, run: Run, is_quick: bool) -> object:
         try:
-            if getattr(policy, "never_waits", False):
+            if is_quick:
                 return await policy.judge(call, run)
             return await self._guard.run(policy.judge(call, run), self._seconds)
         except TimedOut:
