@@ -12,7 +12,7 @@ def imported(shell: Shell, *arguments: str) -> set[str]:
     """The packages and the parts of ours that a command brings in."""
     code = f"""
 import sys
-from mainspring.cli import main
+from mainspring.__main__ import main
 sys.argv = ["mainspring", *{arguments!r}]
 try:
     main()
