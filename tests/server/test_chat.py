@@ -473,7 +473,7 @@ async def test_a_defect_of_ours_is_an_error_and_what_was_done_is_on_record(
 
     async with door(tmp_path) as d:
         d.actor.then(call("add_task", description="Milk"), answer("Added.", "CREATE_TASK"))
-        monkeypatch.setattr("mainspring_tasks.decision_engine.decision_of", broken)
+        monkeypatch.setattr("mainspring_tasks.decision_engine.project_decision", broken)
         fault = await d.post("/chat", {"content": "Add milk"}, status=500)
         assert fault["error"]["code"] == "server_error"
         assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)

@@ -57,9 +57,8 @@ from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_observer import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
-from mainspring.features.workflows.agent_steps import AgentSteps
-from mainspring.features.workflows.call_steps import StepCalls
 from mainspring.features.workflows.http_request import HttpRequestTool
+from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_provider import StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
@@ -241,10 +240,8 @@ class Engine:
             new_id=new_id,
         )
         self.agents = AgentRuntime(self.core, known_agents, orders)
-        calls = StepCalls(self.core, lambda: (*definitions(), *http_step.definitions))
-        self.workflows = Workflows(
-            self.core, WorkflowFolders(workflows), AgentSteps(self.core, self.agents), calls, new_id=new_id
-        )
+        actions = StepActions(self.core, self.agents, lambda: (*definitions(), *http_step.definitions))
+        self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id)
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
 

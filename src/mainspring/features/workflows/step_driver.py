@@ -6,11 +6,10 @@ if that can do no harm: what it did is a run of the engine, which is followed in
 Groups of steps are steps too: what they hold has its own place in the log.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from time import monotonic
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, assert_never
 
 from anyio import (
     CancelScope,
@@ -27,11 +26,10 @@ from anyio.to_thread import run_sync
 
 from mainspring.core.errors import Interrupted, InvalidRequest, MainspringError, StoreError, Superseded
 from mainspring.core.items import Json
-from mainspring.features.workflows.attend import derive_run_id
-from mainspring.features.workflows.call_steps import StepCalls, StepError, StepWork
-from mainspring.features.workflows.dry_run import find_unknown_agent, plan_dry_run
+from mainspring.features.workflows.dry_run import plan_dry_run
 from mainspring.features.workflows.expressions import check_condition, find_reads, resolve_values
 from mainspring.features.workflows.graph import After, Losses, find_predecessors, sort_steps
+from mainspring.features.workflows.step_actions import StepActions, StepError, StepWork, derive_run_id
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
     Group,
@@ -66,31 +64,13 @@ from mainspring.tools.schema import compiled
 _INSTANT: Final = (Transform, Validate)
 
 
-class Agents(Protocol):
-    """Agents as steps use them. `agents.runtime` has the real ones."""
-
-    def known(self) -> Sequence[str]:
-        """The names of those that there are."""
-        ...
-
-    async def __call__(self, agent: str, inputs: Json, work: StepWork, *, model: str | None) -> Json:
-        """The agent's output. The run has the id that the work says: if there is one, it is followed, and no second one is begun.
-
-        Raises a `MainspringError` in words that say what went wrong. Being cancelled leaves the run to whoever cancels.
-        """
-        ...
-
-
 class WorkflowDriver:
     """Carries out one run within `scope`. `stop` ends a run of the engine that a step has begun."""
 
-    def __init__(
-        self, journal: WorkflowJournal, agents: Agents, calls: StepCalls, stop: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, journal: WorkflowJournal, actions: StepActions, stop: Callable[[str], Awaitable[None]]) -> None:
         self.scope = CancelScope()
         self._journal = journal
-        self._agents = agents
-        self._calls = calls
+        self._actions = actions
         self._stop = stop
         self._order = journal.run.order
         self._limiter = CapacityLimiter(self._order.definition.execution.parallel_limit)
@@ -138,7 +118,7 @@ class WorkflowDriver:
     async def _whole(self, scope: WorkflowScope, *, dry_run: bool) -> None:
         execution = scope.workflow.execution
         if dry_run:
-            agents, definitions = tuple(self._agents.known()), self._order.definitions
+            agents, definitions = self._actions.list_agents(), self._order.definitions
             await self._journal.record(*await run_sync(plan_dry_run, scope, self._order.id, definitions, agents))
             return
         after = find_predecessors(scope.workflow.steps, execution.mode)
@@ -332,12 +312,11 @@ class WorkflowDriver:
     async def _run_action(self, scope: WorkflowScope, step: Step, work: StepWork) -> Any:
         match step:
             case InvokeAgent():
-                return await self._invoke_agent(step, work)
+                return await self._actions.invoke_agent(step, work)
             case RunCommand():
-                return await self._calls.command(step, work)
+                return await self._actions.run_command(step, work)
             case HttpRequest():
-                key = sha256(f"{work.order.id} {work.key}".encode()).hexdigest()[:32]
-                return await self._calls.request(step, work, key)
+                return await self._actions.send_request(step, work)
             case Transform():
                 return await resolve_values(step.value, work.names)
             case Validate():
@@ -348,12 +327,6 @@ class WorkflowDriver:
                 raise AssertionError(f"`{step.id}` is a group")
             case _:
                 assert_never(step)
-
-    async def _invoke_agent(self, step: InvokeAgent, work: StepWork) -> Json:
-        agent, model, inputs = await resolve_values((step.agent, step.model, step.inputs), work.names)
-        if (why := find_unknown_agent(agent, self._agents.known())) is not None:
-            raise StepError(why, may_repeat=False)
-        return await self._agents(agent, inputs, work, model=model)
 
     async def _wait(self, scope: WorkflowScope, step: Wait) -> Json:
         began = monotonic()

@@ -1,9 +1,10 @@
-"""Workflows and their runs as clients are shown them."""
+"""Workflows, their runs and events as the API and the command line show them."""
 
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from mainspring.core.items import Json
 from mainspring.features.workflows.workflow_definition import Workflow
@@ -75,29 +76,12 @@ def render_run(run: WorkflowRun) -> ShownRun:
         created_at=order.created_at,
         ended_at=run.clock if run.has_ended else None,
         last_event=run.seq - 1,
-        steps=tuple(
-            [
-                ShownStep(
-                    id=key,
-                    action=state.action,
-                    status=state.status,
-                    attempt=state.attempt,
-                    output=state.output,
-                    outputs=state.outputs,
-                    error=state.error,
-                    run_id=state.run_id or None,
-                    started_at=state.started_at,
-                    ended_at=state.ended_at,
-                    approvals=state.approvals,
-                )
-                for key, state in run.steps.items()
-            ]
-        ),
+        steps=tuple([ShownStep(id=key, **{**asdict(state), "run_id": state.run_id or None}) for key, state in run.steps.items()]),
     )
 
 
 def render_event(record: WorkflowRecord) -> Json:
-    """An event as a flat object, with its number. Who carries a run out is nobody's business."""
+    """An event as a flat object, with its number. The process that drives the run is left out."""
     event: Json = msgspec.to_builtins(record.event)
     if isinstance(record.event, WorkflowStarted | WorkflowResumed):
         del event["driver"]

@@ -25,8 +25,8 @@ from mainspring.core.items import Json, decode
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import Engine
-from mainspring.features.workflows.call_steps import StepCalls
-from mainspring.features.workflows.step_driver import Agents, WorkflowDriver, end_open_steps
+from mainspring.features.workflows.step_actions import StepActions
+from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_events import (
     Status,
@@ -131,14 +131,13 @@ class WorkflowRunPage(Struct, frozen=True):
 
 
 class Workflows:
-    """Use as `async with`, inside of its engine's. `agents` and `calls` are what steps work with."""
+    """Use as `async with`, inside of its engine's. `actions` performs their steps."""
 
     def __init__(
         self,
         engine: Engine,
         folders: WorkflowFolders,
-        agents: Agents,
-        calls: StepCalls,
+        actions: StepActions,
         *,
         new_id: NewId = random_id,
         clock: Clock = time.time,
@@ -146,8 +145,7 @@ class Workflows:
         self.folders = folders
         self._engine = engine
         self._store = engine.store
-        self._agents = agents
-        self._calls = calls
+        self._actions = actions
         self._new_id = new_id
         self._clock = clock
         self._presence = engine.presence
@@ -327,7 +325,7 @@ class Workflows:
         return self._tasks
 
     def _drive(self, journal: WorkflowJournal) -> WorkflowHandle:
-        driver = WorkflowDriver(journal, self._agents, self._calls, self._stop)
+        driver = WorkflowDriver(journal, self._actions, self._stop)
         handle = WorkflowHandle(journal, driver)
         journal.on_failure = driver.leave
         self._live[handle.id] = handle
