@@ -118,3 +118,13 @@ def test_a_mistake_in_its_table_is_told_with_its_line(installed: dict[str, str],
     assert done.returncode != 0
     assert "mainspring.toml:2:" in done.stderr
     assert "did you mean `word`" in done.stderr
+
+
+def test_a_part_that_cannot_be_loaded_is_named_with_its_package(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "packages" / "greeter_part.py").write_text("import nowhere_to_be_found\n")
+    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "`greeter`" in done.stderr
+    assert "nowhere_to_be_found" in done.stderr
+    assert "Traceback" not in done.stderr

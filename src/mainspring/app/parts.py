@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.part import PART as AGENTS
 from mainspring.features.approvals.part import PART as APPROVALS
 from mainspring.features.audit.part import PART as AUDIT
@@ -57,10 +58,25 @@ GROUP = "mainspring.parts"
 
 @cache
 def find_installed_parts() -> tuple[Part, ...]:
-    """The parts of installed packages, by the names of their entry points."""
-    from importlib.metadata import entry_points  # takes longer than all of our own parts
+    """The parts of installed packages, by the names of their entry points. Raises `InvalidRequest` for one that cannot be used:
+    what it would govern must not go ungoverned."""
+    from importlib.metadata import entry_points  # takes a while, and most commands need no part of others
 
-    return tuple([point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)])
+    parts: list[Part] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = "a package" if point.dist is None else f"the package `{point.dist.name}`"
+        try:
+            part = point.load()
+        except Exception as error:
+            message = f"the part `{point.name}` of {package} cannot be loaded: {error}; mend or uninstall it"
+            raise InvalidRequest(message, param=point.name) from error
+        if not isinstance(part, Part):
+            raise InvalidRequest(f"the part `{point.name}` of {package} is {part!r:.80}, not a `mainspring.parts.Part`")
+        known = [each for each in (*PARTS, *parts) if each.table_name == part.table_name and each.settings is not None]
+        if part.settings is not None and known:
+            raise InvalidRequest(f"the part `{point.name}` of {package} has the table `[{part.table_name}]`, as another part has")
+        parts.append(part)
+    return tuple(parts)
 
 
 def find_parts() -> tuple[Part, ...]:
