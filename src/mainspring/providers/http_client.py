@@ -41,13 +41,7 @@ class Http:
     """
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None,
-        headers: Mapping[str, str] | None,
-        timeout: float,
-        tape: Tape | None = None,
+        self, base_url: str, *, api_key: str | None, headers: Mapping[str, str] | None, timeout: float, tape: Tape | None = None
     ) -> None:
         address = _address(base_url)
         self._tape = tape
@@ -59,18 +53,16 @@ class Http:
         self.host = self._base.host or ""
         self.url = _show(self._base)
 
-    async def send(
-        self, method: str, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None
-    ) -> "HttpReply":
-        """The backend's reply, its body still unread. Raises a `ProviderError` unless the status is one of success."""
+    async def send(self, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None) -> "HttpReply":
+        """The reply to a POST of the body, or to a GET without one, its own body still unread. Raises a `ProviderError` unless
+        the status is one of success."""
+        method = "GET" if body is None else "POST"
         url = self._base.joinpath(path).with_query(self._base.query).update_query(query or {})
         if self._tape is None:
             received: HttpAnswer = await self._answer(method, url, body)
         else:
-            said = None if body is None else self.redact(body.decode()).encode()
-            received = await self._tape.answer(
-                RecordedRequest(method, path, said), lambda: self._answer(method, url, body), self._secrets
-            )
+            asked = RecordedRequest(method, path, None if body is None else self.redact(body.decode()).encode())
+            received = await self._tape.answer(asked, lambda: self._answer(method, url, body), self._secrets)
         reply = HttpReply(received, _show(url), self._timeout)
         if received.status // 100 == 2:
             return reply
@@ -81,7 +73,6 @@ class Http:
 
     async def fetch(
         self,
-        method: str,
         path: str,
         decoder: "msgspec.json.Decoder[T]",
         what: str,
@@ -90,7 +81,7 @@ class Http:
         query: Mapping[str, str] | None = None,
     ) -> T:
         """The whole answer, decoded; `what` is what it should be. Raises a `ProviderError`, `BadOutput` for anything else."""
-        with closing(await self.send(method, path, body, query)) as reply:
+        with closing(await self.send(path, body, query)) as reply:
             data = await reply.body()
         try:
             return decoder.decode(data)
@@ -160,11 +151,9 @@ class Http:
             target = response.headers.get("Location", "nowhere")
             return Refused(f"{reply.url} redirects to {self.redact(shorten_line(target))}; set the base URL to match")
         said = parse_complaint(await reply.beginning())
-        said = said._replace(message=self.redact(said.message))
-        wait = parse_retry_after(response.headers)
-        return build_error(
-            response.status, said, f"{reply.url} answered HTTP {response.status}", said.wait if wait is None else wait
-        )
+        said, wait = said._replace(message=self.redact(said.message)), parse_retry_after(response.headers)
+        what = f"{reply.url} answered HTTP {response.status}"
+        return build_error(response.status, said, what, said.wait if wait is None else wait)
 
 
 class _Network:

@@ -111,7 +111,7 @@ class HttpProvider(ABC):
         return TurnBuilder(self._new_id, list_call_ids(request.items), think)
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
-        reply = await self._http.send("POST", path, encode_body(body), query)
+        reply = await self._http.send(path, encode_body(body), query)
         if reply.mime == "text/html":
             reply.close()
             raise BadOutput(f"{reply.url} answered with a web page; check the base URL{self.url_hint}")
@@ -137,9 +137,13 @@ class HttpProvider(ABC):
             log.warning("model %s is asked without `%s`, which %s does not take", model, fresh[0], self._http.url)
             self._lacks[model] = known | {fresh[0]}
 
+    async def _count_tokens(self, path: str, body: Json) -> int:
+        """The `input_tokens` that the backend counts in the body. Raises a `ProviderError` if it does not say."""
+        return (await self._http.fetch(path, _token_count, "number of tokens", body=encode_body(body))).input_tokens
+
     async def _list_models(self, path: str, query: Mapping[str, str] | None = None) -> Sequence[ModelInfo]:
         """A list as OpenAI writes it."""
-        listed = await self._http.fetch("GET", path, _models, "list of models", query=query)
+        listed = await self._http.fetch(path, _models, "list of models", query=query)
         found = listed if isinstance(listed, list) else listed.data or []
         return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.parse_created()) for model in found])
 
@@ -148,7 +152,7 @@ class HttpProvider(ABC):
         found: list[_NamedModel] = []
         query = {"pageSize": str(page_size)} if page_size else {}
         while True:
-            page = await self._http.fetch("GET", path, _named_models, "list of models", query=query)
+            page = await self._http.fetch(path, _named_models, "list of models", query=query)
             found += [model for model in page.models or () if model.can_answer()]
             if not page.nextPageToken:
                 return tuple([ModelInfo(model.name.removeprefix("models/"), self.owner) for model in found])
@@ -186,5 +190,10 @@ class _NamedModelPage(Struct, gc=False):
     nextPageToken: str | None = None
 
 
+class _TokenCount(Struct, gc=False):
+    input_tokens: int
+
+
+_token_count = msgspec.json.Decoder(_TokenCount)
 _models = msgspec.json.Decoder(_ModelList | list[_Model])
 _named_models = msgspec.json.Decoder(_NamedModelPage)

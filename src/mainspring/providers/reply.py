@@ -6,12 +6,12 @@ did not end before. A wire format adds what its chunks mean.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import Finish, ModelEvent
@@ -208,33 +208,14 @@ class ReplyReader(ABC, Generic[TurnT]):
         return build_stream_error(said._replace(message=self._http.redact(said.message)), self._http.url)
 
 
-class TokenDetails(Struct, gc=False):
-    """What OpenAI's formats count within the input and the output."""
+def read_counts(usage: msgspec.Raw) -> defaultdict[str, int]:
+    """The numbers in a vendor's usage by name, those of an object in it as `OBJECT.NAME`, and 0 for all that is not there.
 
-    cached_tokens: object = None
-    cache_write_tokens: object = None
-    reasoning_tokens: object = None
-
-
-def decode_usage(decoder: "msgspec.json.Decoder[T | None]", data: msgspec.Raw) -> T | None:
-    """The vendor's counts if they can be read: no answer is lost because of its usage."""
-    try:
-        return decoder.decode(data)
-    except ValueError:
-        return None
-
-
-def count_usage(
-    input: object, output: object, *, cached: object = None, cache_write: object = None, reasoning: object = None
-) -> Usage | None:
-    """Usage in our terms, from counts as a vendor writes them; None if it counts neither input nor output."""
-    read, written = parse_count(input), parse_count(output)
-    if read is None and written is None:
-        return None
-    return Usage(
-        input_tokens=read or 0,
-        output_tokens=written or 0,
-        cached_tokens=parse_count(cached) or 0,
-        cache_write_tokens=parse_count(cache_write) or 0,
-        reasoning_tokens=parse_count(reasoning) or 0,
-    )
+    What cannot be read is left out: no answer is lost because of its usage.
+    """
+    counts: defaultdict[str, int] = defaultdict(int)
+    with suppress(ValueError):
+        for name, value in (msgspec.json.decode(usage, type=dict[str, object] | None) or {}).items():
+            named = {f"{name}.{inner}": count for inner, count in value.items()} if isinstance(value, dict) else {name: value}
+            counts |= {path: tokens for path, count in named.items() if (tokens := parse_count(count)) is not None}
+    return counts

@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from typing import ClassVar, Unpack
 
-import msgspec
-from msgspec import Struct
-
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
-from mainspring.providers.json_text import encode_body
 
 VERSION = "2023-06-01"
 
@@ -40,17 +36,12 @@ class Anthropic(HttpProvider):
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """How many tokens the vendor counts in the request."""
-        body = encode_body({name: value for name, value in build_body(request).items() if name in _COUNTED})
-        return (await self._http.fetch("POST", "v1/messages/count_tokens", _count, "number of tokens", body=body)).input_tokens
+        body = {name: value for name, value in build_body(request).items() if name in _COUNTED}
+        return await self._count_tokens("v1/messages/count_tokens", body)
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models the backend offers. Raises a `ProviderError` if it has no such list."""
         return await self._list_models("v1/models", {"limit": "1000"})
 
 
-class _InputTokens(Struct, gc=False):
-    input_tokens: int
-
-
 _COUNTED = frozenset({"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"})
-_count = msgspec.json.Decoder(_InputTokens)

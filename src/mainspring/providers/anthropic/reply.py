@@ -4,6 +4,7 @@ An answer is a row of numbered blocks: text, thoughts, calls. Thoughts are signe
 into their items. Blocks of kinds we did not ask for are left out.
 """
 
+from collections import defaultdict
 from contextlib import suppress
 
 import msgspec
@@ -14,8 +15,8 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thought
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text, parse_count
-from mainspring.providers.reply import NULL, ReplyReader, decode_usage
+from mainspring.providers.json_text import json_text
+from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -30,7 +31,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         self._signature = ""
         # Calls that are being made, by the number of their block, with the arguments they began with.
         self._calls: dict[int, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: defaultdict[str, int] = defaultdict(int)
 
     def _take(self, data: bytes) -> None:
         event = self._decode_event(data)
@@ -118,22 +119,15 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
 
     def _add_usage(self, data: msgspec.Raw) -> None:
         """Takes what is counted: each number stands for all so far. Tokens read from the cache or written to it are input."""
-        usage = decode_usage(_usage, data)
-        if usage is None:
-            return
-        for counts in (usage, usage.output_tokens_details):
-            for name, value in () if counts is None else msgspec.structs.asdict(counts).items():
-                if (tokens := parse_count(value)) is not None:
-                    self._counts[name] = tokens
-        if self._counts:
-            count = self._counts.get
-            cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+        self._counts |= read_counts(data)
+        if counts := self._counts:
+            cached, written = counts["cache_read_input_tokens"], counts["cache_creation_input_tokens"]
             self._usage = Usage(
-                input_tokens=count("input_tokens", 0) + cached + written,
-                output_tokens=count("output_tokens", 0),
+                input_tokens=counts["input_tokens"] + cached + written,
+                output_tokens=counts["output_tokens"],
                 cached_tokens=cached,
                 cache_write_tokens=written,
-                reasoning_tokens=count("thinking_tokens", 0),
+                reasoning_tokens=counts["output_tokens_details.thinking_tokens"],
             )
 
     def _decode_event(self, data: bytes) -> "_AnthropicEvent":
@@ -203,18 +197,6 @@ class _AnthropicEvent(Struct, gc=False):
     error: object = None
 
 
-class _Details(Struct, gc=False):
-    thinking_tokens: object = None
-
-
-class _AnthropicUsage(Struct, gc=False):
-    input_tokens: object = None
-    output_tokens: object = None
-    cache_creation_input_tokens: object = None
-    cache_read_input_tokens: object = None
-    output_tokens_details: _Details | None = None
-
-
 # The answer to a paused turn or one beyond the model's window is cut off, as much as one beyond its limit.
 _FINISH: dict[str, Finish] = {
     "max_tokens": "length", "model_context_window_exceeded": "length", "pause_turn": "length", "refusal": "content_filter",
@@ -228,4 +210,3 @@ _KNOWN = frozenset(
 )  # fmt: skip
 _NOTHING = _AnthropicEvent()
 _event = msgspec.json.Decoder(_AnthropicEvent)
-_usage = msgspec.json.Decoder(_AnthropicUsage | None)

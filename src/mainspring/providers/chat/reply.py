@@ -6,8 +6,8 @@ from msgspec import Struct
 from mainspring.core.errors import Unavailable
 from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
-from mainspring.providers.json_text import json_text, parse_count
-from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
+from mainspring.providers.json_text import json_text
+from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.turn import Index, TurnBuilder
 
 
@@ -144,15 +144,6 @@ class _Choice(Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _ChatUsage(Struct, gc=False):
-    prompt_tokens: object = None
-    completion_tokens: object = None
-    total_tokens: object = None
-    prompt_cache_hit_tokens: object = None
-    prompt_tokens_details: TokenDetails | None = None
-    completion_tokens_details: TokenDetails | None = None
-
-
 class _ChatChunk(Struct, gc=False):
     """A chunk of a stream, or a whole answer: they differ in `delta` and `message` only."""
 
@@ -164,19 +155,15 @@ class _ChatChunk(Struct, gc=False):
 
 def _usage_of(data: msgspec.Raw) -> Usage | None:
     """Usage in our terms. Some backends leave reasoning out of the completion and have it in the total only."""
-    usage = decode_usage(_usage, data)
-    if usage is None:
+    counts = read_counts(data)
+    if not counts.keys() & {"prompt_tokens", "completion_tokens"}:
         return None
-    read, written = usage.prompt_tokens_details or _NO_DETAILS, usage.completion_tokens_details or _NO_DETAILS
-    prompt, completion = parse_count(usage.prompt_tokens), parse_count(usage.completion_tokens)
-    if completion is not None or prompt is not None:
-        completion = max(completion or 0, (parse_count(usage.total_tokens) or 0) - (prompt or 0))
-    return count_usage(
-        prompt,
-        completion,
-        cached=parse_count(read.cached_tokens) or usage.prompt_cache_hit_tokens,
-        cache_write=read.cache_write_tokens,
-        reasoning=written.reasoning_tokens,
+    return Usage(
+        input_tokens=counts["prompt_tokens"],
+        output_tokens=max(counts["completion_tokens"], counts["total_tokens"] - counts["prompt_tokens"]),
+        cached_tokens=counts["prompt_tokens_details.cached_tokens"] or counts["prompt_cache_hit_tokens"],
+        cache_write_tokens=counts["prompt_tokens_details.cache_write_tokens"],
+        reasoning_tokens=counts["completion_tokens_details.reasoning_tokens"],
     )
 
 
@@ -186,6 +173,4 @@ _FINISH: dict[str, Finish] = {
 }  # fmt: skip
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource"})
 _NO_FUNCTION = _ChatFunction()
-_NO_DETAILS = TokenDetails()
 _chunk = msgspec.json.Decoder(_ChatChunk)
-_usage = msgspec.json.Decoder(_ChatUsage | None)

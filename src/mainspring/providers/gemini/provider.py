@@ -37,7 +37,7 @@ class Gemini(HttpProvider):
         """How many tokens Gemini would read. Raises a `ProviderError` if it does not say."""
         model = name_resource(request.model)
         body = encode_body({"generateContentRequest": {"model": model, **build_body(request)}})
-        return (await self._http.fetch("POST", f"v1beta/{model}:countTokens", _count, "number of tokens", body=body)).totalTokens
+        return (await self._http.fetch(f"v1beta/{model}:countTokens", _count, "number of tokens", body=body)).totalTokens
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models that can be asked for answers. Raises a `ProviderError` if there is no such list."""

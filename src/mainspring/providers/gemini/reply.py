@@ -10,8 +10,8 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.gemini.request import VENDOR
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text, parse_count
-from mainspring.providers.reply import NULL, ReplyReader, decode_usage
+from mainspring.providers.json_text import json_text
+from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
 from mainspring.providers.turn import TurnBuilder
 
@@ -54,14 +54,10 @@ class GeminiReply(ReplyReader[TurnBuilder]):
             if signature:
                 turn.seal(seal(VENDOR, f"call.{signature}"))
             self._calls += 1
-            turn.call(
-                index=self._calls, id=part.call.id or "", name=part.call.name or "", arguments=json_text(part.call.args) or "{}"
-            )
+            arguments = json_text(part.call.args) or "{}"
+            turn.call(index=self._calls, id=part.call.id or "", name=part.call.name or "", arguments=arguments)
             return
-        if part.thought:
-            turn.reasoning(text)
-        else:
-            turn.text(text)
+        (turn.reasoning if part.thought else turn.text)(text)
         if signature:
             kind = "thought" if part.thought else "text" if text else "blank"
             turn.seal(seal(VENDOR, f"{kind}.{signature}"))
@@ -95,24 +91,6 @@ class _Feedback(Struct, gc=False, rename={"reason": "blockReason"}):
     reason: str | None = None
 
 
-class _GeminiUsage(
-    Struct,
-    gc=False,
-    rename={
-        "prompt": "promptTokenCount",
-        "tools": "toolUsePromptTokenCount",
-        "cached": "cachedContentTokenCount",
-        "candidates": "candidatesTokenCount",
-        "thoughts": "thoughtsTokenCount",
-    },
-):
-    prompt: object = None
-    tools: object = None
-    cached: object = None
-    candidates: object = None
-    thoughts: object = None
-
-
 class _GeminiChunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usage": "usageMetadata"}):
     candidates: list[_Candidate] | None = None
     feedback: _Feedback | None = None
@@ -122,17 +100,14 @@ class _GeminiChunk(Struct, gc=False, rename={"feedback": "promptFeedback", "usag
 
 def _usage_of(data: msgspec.Raw) -> Usage | None:
     """Usage in our terms. Gemini counts thoughts beside the answer, and what its own tools read beside the prompt."""
-    usage = decode_usage(_usage, data)
-    if usage is None:
-        return None
-    prompt, candidates, thoughts = parse_count(usage.prompt), parse_count(usage.candidates), parse_count(usage.thoughts) or 0
-    if prompt is None and candidates is None:
+    counts = read_counts(data)
+    if not counts.keys() & {"promptTokenCount", "candidatesTokenCount"}:
         return None
     return Usage(
-        input_tokens=(prompt or 0) + (parse_count(usage.tools) or 0),
-        output_tokens=(candidates or 0) + thoughts,
-        cached_tokens=parse_count(usage.cached) or 0,
-        reasoning_tokens=thoughts,
+        input_tokens=counts["promptTokenCount"] + counts["toolUsePromptTokenCount"],
+        output_tokens=counts["candidatesTokenCount"] + counts["thoughtsTokenCount"],
+        cached_tokens=counts["cachedContentTokenCount"],
+        reasoning_tokens=counts["thoughtsTokenCount"],
     )
 
 
@@ -145,4 +120,3 @@ _FINISH: Final[dict[str, Finish]] = {
 }  # fmt: skip
 _BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 _chunk: Final = msgspec.json.Decoder(_GeminiChunk)
-_usage: Final = msgspec.json.Decoder(_GeminiUsage | None)

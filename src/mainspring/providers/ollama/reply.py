@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import Unavailable
+from mainspring.core.items import Usage
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import LineSplitter, ReplyReader, count_usage
+from mainspring.providers.json_text import json_text, parse_count
+from mainspring.providers.reply import LineSplitter, ReplyReader
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -42,7 +43,8 @@ class OllamaReply(ReplyReader[TurnBuilder]):
         if chunk.done_reason in ("load", "unload"):
             raise Unavailable(f"{self._http.url} did not answer, but {chunk.done_reason}ed the model; try again")
         self._finish = "length" if chunk.done_reason == "length" else "stop"
-        self._usage = count_usage(chunk.prompt_eval_count, chunk.eval_count)
+        read, written = parse_count(chunk.prompt_eval_count), parse_count(chunk.eval_count)
+        self._usage = None if read is None and written is None else Usage(read or 0, written or 0)
         self.is_over = True
 
 

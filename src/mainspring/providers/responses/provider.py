@@ -1,15 +1,11 @@
 """The Responses wire format: a backend that speaks as we do, OpenAI's own or anybody's."""
 
-import msgspec
-from msgspec import Struct
-
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
-from mainspring.providers.json_text import encode_body
 from mainspring.providers.responses.reply import ResponsesReply, ResponsesTurn
 from mainspring.providers.responses.request import build_body, build_question
 from mainspring.providers.turn import list_call_ids
@@ -38,15 +34,6 @@ class Responses(HttpProvider):
         """The backend's own count; our estimate if it does not count."""
         body = {name: value for name, value in build_question(request, self._http.host).items() if name in COUNTED}
         try:
-            return (
-                await self._http.fetch("POST", "responses/input_tokens", _count, "number of tokens", body=encode_body(body))
-            ).input_tokens
+            return await self._count_tokens("responses/input_tokens", body)
         except (Refused, BadOutput):
             return estimate(request.items, request.instructions, request.tools)
-
-
-class _TokenCount(Struct, gc=False):
-    input_tokens: int
-
-
-_count = msgspec.json.Decoder(_TokenCount)

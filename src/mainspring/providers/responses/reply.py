@@ -43,7 +43,7 @@ from mainspring.core.items import (
     convert,
 )
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import NULL, ReplyReader, TokenDetails, count_usage, decode_usage
+from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.turn import TurnEvents, build_unnamed_error
 
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
@@ -319,13 +319,6 @@ class _Reason(Struct, gc=False):
     reason: str | None = None
 
 
-class _ResponsesUsage(Struct, gc=False):
-    input_tokens: object = None
-    output_tokens: object = None
-    input_tokens_details: TokenDetails | None = None
-    output_tokens_details: TokenDetails | None = None
-
-
 class _Response(Struct, gc=False):
     status: str | None = None
     error: object = None
@@ -342,16 +335,15 @@ def _finish_of(response: _Response) -> Finish:
 
 
 def _usage_of(data: msgspec.Raw) -> Usage | None:
-    usage = decode_usage(_usage, data)
-    if usage is None:
+    counts = read_counts(data)
+    if not counts.keys() & {"input_tokens", "output_tokens"}:
         return None
-    read, written = usage.input_tokens_details or _NO_DETAILS, usage.output_tokens_details or _NO_DETAILS
-    return count_usage(
-        usage.input_tokens,
-        usage.output_tokens,
-        cached=read.cached_tokens,
-        cache_write=read.cache_write_tokens,
-        reasoning=written.reasoning_tokens,
+    return Usage(
+        input_tokens=counts["input_tokens"],
+        output_tokens=counts["output_tokens"],
+        cached_tokens=counts["input_tokens_details.cached_tokens"],
+        cache_write_tokens=counts["input_tokens_details.cache_write_tokens"],
+        reasoning_tokens=counts["output_tokens_details.reasoning_tokens"],
     )
 
 
@@ -368,9 +360,7 @@ _OTHERS: dict[Channel, Channel] = {"text": "refusal", "refusal": "text"}
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _STATUSES: dict[str, ItemStatus] = {"incomplete": "incomplete"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-_NO_DETAILS = TokenDetails()
 _event = msgspec.json.Decoder(_ResponsesEvent)
 _item = msgspec.json.Decoder(_Item)
 _response = msgspec.json.Decoder(_Response)
-_usage = msgspec.json.Decoder(_ResponsesUsage | None)
 _object = msgspec.json.Decoder(Json)
