@@ -26,9 +26,9 @@ from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.stdio_process import Wrap
+from mainspring.tools.sandbox.grants import Wrap
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.wrap import wrapped
+from mainspring.tools.sandbox.wrap import wrap_program
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]
 
 @pytest.fixture
 def wrap(sandbox: LocalSandbox) -> Wrap:
-    return partial(wrapped, sandbox)
+    return partial(wrap_program, sandbox)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def spy(wrap: Wrap, place: Path, sandbox: LocalSandbox) -> AsyncIterator[C
 
 def server(sandbox: LocalSandbox, *arguments: str, **grants: Any) -> ServerSpec:
     """One in Python, and such a one as this sandbox can reach."""
-    return ServerSpec("spy", "stdio", command=sandbox._backend.python.executable, args=arguments, trusted=True, **grants)
+    return ServerSpec("spy", "stdio", command=sandbox.backend.python.executable, args=arguments, trusted=True, **grants)
 
 
 def refused(told: str) -> bool:
@@ -155,7 +155,7 @@ async def test_what_only_root_can_reach_is_shown_to_whom_it_is_granted(
     (place / "locked").mkdir(mode=0o700)
     inner = given(place / "locked" / "inner", sandbox)
     attempt = spy(folders=(str(inner),))
-    if sandbox._backend.name == "landlock":
+    if sandbox.backend.name == "landlock":
         with pytest.raises(ToolUnavailable, match=r"cannot start in the sandbox: .* cannot reach .*let others enter"):
             await attempt("write", inner / "file")
         return
@@ -171,7 +171,7 @@ async def test_nothing_a_server_started_outlives_it(sandbox: LocalSandbox, wrap:
     await connection.close()
     await until(lambda: not marked(mark))
     assert mounts(sandbox) == before
-    await until(lambda: not any(path.name != "etc" for path in sandbox._data.iterdir()))
+    await until(lambda: not any(path.name != "etc" for path in sandbox.data.iterdir()))
 
 
 async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> None:

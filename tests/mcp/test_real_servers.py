@@ -22,7 +22,7 @@ from mainspring.core.items import InputImage, InputText, Json
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.content import output_of
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
-from mainspring.tools.mcp.stdio_process import Wrap
+from mainspring.tools.sandbox.grants import Wrap
 
 FOLDER = Path(__file__).parent / "node"
 PROGRAMS = FOLDER / "node_modules" / ".bin"

@@ -21,7 +21,7 @@ from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import Answer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program
-from mainspring.tools.sandbox.wrap import unwrapped
+from mainspring.tools.sandbox.wrap import build_bare_command
 
 # Each starts a server of its own, and there are many.
 pytestmark = pytest.mark.slow
@@ -210,7 +210,7 @@ async def test_a_command_can_be_wrapped(zoo: Zoo, connect: Connect) -> None:
     @asynccontextmanager
     async def wrap(program: Program) -> AsyncIterator[Sequence[str]]:
         seen.append(program.argv[0])
-        yield ["env", "WRAPPED=yes", *unwrapped(program)]
+        yield ["env", "WRAPPED=yes", *build_bare_command(program)]
         seen.append("left")
 
     connection = connect(zoo.spec("env", sandboxed=True), wrap=wrap)

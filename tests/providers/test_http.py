@@ -85,11 +85,11 @@ def test_many_small_events_never_reach_the_limit() -> None:
         (b"[]", Complaint("[]")),
         (b"<html>", Complaint("an HTML page")),
         (b"", Complaint("")),
-        (b"no \xff\n way" + b"." * 2000, Complaint("no \ufffd way" + "." * 492 + "...")),
+        (b"no \xff\n way" + b"." * 2000, Complaint("no \ufffd way" + "." * 489 + "...")),
         (b'{"detail": [[1], 2]}', Complaint('{"detail": [[1], 2]}')),
-        (b"[" * 900 + b"]" * 900, Complaint("[" * 500 + "...")),
-        (b'{"error": {"message": ' + b"[" * 900 + b"]" * 900 + b"}}", Complaint('{"error": {"message": ' + "[" * 478 + "...")),
-        (b"[" * 9000, Complaint("[" * 500 + "...")),
+        (b"[" * 900 + b"]" * 900, Complaint("[" * 497 + "...")),
+        (b'{"error": {"message": ' + b"[" * 900 + b"]" * 900 + b"}}", Complaint('{"error": {"message": ' + "[" * 475 + "...")),
+        (b"[" * 9000, Complaint("[" * 497 + "...")),
     ],
 )
 def test_a_complaint_is_found_in_every_shape(body: bytes, said: Complaint) -> None:

@@ -32,7 +32,7 @@ async def serve(sandbox: LocalSandbox, lease: LocalLease, resting: LocalLease, s
     await sandbox.warmed()
     output = lease.run(f"{SURVIVOR}\ntime.sleep(600)")
     await anext(output)
-    supervisor = sandbox._processes._supervisor
+    supervisor = sandbox.processes._supervisor
     assert supervisor is not None
     groups = [str(folder) for slot in (lease._slot, resting._slot) if slot.group for folder in slot.group.folders]
     print(json.dumps({"supervisor": supervisor.pid, "folder": str(sandbox._folder), "groups": groups}), flush=True)

@@ -49,7 +49,7 @@ async def test_two_hundred_attacks_in_a_row_leave_nothing_behind(mode: Mode) -> 
         for removal in list(sandbox._removals):
             await removal
         assert processes_of(sandbox) == ()
-        assert {path.name for path in sandbox._data.iterdir()} <= {"etc"}
+        assert {path.name for path in sandbox.data.iterdir()} <= {"etc"}
         assert not any(group.exists() for group in groups)
         assert mounts(sandbox) == mounted
         # The pool's own pipes are closed by now, so there are fewer than before.

@@ -128,7 +128,8 @@ async def test_files_go_in_are_worked_on_and_come_out(runner: LocalSandbox) -> N
     code = "text = open('in/data.txt').read()\nopen('out.txt', 'w').write(text.upper())\nopen('in/data.txt', 'a').write('!')"
     async with runner.acquire() as lease:
         await lease.put("untouched", b"x")
-        result = await lease.execute(code, files={"in/data.txt": b"hello"})
+        await lease.put("in/data.txt", b"hello")
+        result = await lease.execute(code)
         assert [entry.path for entry in result.files] == ["in/data.txt", "out.txt"]
         assert await lease.get("out.txt") == b"HELLO"
         assert await lease.get("in/data.txt") == b"hello!"
@@ -143,7 +144,7 @@ async def test_runs_of_one_lease_share_its_files_but_no_other_lease_does(runner:
 
 
 async def test_a_given_workspace_stays_when_the_lease_is_gone(runner: LocalSandbox) -> None:
-    workspace = runner._data / "given"
+    workspace = runner.data / "given"
     workspace.mkdir()
     for words in ("first", "second"):
         async with runner.acquire(SandboxSpec(workspace=workspace)) as lease:

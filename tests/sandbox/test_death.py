@@ -97,7 +97,7 @@ async def test_a_supervisor_that_is_killed_takes_its_programs_along_and_is_told_
         assert await anext(output) == Chunk("stdout", b"on\n")
         running = processes_of(sandbox)
         assert running
-        supervisor = sandbox._processes._supervisor
+        supervisor = sandbox.processes._supervisor
         assert supervisor is not None
         os.kill(supervisor.pid, signal.SIGKILL)
         assert [part async for part in output] == [Exit(None, reason="lost")]

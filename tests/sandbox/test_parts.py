@@ -13,7 +13,7 @@ import pytest
 
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import cgroup, seccomp
-from mainspring.tools.sandbox.cgroup import Version1Groups, Version2Groups
+from mainspring.tools.sandbox.cgroup import GroupV1, GroupV2
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import Python, Views, is_reachable, python_for
@@ -90,7 +90,7 @@ def test_a_processor_without_a_list_is_refused() -> None:
 
 
 def test_a_version_2_group_is_limited_by_its_files_and_counts_what_was_ended(tmp_path: Path) -> None:
-    group = Version2Groups(tmp_path).make()
+    group = GroupV2(tmp_path)
     (folder,) = group.folders
     (folder / "memory.swap.max").touch()
     group.limit(Limits(memory=1000, processes=10))
@@ -98,7 +98,7 @@ def test_a_version_2_group_is_limited_by_its_files_and_counts_what_was_ended(tmp
     assert (folder / "memory.max").read_text() == "1000"
     assert (folder / "memory.swap.max").read_text() == "0"
     assert int((folder / "pids.max").read_text()) == 10 + cgroup.OVERHEAD
-    assert group.kills() == 2
+    assert group.count_kills() == 2
     assert group.freeze(True)
     assert (folder / "cgroup.freeze").read_text() == "1"
     assert group.freeze(False)
@@ -111,9 +111,9 @@ def test_groups_that_cannot_be_frozen_are_used_all_the_same(tmp_path: Path) -> N
     for folder in parents.values():
         folder.mkdir()
     with pytest.raises(OSError, match="freezer"):
-        Version1Groups({**parents, "freezer": tmp_path / "freezer"}).make()
+        GroupV1({**parents, "freezer": tmp_path / "freezer"})
     assert [path for folder in parents.values() for path in folder.iterdir()] == [], "all of them are made, or none"
-    group = Version1Groups(parents).make()
+    group = GroupV1(parents)
     assert not group.freeze(True)
     cgroup.remove(group)
 
@@ -125,7 +125,7 @@ def test_groups_that_were_found_work_and_are_removed() -> None:
         pytest.skip("this machine lets us make no control groups")
     group.limit(Limits(memory=1 << 26))
     group.limit(Limits(memory=1 << 28))
-    assert group.kills() == 0
+    assert group.count_kills() == 0
     assert all(folder.is_dir() for folder in group.folders)
     cgroup.remove(group)
     assert not any(folder.exists() for folder in group.folders)
@@ -168,14 +168,14 @@ async def test_the_interpreter_of_this_environment_runs_wherever_it_is_installed
 
 
 async def test_an_older_landlock_refuses_signals_altogether(sandbox: LocalSandbox) -> None:
-    if not isinstance(sandbox._backend, Landlock):
+    if not isinstance(sandbox.backend, Landlock):
         pytest.skip("of Landlock only")
-    current, sandbox._backend = sandbox._backend, Landlock(sandbox._backend.python, sandbox._owner, version=5)
+    current, sandbox.backend = sandbox.backend, Landlock(sandbox.backend.python, sandbox._owner, version=5)
     try:
         async with sandbox.acquire() as lease:
             result = await lease.execute("import os\nos.kill(os.getpid(), 0)")
     finally:
-        sandbox._backend = current
+        sandbox.backend = current
     assert "PermissionError" in result.stderr
 
 
@@ -294,4 +294,4 @@ async def test_a_lease_that_is_cancelled_while_it_is_made_leaves_nothing() -> No
             assert task.cancelled()
         while sandbox._removals:
             await asyncio.wait(sandbox._removals)
-        assert {path.name for path in sandbox._data.iterdir()} <= {"etc"}
+        assert {path.name for path in sandbox.data.iterdir()} <= {"etc"}

@@ -6,7 +6,7 @@ import pytest
 from tests.sandbox.traces import Traces, processes_of
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.sandbox.cgroup import NoGroups
+from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
@@ -242,7 +242,7 @@ async def test_a_session_that_does_not_listen_is_ended_without_blocking_the_engi
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["bwrap", "landlock"])
 async def test_limits_of_each_process_hold_where_there_are_no_control_groups(mode: Mode) -> None:
-    async with open_sandbox(mode, uid=29_000, warm=0, groups=NoGroups()) as sandbox:
+    async with open_sandbox(mode, uid=29_000, warm=0, groups=Groups()) as sandbox:
         assert (await sandbox.health()).totals == "none"
         memory = await attacked(sandbox, TWO_GIGABYTES)
         shared = await attacked(sandbox, SHARED_MEMORY)

@@ -12,7 +12,7 @@ from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import Traces, processes_of
 
-from mainspring.tools.sandbox.cgroup import Groups, NoGroups, find_groups
+from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
@@ -85,7 +85,7 @@ assert libc.timer_settime(timer, 0, every, None) == 0
 @pytest.fixture(scope="module", params=["bwrap", "bwrap without groups", "landlock without groups"])
 async def resting(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
     mode, _, without = request.param.partition(" ")
-    groups: Groups = NoGroups() if without else find_groups()
+    groups: Groups = Groups() if without else find_groups()
     async for entered in opened(mode, groups=groups):
         yield entered
 
@@ -160,7 +160,7 @@ async def test_a_killed_supervisor_leaves_nothing_frozen() -> None:
         async with sandbox.acquire() as lease, lease.session() as session:
             await session.run_cell(COUNTER)
             await settled(sandbox, lambda: lease.get("count"))
-            supervisor, running = sandbox._processes._supervisor, processes_of(sandbox)
+            supervisor, running = sandbox.processes._supervisor, processes_of(sandbox)
             assert supervisor is not None
             assert running
             os.kill(supervisor.pid, signal.SIGKILL)

@@ -12,12 +12,12 @@ import anyio
 import pytest
 from tests.sandbox.conftest import opened
 
-from mainspring.tools.sandbox.cgroup import NoGroups
+from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.grants import Program, grants_of
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode
 from mainspring.tools.sandbox.workspace_files import Owner
-from mainspring.tools.sandbox.wrap import unwrapped, wrapped
+from mainspring.tools.sandbox.wrap import build_bare_command, wrap_program
 
 LOOK = """
 import json, os
@@ -60,7 +60,7 @@ def ran(line: tuple[str, ...]) -> str:
 
 
 async def look(sandbox: LocalSandbox, program: Program) -> dict[str, object]:
-    async with wrapped(sandbox, program) as line:
+    async with wrap_program(sandbox, program) as line:
         return dict(json.loads(await anyio.to_thread.run_sync(ran, tuple(line))))
 
 
@@ -72,11 +72,11 @@ async def test_a_wrapped_program_is_nobody_without_rights_in_a_group_of_its_own(
     own = {"GIVEN", "HOME", "LANG", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "TMPDIR", "USER"}
     assert isinstance(seen["names"], list)
     assert set(seen["names"]) <= own
-    assert [path.name for path in bwrap._data.iterdir()] == ["etc"]
+    assert [path.name for path in bwrap.data.iterdir()] == ["etc"]
 
 
 async def test_a_wrapped_program_has_a_control_group_where_there_are_any_and_leaves_none(bwrap: LocalSandbox) -> None:
-    async with wrapped(bwrap, Program(argv=("/bin/true",))) as line:
+    async with wrap_program(bwrap, Program(argv=("/bin/true",))) as line:
         joins = json.loads(line[4])["launch"]["joins"]
         assert bool(joins) is ((await bwrap.health()).totals != "none")
         assert all(os.access(join, os.W_OK) for join in joins)
@@ -85,8 +85,8 @@ async def test_a_wrapped_program_has_a_control_group_where_there_are_any_and_lea
 
 async def test_unsafe_holds_nothing(unsafe: LocalSandbox) -> None:
     program = Program(argv=(sys.executable, "-c", "print('out')"))
-    async with wrapped(unsafe, program) as line:
-        assert line == unwrapped(program)
+    async with wrap_program(unsafe, program) as line:
+        assert line == build_bare_command(program)
         assert await anyio.to_thread.run_sync(ran, tuple(line)) == "out\n"
 
 
@@ -132,9 +132,9 @@ LIMITS = "import json, resource\nprint(json.dumps([resource.getrlimit(getattr(re
 
 @pytest.mark.parametrize("mode", ["bwrap", "landlock"])
 async def test_each_process_is_held_to_limits_where_no_group_counts_them_together(mode: Mode) -> None:
-    async for sandbox in opened(mode, groups=NoGroups()):
+    async for sandbox in opened(mode, groups=Groups()):
         code = f"NAMES = ('CORE', 'FSIZE', 'NPROC', 'DATA')\n{LIMITS}"
-        async with wrapped(sandbox, Program(argv=(sandbox._backend.python.executable, "-c", code))) as line:
+        async with wrap_program(sandbox, Program(argv=(sandbox.backend.python.executable, "-c", code))) as line:
             core, file, processes, data = json.loads(await anyio.to_thread.run_sync(ran, tuple(line)))
         assert (core, file, data) == (0, 1 << 30, 2 << 30)
         assert 512 <= processes < 10_000

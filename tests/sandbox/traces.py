@@ -33,7 +33,7 @@ class Traces(Struct, frozen=True):
 def processes_of(sandbox: LocalSandbox) -> tuple[int, ...]:
     """The processes of the sandbox's user; if that is our own, those that its supervisor has started."""
     uid = sandbox._owner.uid
-    supervisor = sandbox._processes._supervisor
+    supervisor = sandbox.processes._supervisor
     assert supervisor is not None
     if uid is not None:
         return tuple(pid for pid in everything() if owner(pid) == uid)

@@ -20,6 +20,7 @@ from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.builtin.container_tools import CodeInterpreter, Shell
 from mainspring.tools.builtin.containers import NEW, Containers, container_of
 from mainspring.tools.contract import ToolContext
+from mainspring.tools.sandbox.lease import gather
 from mainspring.tools.sandbox.local import LocalSandbox
 
 
@@ -142,7 +143,7 @@ async def test_a_container_in_use_is_not_ended_however_long_it_takes(sandbox: Lo
     async with Containers(sandbox, idle_seconds=100, clock=clock) as containers, containers.use("", "cntr_1") as container:
         clock.now = 1000
         await containers.expire()
-        assert (await container.lease.execute("print(1)")).stdout == "1\n"
+        assert (await gather(container.lease.run("print(1)"))).stdout == "1\n"
 
 
 async def test_idle_containers_are_looked_for_without_being_asked(sandbox: LocalSandbox) -> None:
@@ -205,7 +206,7 @@ async def test_what_a_tenant_uses_no_other_can_take_and_none_has_all(sandbox: Lo
                 await containers.create("third", "cntr_1")
         await containers.create("third", "cntr_1")
         assert ids(containers, "other") == [], "which was not in use any more"
-        assert (await container.lease.execute("print(1)")).stdout == "1\n"
+        assert (await gather(container.lease.run("print(1)"))).stdout == "1\n"
 
 
 async def test_a_container_may_have_a_shorter_life_than_others(sandbox: LocalSandbox) -> None:

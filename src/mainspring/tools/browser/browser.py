@@ -21,11 +21,12 @@ import anyio
 from mainspring.core.errors import SandboxFull, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.browser.chromium import Chromium, Wrap, found, running
+from mainspring.tools.browser.chromium import Chromium, found, running
 from mainspring.tools.browser.protocol import CommandFailed
 from mainspring.tools.browser.proxy import Flaw, Proxy
 from mainspring.tools.browser.session import Session
 from mainspring.tools.contract import ToolContext
+from mainspring.tools.sandbox.grants import Wrap
 from mainspring.tools.sandbox.sandbox_port import SandboxHealth
 
 log = getLogger(__name__)

@@ -11,20 +11,22 @@ import shutil
 import signal
 import sys
 from asyncio import Task
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from socket import recv_fds, socket, socketpair
+from subprocess import DEVNULL
 
 import anyio
+from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.browser.protocol import MOST_BYTES, Protocol
-from mainspring.tools.sandbox.grants import Program
+from mainspring.tools.sandbox.grants import Program, Wrap
 from mainspring.tools.sandbox.places import is_system
 from mainspring.tools.sandbox.processes import library_path
+from mainspring.tools.sandbox.wrap import StartedProgram, start_program
 
 START_SECONDS = 30.0
 GRACE_SECONDS = 2.0
@@ -64,8 +66,6 @@ FLAGS = (
     *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
 )
 
-Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
-
 
 class Chromium(Struct, frozen=True):
     """One that runs. `doors` are sockets that listen on its loopback."""
@@ -96,12 +96,14 @@ async def running(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromi
     async with wrap(Program(argv=argv, reads=_reads(program))) as line, AsyncExitStack() as stack:
         ours, theirs = socketpair()
         stack.callback(ours.close)
-        process = await _begun(line, theirs, stack)
-        words = _Words()
-        stack.push_async_callback(_ended, process, asyncio.create_task(words.listen(process)))
+        with theirs:
+            env = {"PATH": "/usr/bin:/bin", **library_path()}
+            started = await start_program(line, stack, stdin=theirs.fileno(), stdout=DEVNULL, env=env)
+        words = _LastWords()
+        stack.push_async_callback(_stop, started, asyncio.create_task(words.listen(started.process)))
         stack.callback(ours.close)
         try:
-            chromium = await _spoken_to(ours, doors, process.pid, stack)
+            chromium = await _connect(ours, doors, started.process.pid, stack)
         except (ToolUnavailable, TimeoutError, OSError) as error:
             raise ToolUnavailable(f"Chromium does not start in the sandbox: {words.last or 'it says nothing'}") from error
         yield chromium
@@ -112,25 +114,7 @@ def _reads(program: Path) -> tuple[str, ...]:
     return tuple([str(path) for path in (FONTS, program.parent) if path.exists() and not is_system(path)])
 
 
-async def _begun(line: Sequence[str], theirs: socket, stack: AsyncExitStack) -> Process:
-    end, stop = os.pipe()
-    stack.callback(os.close, stop)
-    try:
-        return await asyncio.create_subprocess_exec(
-            *(*line, str(end)),
-            stdin=theirs.fileno(),
-            stdout=DEVNULL,
-            stderr=PIPE,
-            env={"PATH": "/usr/bin:/bin", **library_path()},
-            pass_fds=(end,),
-            start_new_session=True,
-        )
-    finally:
-        theirs.close()
-        os.close(end)
-
-
-async def _spoken_to(ours: socket, doors: int, pid: int, stack: AsyncExitStack) -> Chromium:
+async def _connect(ours: socket, doors: int, pid: int, stack: AsyncExitStack) -> Chromium:
     """The browser, once it answers. Raises `TimeoutError`, `OSError` or `ToolUnavailable` if it does not."""
     ours.setblocking(False)
     with anyio.fail_after(START_SECONDS):
@@ -140,12 +124,12 @@ async def _spoken_to(ours: socket, doors: int, pid: int, stack: AsyncExitStack) 
     if len(listening) < doors:
         raise ToolUnavailable("it has no doors")
     protocol = Protocol(*await asyncio.open_unix_connection(sock=ours, limit=MOST_BYTES))
-    stack.push_async_callback(_silenced, asyncio.create_task(protocol.read()))
+    stack.push_async_callback(_cancel, asyncio.create_task(protocol.read()))
     await protocol.send("Browser.getVersion", seconds=START_SECONDS)
     return Chromium(protocol, listening, pid)
 
 
-async def _silenced(reading: "Task[None]") -> None:
+async def _cancel(reading: "Task[None]") -> None:
     reading.cancel()
     await asyncio.wait([reading])
 
@@ -160,19 +144,16 @@ async def _readable(end: socket) -> None:
         loop.remove_reader(end)
 
 
-async def _ended(process: Process, listening: "Task[None]") -> None:
-    """Waits for a process whose socket is closed, then forces it; with it goes its whole namespace."""
+async def _stop(started: StartedProgram, listening: "Task[None]") -> None:
+    """Waits for a process whose socket is closed, then kills it; with it goes its whole namespace."""
     with anyio.CancelScope(shield=True):
-        with anyio.move_on_after(GRACE_SECONDS):
-            await process.wait()
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        if not await started.wait(GRACE_SECONDS):
+            started.signal_group(signal.SIGKILL)
+            await started.process.wait()
         await asyncio.wait([listening])
 
 
-class _Words:
+class _LastWords:
     """The last line of complaint, for whoever wants to know why it ended."""
 
     def __init__(self) -> None:
@@ -180,5 +161,5 @@ class _Words:
 
     async def listen(self, process: Process) -> None:
         assert process.stderr is not None
-        while chunk := await process.stderr.read(1 << 14):
+        async for chunk in process.stderr:
             self.last = chunk.decode(errors="replace").strip().rpartition("\n")[2][:300] or self.last

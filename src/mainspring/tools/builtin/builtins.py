@@ -114,10 +114,10 @@ class BuiltinTools:
         await self._stack.__aexit__(kind, error, trace)
 
     def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
-        """The command line that runs this program in the sandbox; see `wrapped`. Raises `SandboxError` if there is none."""
-        from mainspring.tools.sandbox.wrap import wrapped
+        """The command line that runs this program in the sandbox; see `wrap_program`. Raises `SandboxError` if there is none."""
+        from mainspring.tools.sandbox.wrap import wrap_program
 
-        return wrapped(self._sandbox.open(), program)
+        return wrap_program(self._sandbox.open(), program)
 
     async def health(self) -> SandboxHealth | None:
         """How the sandbox is, None if no tool needs one."""

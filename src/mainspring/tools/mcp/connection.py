@@ -28,7 +28,7 @@ from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
     from mainspring.tools.mcp.session import Session
-    from mainspring.tools.mcp.stdio_process import Wrap
+    from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
 

@@ -20,7 +20,7 @@ from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import Offer, Route, Toolset, offer_of, toolset
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.stdio_process import Wrap
+    from mainspring.tools.sandbox.grants import Wrap
 
 IDLE_SECONDS = 600.0
 MOST_STRANGERS = 64

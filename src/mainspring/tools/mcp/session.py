@@ -50,7 +50,8 @@ from mainspring.tools.mcp.exchange import (
 )
 from mainspring.tools.mcp.mcp_http import SECONDS, guarded_client
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.stdio_process import Wrap, process_streams
+from mainspring.tools.mcp.stdio_process import process_streams
+from mainspring.tools.sandbox.grants import Wrap
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Auth, Timeout

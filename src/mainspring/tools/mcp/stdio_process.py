@@ -8,11 +8,10 @@ by itself, the session is lost with its last words.
 import os
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
 from subprocess import PIPE
-from typing import IO
 
 import anyio
 from anyio.abc import Process
@@ -24,18 +23,15 @@ from mainspring.core.errors import SandboxError, ToolUnavailable
 from mainspring.core.text import shorten_line
 from mainspring.tools.mcp.exchange import MOST_BYTES, Lost
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.sandbox.grants import Program
-from mainspring.tools.sandbox.wrap import unwrapped
+from mainspring.tools.sandbox.grants import Program, Wrap
+from mainspring.tools.sandbox.wrap import HAS_LAUNCHER, StartedProgram, build_bare_command, start_program
 
 log = getLogger(__name__)
 
-Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 GRACE_SECONDS = 1.0
-# Elsewhere than on Linux nothing holds a server, so it must not be sandboxed, and only its own group is ended with it.
-HAS_REAPER = hasattr(os, "pidfd_open")
 LAST_WORDS = 2_000
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -45,7 +41,7 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
     """Starts the server and ends it. Raises `Lost` if it ends by itself, `ToolUnavailable` if it cannot start or is too loud."""
     async with AsyncExitStack() as stack:
-        process = await _started(spec, wrap, stack)
+        process = await _start(spec, wrap, stack)
         async with _served(spec, process) as streams:
             yield streams
 
@@ -132,32 +128,21 @@ class _Server:
         return f"{how}; its last words: {words}" if words else f"{how} without a word"
 
 
-async def _started(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:
+async def _start(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:
     """The running server, which is ended with the stack, and then what held it."""
     program = _program(spec)
     try:
-        argv = await _enter(stack, _wrap(wrap)(program)) if spec.sandboxed else unwrapped(program)
+        argv = await _enter(stack, _require(wrap)(program)) if spec.sandboxed else build_bare_command(program)
     except SandboxError as error:
         raise ToolUnavailable(f"MCP server `{spec.label}` cannot start in the sandbox: {error.message}; {spec.advice}") from error
-    theirs, ours = os.pipe()
-    end = stack.enter_context(os.fdopen(ours, "wb"))
     try:
-        process = await anyio.open_process(
-            [*argv, str(theirs)] if HAS_REAPER else program.argv,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment(spec.env),
-            cwd=spec.cwd,
-            start_new_session=True,
-            pass_fds=(theirs,),
+        started = await start_program(
+            argv if HAS_LAUNCHER else program.argv, stack, stdin=PIPE, stdout=PIPE, env=environment(spec.env), cwd=spec.cwd
         )
     except (OSError, ValueError) as error:
         raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: {error}") from error
-    finally:
-        os.close(theirs)
-    stack.push_async_callback(_stop, process, end)
-    return process
+    stack.push_async_callback(_stop, started)
+    return started.process
 
 
 async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequence[str]]) -> Sequence[str]:
@@ -172,7 +157,7 @@ async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequen
     return argv
 
 
-def _wrap(wrap: Wrap | None) -> Wrap:
+def _require(wrap: Wrap | None) -> Wrap:
     if wrap is None:
         raise SandboxError("this engine has none; give it a `BuiltinTools(wraps=True)`, and its `wrap` to `McpTools`")
     return wrap
@@ -194,26 +179,19 @@ def _program(spec: ServerSpec) -> Program:
     )
 
 
-async def _stop(process: Process, end: IO[bytes]) -> None:
-    """Ends the process and all it has started: asked by the end of its input, then told, then forced."""
+async def _stop(started: StartedProgram) -> None:
+    """Ends the process and all it has started: closes its input, then terminates, then kills it."""
+    process = started.process
     with anyio.CancelScope(shield=True):
         assert process.stdin is not None
         with suppress(*_GONE), anyio.move_on_after(GRACE_SECONDS):
             await process.stdin.aclose()
-        for step in ("asked", "told", "forced"):
-            if step == "told":
-                _signal_group(process, signal.SIGTERM)
-            elif step == "forced":
-                end.close()
-            with anyio.move_on_after(GRACE_SECONDS):
-                await process.wait()
-                break
-        # A program with a namespace has nobody who listens for that end.
-        _signal_group(process, signal.SIGKILL)
+        if not await started.wait(GRACE_SECONDS):
+            started.signal_group(signal.SIGTERM)
+            if not await started.wait(GRACE_SECONDS):
+                started.lifeline.close()
+                await started.wait(GRACE_SECONDS)
+        # A program in a namespace does not listen to its lifeline.
+        started.signal_group(signal.SIGKILL)
         with anyio.move_on_after(GRACE_SECONDS):
             await process.aclose()
-
-
-def _signal_group(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

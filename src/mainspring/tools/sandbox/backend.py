@@ -1,13 +1,12 @@
-"""What a backend on this machine has to say: how a worker is started so that it cannot get out."""
+"""The backends of the sandbox on this machine: how each starts a worker so that it cannot get out."""
 
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
 from mainspring.tools.sandbox.places import SYSTEM_PATH, Python
-from mainspring.tools.sandbox.processes import Confine, Launch, library_path
+from mainspring.tools.sandbox.processes import Launch, library_path
 from mainspring.tools.sandbox.sandbox_port import Language, Limits
 from mainspring.tools.sandbox.workspace_files import Owner
 
@@ -24,23 +23,6 @@ class Place(Struct, frozen=True):
     workspace: Path
     home: Path
     scratch: Path
-
-
-class Backend(Protocol):
-    """Starts workers. `is_namespaced` says that all processes of a worker end with it and are counted apart from others."""
-
-    name: str
-    version: str
-    isolates: tuple[str, ...]
-    is_namespaced: bool
-    python: Python
-    owner: Owner
-
-    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch: ...
-
-    def extra(self, *, network: bool) -> bytes:
-        """What the launcher reads as file 4; nothing if empty."""
-        ...
 
 
 def worker_argv(python: Python) -> tuple[str, ...]:
@@ -60,18 +42,41 @@ def environment(python: Python, home: str, scratch: str) -> dict[str, str]:
     }
 
 
-def bare_launch(python: Python, owner: Owner, place: Place, joins: tuple[str, ...], confine: Confine | None = None) -> Launch:
-    """A worker without namespaces: it sees the host's paths, whatever it may do with them."""
-    return Launch(
-        argv=worker_argv(python),
-        env=environment(python, str(place.home), str(place.scratch)),
-        folder=str(place.workspace),
-        uid=owner.uid,
-        gid=owner.gid,
-        joins=joins,
-        tree=True,
-        confine=confine,
-    )
+class Backend:
+    """Starts workers. By itself it isolates nothing: a worker sees the host's paths, with a clean environment and limits.
+
+    `is_namespaced` says that all processes of a worker end with it and are counted apart from others.
+    """
+
+    name = ""
+    version = ""
+    isolates: tuple[str, ...] = ()
+    is_namespaced = False
+
+    def __init__(self, python: Python, owner: Owner) -> None:
+        self.python = python
+        self.owner = owner
+
+    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+        return Launch(
+            argv=worker_argv(self.python),
+            env=environment(self.python, str(place.home), str(place.scratch)),
+            folder=str(place.workspace),
+            uid=self.owner.uid,
+            gid=self.owner.gid,
+            joins=joins,
+            tree=True,
+        )
+
+    def extra(self, *, network: bool) -> bytes:
+        """What the launcher reads as file 4; nothing if empty."""
+        return b""
+
+
+class Unsafe(Backend):
+    """No isolation. Only on explicit request."""
+
+    name = "unsafe"
 
 
 def languages(python: Python) -> dict[Language, str]:
@@ -102,22 +107,3 @@ def process_limits(limits: Limits, language: Language, *, has_totals: bool, othe
     if not has_totals and language != "node":
         held["RLIMIT_AS"] = limits.memory
     return held
-
-
-class Unsafe:
-    """No isolation: programs run on the host, with a clean environment and per-process limits. Only on explicit request."""
-
-    name = "unsafe"
-    version = ""
-    is_namespaced = False
-    isolates: tuple[str, ...] = ()
-
-    def __init__(self, python: Python, owner: Owner) -> None:
-        self.python = python
-        self.owner = owner
-
-    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
-        return bare_launch(self.python, self.owner, place, joins)
-
-    def extra(self, *, network: bool) -> bytes:
-        return b""

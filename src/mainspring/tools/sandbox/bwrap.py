@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, environment, worker_argv
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, Place, environment, worker_argv
 from mainspring.tools.sandbox.places import SYSTEM, Python
 from mainspring.tools.sandbox.processes import Launch
 from mainspring.tools.sandbox.sandbox_port import MEGABYTE
@@ -25,15 +25,14 @@ INTERNET = (AF_INET, AF_INET6, AF_NETLINK)
 SCRATCH, SHARED = 64 * MEGABYTE, 16 * MEGABYTE
 
 
-class Bwrap:
+class Bwrap(Backend):
     name = "bwrap"
     is_namespaced = True
     isolates: tuple[str, ...] = ("files", "processes", "network", "ipc", "users", "system calls")
 
     def __init__(self, bwrap: Path, python: Python, owner: Owner, accounts: Path) -> None:
         """`accounts` is a folder with the `passwd` and `group` that the sandbox sees."""
-        self.python = python
-        self.owner = owner
+        super().__init__(python, owner)
         self.version = version_of(bwrap)
         self._bwrap = bwrap
         self._accounts = accounts

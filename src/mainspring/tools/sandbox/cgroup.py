@@ -6,11 +6,13 @@ whatever limits the engine limits them too.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
+
+from msgspec import Struct
 
 from mainspring.tools.sandbox.sandbox_port import Limits
 
@@ -18,55 +20,50 @@ MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 CONTROLLERS = ("memory", "pids")
 FREEZER = "freezer"
+# The sandbox's own processes are counted too: the launcher, the first process of its namespace, the interpreter that starts the
+# program.
+OVERHEAD = 4
 
 
-class Group(Protocol):
-    """The control group of one lease. A process joins by writing to each of `joins` before it does anything else."""
+class Group:
+    """The control group of one lease, a folder below each parent. Raises `OSError` if not all of them can be made.
 
-    folders: tuple[Path, ...]
+    A process joins by writing to each of `joins` before it does anything else.
+    """
 
-    @property
-    def joins(self) -> tuple[str, ...]: ...
-
-    def limit(self, limits: Limits) -> None: ...
-
-    def kills(self) -> int:
-        """How many processes the kernel has ended in it for want of memory."""
-        ...
-
-    def freeze(self, is_frozen: bool) -> bool:
-        """Stops everything in it, or lets it go on; it cannot resist. False where this cannot be done."""
-        ...
-
-
-class Groups(Protocol):
-    """Makes groups. `name` is what `SandboxHealth.totals` says."""
-
-    name: str
-
-    def make(self) -> Group | None: ...
-
-
-class NoGroups:
-    name = "none"
-
-    def make(self) -> None:
-        return None
-
-
-class _Version1:
-    """One folder for each controller."""
-
-    def __init__(self, parents: dict[str, Path]) -> None:
+    def __init__(self, *parents: Path) -> None:
         name = f"mainspring-{token_hex(6)}"
-        self._memory, self._pids = parents["memory"] / name, parents["pids"] / name
-        self._freezer = parents[FREEZER] / name if FREEZER in parents else None
-        self.folders: tuple[Path, ...] = (self._memory, self._pids, *([self._freezer] if self._freezer else []))
-        _make(self.folders)
+        self.folders = tuple([parent / name for parent in parents])
+        with ExitStack() as undo:
+            for folder in self.folders:
+                folder.mkdir()
+                undo.callback(folder.rmdir)
+            undo.pop_all()
 
     @property
     def joins(self) -> tuple[str, ...]:
-        return tuple(str(folder / "cgroup.procs") for folder in self.folders)
+        return tuple([str(folder / "cgroup.procs") for folder in self.folders])
+
+    def limit(self, limits: Limits) -> None:
+        raise NotImplementedError
+
+    def count_kills(self) -> int:
+        """How many processes in it the kernel has killed for want of memory."""
+        raise NotImplementedError
+
+    def freeze(self, is_frozen: bool) -> bool:
+        """Stops everything in it, or lets it go on. False where this cannot be done."""
+        raise NotImplementedError
+
+
+class GroupV1(Group):
+    """One folder for each controller."""
+
+    def __init__(self, parents: dict[str, Path]) -> None:
+        names = [name for name in (*CONTROLLERS, FREEZER) if name in parents]
+        super().__init__(*[parents[name] for name in names])
+        self._memory, self._pids, *freezers = self.folders
+        self._freezers = freezers
 
     def limit(self, limits: Limits) -> None:
         # A new limit may be above or below the last one, and that of memory with swap may never be the smaller one.
@@ -78,76 +75,50 @@ class _Version1:
             swap.write_text(str(limits.memory))
         (self._pids / "pids.max").write_text(str(limits.processes + OVERHEAD))
 
-    def kills(self) -> int:
-        return _counted(self._memory / "memory.oom_control")
+    def count_kills(self) -> int:
+        return _read_kills(self._memory / "memory.oom_control")
 
     def freeze(self, is_frozen: bool) -> bool:
-        return self._freezer is not None and _is_written(self._freezer / "freezer.state", "FROZEN" if is_frozen else "THAWED")
+        state = "FROZEN" if is_frozen else "THAWED"
+        return bool(self._freezers) and _try_write(self._freezers[0] / "freezer.state", state)
 
 
-class _Version2:
+class GroupV2(Group):
     """One folder for all controllers."""
 
-    def __init__(self, parent: Path) -> None:
-        self._folder = parent / f"mainspring-{token_hex(6)}"
-        self.folders: tuple[Path, ...] = (self._folder,)
-        _make(self.folders)
-
-    @property
-    def joins(self) -> tuple[str, ...]:
-        return (str(self._folder / "cgroup.procs"),)
-
     def limit(self, limits: Limits) -> None:
-        (self._folder / "memory.max").write_text(str(limits.memory))
-        swap = self._folder / "memory.swap.max"
+        (folder,) = self.folders
+        (folder / "memory.max").write_text(str(limits.memory))
+        swap = folder / "memory.swap.max"
         if swap.exists():
             swap.write_text("0")
-        (self._folder / "pids.max").write_text(str(limits.processes + OVERHEAD))
+        (folder / "pids.max").write_text(str(limits.processes + OVERHEAD))
 
-    def kills(self) -> int:
-        return _counted(self._folder / "memory.events")
+    def count_kills(self) -> int:
+        return _read_kills(self.folders[0] / "memory.events")
 
     def freeze(self, is_frozen: bool) -> bool:
-        return _is_written(self._folder / "cgroup.freeze", "1" if is_frozen else "0")
+        return _try_write(self.folders[0] / "cgroup.freeze", "1" if is_frozen else "0")
 
 
-# The sandbox's own processes are counted too: the launcher, the first process of its namespace, the interpreter that starts the
-# program.
-OVERHEAD = 4
+class Groups(Struct, frozen=True):
+    """Makes groups, by default none. `name` is what `SandboxHealth.totals` says."""
 
-
-class Version1Groups:
-    name = "cgroup v1"
-
-    def __init__(self, parents: dict[str, Path]) -> None:
-        self._parents = parents
-
-    def make(self) -> Group:
-        return _Version1(self._parents)
-
-
-class Version2Groups:
-    name = "cgroup v2"
-
-    def __init__(self, parent: Path) -> None:
-        self._parent = parent
-
-    def make(self) -> Group:
-        return _Version2(self._parent)
+    name: str = "none"
+    make: Callable[[], Group | None] = lambda: None
 
 
 def find_groups() -> Groups:
     """The version that works here, shown by making a group with limits and removing it again."""
-    for groups in _candidates():
+    for groups in _list_candidates():
         with suppress(OSError):
-            group = groups.make()
-            if group is not None:
+            if (group := groups.make()) is not None:
                 try:
                     group.limit(Limits())
                     return groups
                 finally:
                     remove(group)
-    return NoGroups()
+    return Groups()
 
 
 def remove(group: Group) -> None:
@@ -157,9 +128,9 @@ def remove(group: Group) -> None:
             folder.rmdir()
 
 
-def _candidates() -> list[Groups]:
+def _list_candidates() -> list[Groups]:
     try:
-        own = dict(_own_group(line) for line in OWN.read_text().splitlines())
+        own = dict(_parse_own_group(line) for line in OWN.read_text().splitlines())
         mounts = [line.split() for line in MOUNTS.read_text().splitlines()]
     except OSError:
         return []
@@ -168,30 +139,32 @@ def _candidates() -> list[Groups]:
     for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if kind == "cgroup2" and "" in own:
-            parent = _below(fields, own[""])
-            if _delegates(parent):
-                found.append(Version2Groups(parent))
+            parent = _find_folder(fields, own[""])
+            if _can_delegate(parent):
+                found.append(Groups("cgroup v2", partial(GroupV2, parent)))
         elif kind == "cgroup":
-            first |= {name: _below(fields, own[name]) for name in (*CONTROLLERS, FREEZER) if name in options and name in own}
+            first |= {
+                name: _find_folder(fields, own[name]) for name in (*CONTROLLERS, FREEZER) if name in options and name in own
+            }
     if first.keys() >= set(CONTROLLERS):
-        found.append(Version1Groups(first))
+        found.append(Groups("cgroup v1", partial(GroupV1, first)))
         # Groups that cannot be frozen are better than none.
-        found.append(Version1Groups({name: first[name] for name in CONTROLLERS}))
+        found.append(Groups("cgroup v1", partial(GroupV1, {name: first[name] for name in CONTROLLERS})))
     return found
 
 
-def _own_group(line: str) -> tuple[str, str]:
+def _parse_own_group(line: str) -> tuple[str, str]:
     _, controllers, path = line.split(":", 2)
     return next((name for name in (*CONTROLLERS, FREEZER) if name in controllers.split(",")), controllers), path
 
 
-def _below(fields: list[str], path: str) -> Path:
+def _find_folder(fields: list[str], path: str) -> Path:
     """Where a group is found under a mount, which may show only a part of the hierarchy."""
     root, mounted = fields[3], fields[4]
     return Path(mounted) / os.path.relpath(path, root) if path.startswith(root) else Path(mounted)
 
 
-def _delegates(parent: Path) -> bool:
+def _can_delegate(parent: Path) -> bool:
     """Whether groups below this one can have both controllers, switching them on if that is permitted."""
     control = parent / "cgroup.subtree_control"
     with suppress(OSError):
@@ -201,16 +174,7 @@ def _delegates(parent: Path) -> bool:
     return False
 
 
-def _make(folders: Sequence[Path]) -> None:
-    """Makes all of them, or none. Raises `OSError`."""
-    with ExitStack() as undo:
-        for folder in folders:
-            folder.mkdir()
-            undo.callback(folder.rmdir)
-        undo.pop_all()
-
-
-def _is_written(path: Path, text: str) -> bool:
+def _try_write(path: Path, text: str) -> bool:
     try:
         path.write_text(text)
     except OSError:
@@ -218,8 +182,8 @@ def _is_written(path: Path, text: str) -> bool:
     return True
 
 
-def _counted(path: Path) -> int:
-    with suppress(FileNotFoundError):  # Removed already, and nobody is there to be ended any more.
+def _read_kills(path: Path) -> int:
+    with suppress(FileNotFoundError):  # The group has been removed already.
         for line in path.read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":

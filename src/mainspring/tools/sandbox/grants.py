@@ -8,7 +8,8 @@ the script alone.
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from msgspec import Struct
@@ -33,6 +34,10 @@ class Program(Struct, frozen=True, kw_only=True):
     network: bool = False
     folders: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+
+
+Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
+"""Gives the command line that runs a program in the sandbox; see `wrap_program`."""
 
 
 class Grant(Struct, frozen=True, order=True):

@@ -6,8 +6,10 @@ sandboxed code runs as the engine's own user, no change to the mode, owner or ti
 ask whether a file of the host exists and how large it is.
 """
 
+from msgspec.structs import replace
+
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Place, bare_launch
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, Place
 from mainspring.tools.sandbox.places import SYSTEM, Python
 from mainspring.tools.sandbox.processes import Confine, Launch
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
@@ -20,9 +22,8 @@ OLDEST = 3
 SCOPES_SIGNALS = 6
 
 
-class Landlock:
+class Landlock(Backend):
     name = "landlock"
-    is_namespaced = False
     isolates: tuple[str, ...] = ("files", "network", "signals", "system calls")
 
     def __init__(self, python: Python, owner: Owner, *, version: int | None = None) -> None:
@@ -32,9 +33,8 @@ class Landlock:
             raise SandboxError(
                 f"Landlock has version {found} here and {OLDEST} is needed; use Linux 6.2 or newer with it switched on"
             )
+        super().__init__(python, owner)
         self.version = f"Landlock ABI {found}"
-        self.python = python
-        self.owner = owner
         self._has_signals = found >= SCOPES_SIGNALS
 
     def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
@@ -46,10 +46,7 @@ class Landlock:
             network=network,
             filter=self._filter(network).hex(),
         )
-        return bare_launch(self.python, self.owner, place, joins, confine)
-
-    def extra(self, *, network: bool) -> bytes:
-        return b""
+        return replace(super().launch(place, joins, network=network), confine=confine)
 
     def _filter(self, network: bool) -> bytes:
         families = (AF_INET, AF_INET6, AF_NETLINK) if network else ()

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -37,11 +37,8 @@ class LocalLease:
         language: Language = "python",
         timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
         stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
     ) -> AsyncGenerator[Chunk | Exit, None]:
         order = _order(self._slot, program, language)
-        for path, data in (files or {}).items():
-            await self.put(path, data)
         await asyncio.to_thread(_check_room, self._slot)
         with self._slot.awake():
             jail = await self._slot.jail()
@@ -59,10 +56,8 @@ class LocalLease:
         language: Language = "python",
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
     ) -> Result:
-        for path, data in (files or {}).items():
-            await self.put(path, data)
+        """`run`, waited for to its end."""
         before = await self.list()
         output = self.run(program, language=language, timeout=timeout, stdin=stdin)
         gathered = await gather(output)
@@ -162,7 +157,7 @@ async def supervised(
 ) -> AsyncGenerator[Chunk | Ended, None]:
     """The output of one order and how it ended, as far as limits decide that."""
     loop = asyncio.get_running_loop()
-    kills = slot.kills()
+    kills = slot.count_kills()
     watch = _Watch(slot, jail)
     looking = loop.create_task(watch.look())
     deadline = loop.time() + (slot.limits.seconds if seconds is None else seconds)
@@ -170,7 +165,7 @@ async def supervised(
     try:
         async with aclosing(run) as output:
             async for part in output:
-                if isinstance(part, Ended) and part.exit.is_error and slot.kills() > kills:
+                if isinstance(part, Ended) and part.exit.is_error and slot.count_kills() > kills:
                     part = replace(part, exit=replace(part.exit, reason="memory"))
                 yield part
     finally:

@@ -58,9 +58,9 @@ class LocalSandbox:
         self._bwrap = bwrap
         self._parent = folder
         self._owner = Owner(uid, uid) if os.getuid() == 0 else Owner()
-        self._groups = groups
+        self._finds_groups, self.groups = groups is None, groups or Groups()
         self._refused = refused
-        self._processes = Processes()
+        self.processes = Processes()
         self._pool = _Pool(warm, self._warm_slot)
         self._leases: set[Slot] = set()
         self._removals: set[asyncio.Task[None]] = set()
@@ -70,13 +70,13 @@ class LocalSandbox:
     async def __aenter__(self) -> Self:
         """Starts the supervisor. Raises `SandboxError` with what to do."""
         await asyncio.to_thread(leftovers.clear, Path(gettempdir()) if self._parent is None else self._parent)
-        if self._groups is None:
-            self._groups = await asyncio.to_thread(find_groups)
+        if self._finds_groups:
+            self.groups = await asyncio.to_thread(find_groups)
         self._make_folders()
         try:
             self._views = views = self._wanted_views()
-            views.settle(await self._processes.open(self._folder, views.pairs, self._lock))
-            self._backend = await asyncio.to_thread(self._make_backend, views)
+            views.settle(await self.processes.open(self._folder, views.pairs, self._lock))
+            self.backend = await asyncio.to_thread(self._make_backend, views)
         except BaseException:
             await self._close()
             raise
@@ -105,9 +105,9 @@ class LocalSandbox:
     async def revive(self) -> None:
         """Starts another supervisor if the last one was ended from outside. Raises `SandboxError` if that does not work."""
         async with self._reviving:
-            if not self._processes.is_open and not self._is_closing:
+            if not self.processes.is_open and not self._is_closing:
                 log.warning("the supervisor process of the sandbox was ended; another one is started")
-                await self._processes.open(self._folder, self._views.pairs, self._lock)
+                await self.processes.open(self._folder, self._views.pairs, self._lock)
 
     async def warmed(self) -> None:
         """Returns when the pool is as full as it gets."""
@@ -115,15 +115,14 @@ class LocalSandbox:
         await self._pool.filled()
 
     async def health(self) -> SandboxHealth:
-        assert self._groups is not None
         return SandboxHealth(
-            backend=self._backend.name,
-            version=self._backend.version,
-            totals=self._groups.name,
-            isolates=self._backend.isolates,
-            languages={str(name): path for name, path in languages(self._backend.python).items()},
+            backend=self.backend.name,
+            version=self.backend.version,
+            totals=self.groups.name,
+            isolates=self.backend.isolates,
+            languages={str(name): path for name, path in languages(self.backend.python).items()},
             uid=os.getuid() if self._owner.uid is None else self._owner.uid,
-            is_ok=self._processes.is_open,
+            is_ok=self.processes.is_open,
             warm=self._pool.size,
             leases=len(self._leases),
             refused=self._refused,
@@ -139,8 +138,7 @@ class LocalSandbox:
 
     async def _made(self, spec: SandboxSpec) -> Slot:
         """A new slot. One that is finished when nobody wants it any more is removed."""
-        assert self._groups is not None
-        making = asyncio.to_thread(slots.make, self._backend, self._processes, self._groups, self._data, spec)
+        making = asyncio.to_thread(slots.make, self.backend, self.processes, self.groups, self.data, spec)
         task = asyncio.get_running_loop().create_task(making)
         try:
             return await asyncio.shield(task)
@@ -183,7 +181,7 @@ class LocalSandbox:
             log.warning("a sandbox could not be removed: %s", task.exception())
 
     async def _close(self) -> None:
-        await self._processes.close()
+        await self.processes.close()
         if self._folder.exists():  # The supervisor did not live to remove it.
             await asyncio.to_thread(remove_tree, self._folder)
         os.close(self._lock)
@@ -191,9 +189,9 @@ class LocalSandbox:
     def _make_folders(self) -> None:
         self._folder = Path(mkdtemp(prefix=leftovers.PREFIX, dir=self._parent))
         self._lock = leftovers.locked(self._folder)
-        self._data = self._folder / "data"
+        self.data = self._folder / "data"
         self._folder.chmod(0o711)
-        self._data.mkdir(mode=0o711)
+        self.data.mkdir(mode=0o711)
         (self._folder / "views").mkdir()
 
     def _wanted_views(self) -> Views:
@@ -220,7 +218,7 @@ class LocalSandbox:
         return reached
 
     def _accounts(self) -> Path:
-        folder = self._data / "etc"
+        folder = self.data / "etc"
         folder.mkdir(mode=0o755)
         uid, gid = (os.getuid(), os.getgid()) if self._owner.uid is None else (self._owner.uid, self._owner.gid)
         (folder / "passwd").write_text(f"sandbox:x:{uid}:{gid}::/home:/bin/sh\n")

@@ -91,6 +91,10 @@ class Processes:
     def is_open(self) -> bool:
         return self._socket is not None
 
+    @property
+    def supervisor_pid(self) -> int | None:
+        return None if self._supervisor is None else self._supervisor.pid
+
     async def open(self, folder: Path, views: Sequence[tuple[str, str]], lock: int) -> bool:
         """Starts the supervisor, which removes `folder` in the end and holds a copy of `lock` until then. True if the views
         could be mounted."""

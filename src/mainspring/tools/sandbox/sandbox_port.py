@@ -4,7 +4,7 @@ A `Sandbox` lends out leases. A `Lease` is one workspace, apart from every other
 out, and when it is released nothing of it is left. A run streams `Chunk` and ends with exactly one `Exit`.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -125,24 +125,11 @@ class Lease(Protocol):
         language: Language = "python",
         timeout: float | None = None,
         stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
     ) -> AsyncGenerator[Chunk | Exit, None]:
-        """Runs code, or a command if it is a list; `files` are put first. Closing the stream early ends the run.
+        """Runs code, or a command if it is a list. Closing the stream early ends the run.
 
         Raises `InvalidRequest` for a language that is not there or a path that leads out, `SandboxError` if nothing starts.
         """
-        ...
-
-    async def execute(
-        self,
-        program: str | Sequence[str],
-        *,
-        language: Language = "python",
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-    ) -> Result:
-        """`run`, waited for to its end."""
         ...
 
     def session(self) -> AbstractAsyncContextManager[Session]: ...

@@ -40,129 +40,54 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 MACHINES = {"x86_64": Machine(0xC000003E, 0, 0x40000000), "aarch64": Machine(0xC00000B7, 1)}
 
 # Name: number on x86_64, number on aarch64; None where a machine has no such call.
-REFUSED: dict[str, tuple[int | None, int | None]] = {
+Table = dict[str, tuple[int | None, int | None]]
+
+REFUSED: Table = {
     # looking into or reaching for other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
+    "kcmp": (312, 272), "pidfd_getfd": (438, 438),
     # namespaces and mounts
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "open_tree_attr": (467, 467),
+    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
+    "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467),
     # files by handle, past every path check
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
     # large and often broken parts of the kernel
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "fanotify_init": (300, 262),
-    "fanotify_mark": (301, 263),
-    "memfd_secret": (447, 447),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "modify_ldt": (154, None),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217), "request_key": (249, 218),
+    "keyctl": (250, 219), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238), "move_pages": (279, 239), "modify_ldt": (154, None),
     # the machine itself
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "syslog": (103, 116),
-    "vhangup": (153, 58),
-    "iopl": (172, None),
-    "ioperm": (173, None),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89),
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266), "adjtimex": (159, 171), "sethostname": (170, 161), "setdomainname": (171, 162),
+    "syslog": (103, 116), "vhangup": (153, 58), "iopl": (172, None), "ioperm": (173, None),
     # remains of old kernels
-    "uselib": (134, None),
-    "ustat": (136, None),
-    "sysfs": (139, None),
-    "_sysctl": (156, None),
-    "nfsservctl": (180, 42),
+    "uselib": (134, None), "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None), "nfsservctl": (180, 42),
     "lookup_dcookie": (212, 18),
-}
-SIGNALS: dict[str, tuple[int | None, int | None]] = {
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-}
-METADATA: dict[str, tuple[int | None, int | None]] = {
-    "chmod": (90, None),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, None),
-    "lchown": (94, None),
-    "fchownat": (260, 54),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-    "utime": (132, None),
-    "utimes": (235, None),
-    "futimesat": (261, None),
-}
-OTHERS: dict[str, tuple[int | None, int | None]] = {
+}  # fmt: skip
+SIGNALS: Table = {
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
+}  # fmt: skip
+METADATA: Table = {
+    "chmod": (90, None), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None), "lchown": (94, None),
+    "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6), "setxattrat": (463, 463), "removexattr": (197, 14),
+    "lremovexattr": (198, 15), "removexattrat": (466, 466), "file_setattr": (469, 469), "utime": (132, None),
+    "utimes": (235, None), "futimesat": (261, None),
+}  # fmt: skip
+OTHERS: Table = {
     # memory, queues and semaphores that any process of the same user can open, and that outlive their maker
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semctl": (66, 191),
-    "semtimedop": (220, 192),
-    "msgget": (68, 186),
-    "msgsnd": (69, 189),
-    "msgrcv": (70, 188),
-    "msgctl": (71, 187),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191),
+    "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
     # how fast others of the same user run
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274),
+    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
     # what happens in folders that cannot be read
     "inotify_add_watch": (254, 27),
-}
+}  # fmt: skip
 CLONE, CLONE3, SOCKET, IOCTL, UTIMENSAT, PRLIMIT = (56, 220), (435, 435), (41, 198), (16, 29), (280, 88), (302, 261)
 
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.

@@ -111,8 +111,8 @@ class Slot:
             self.group.limit(limits)
         self.limits = limits
 
-    def kills(self) -> int:
-        return self.group.kills() if self.group else 0
+    def count_kills(self) -> int:
+        return self.group.count_kills() if self.group else 0
 
     def end(self) -> None:
         """Kills whatever runs in it."""

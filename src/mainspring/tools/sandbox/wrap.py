@@ -3,14 +3,19 @@
 import asyncio
 import os
 import resource
+import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
 from pathlib import Path
 from secrets import token_hex
+from typing import IO
 
+import anyio
 import msgspec
+from anyio.abc import Process
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -31,13 +36,15 @@ from mainspring.tools.sandbox.workspace_files import remove_tree
 
 log = getLogger(__name__)
 
-ENTER = Path(__file__).with_name("enter.py")
+# Elsewhere than on Linux there is no launcher: nothing can be sandboxed, and only the program's own group is ended with it.
+HAS_LAUNCHER = hasattr(os, "pidfd_open")
+LAUNCHER = Path(__file__).with_name("launcher.py")
 # A server stays, and may have much to do; still it must not take the whole machine.
 LIMITS = Limits(memory=2048 * MEGABYTE, processes=512, file=1024 * MEGABYTE)
 
 
-class Entrance(Struct, frozen=True):
-    """What `enter` is told. Without `extra`, which only a program with a namespace has, it keeps the program's tree."""
+class LauncherOrder(Struct, frozen=True):
+    """What the launcher is told. Without `extra`, which only a program in a namespace has, it starts a reaper."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -50,42 +57,41 @@ class Entrance(Struct, frozen=True):
     @property
     def line(self) -> tuple[str, ...]:
         """The command line, to which the number of a pipe is to be added; closing its other end is the end of the program."""
-        return sys.executable, "-I", "-S", str(ENTER), msgspec.json.encode(self).decode()
+        return sys.executable, "-I", "-S", str(LAUNCHER), msgspec.json.encode(self).decode()
 
 
-def unwrapped(program: Program) -> tuple[str, ...]:
+def build_bare_command(program: Program) -> tuple[str, ...]:
     """The command line of a program that may do whatever we may, and that leaves no process behind all the same."""
-    return Entrance(program.argv).line
+    return LauncherOrder(program.argv).line
 
 
 @asynccontextmanager
-async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequence[str]]:
-    """The command line that runs the program in the sandbox, as `Entrance.line`, for as long as this is entered.
+async def wrap_program(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequence[str]]:
+    """The command line that runs the program in the sandbox, as `LauncherOrder.line`, for as long as this is entered.
 
     The program sees the system, read-only, a workspace, home and folder for temporary files of its own, which are empty and go
     with it, and what it was granted. Its environment is the one it is started with, but for what says where those are. Raises
     `SandboxError` if the sandbox cannot hold it so; `unsafe` holds nothing.
     """
     await sandbox.revive()
-    backend = sandbox._backend
+    backend = sandbox.backend
     if not isinstance(backend, Bwrap | Landlock):
-        yield unwrapped(program)
+        yield build_bare_command(program)
         return
     grants = await asyncio.to_thread(grants_of, program, backend.owner)
-    folder = sandbox._data / token_hex(12)
-    assert sandbox._groups is not None
-    group = sandbox._groups.make()
+    folder = sandbox.data / token_hex(12)
+    group = sandbox.groups.make()
     try:
         folder.mkdir(mode=0o711)
         if group is not None:
             name_groups(folder, group.folders)
-            sandbox._processes.remember(group.folders)
+            sandbox.processes.remember(group.folders)
             group.limit(LIMITS)
-        held = _in_namespace if isinstance(backend, Bwrap) else _confined
-        entrance = held(sandbox, program, grants, folder)
-        assert entrance.launch is not None
-        launch = replace(entrance.launch, joins=group.joins if group is not None else (), limits=_limits(sandbox, group))
-        yield replace(entrance, launch=launch).line
+        build = _enter_namespace if isinstance(backend, Bwrap) else _confine
+        order = build(sandbox, program, grants, folder)
+        assert order.launch is not None
+        launch = replace(order.launch, joins=group.joins if group is not None else (), limits=_limits(sandbox, group))
+        yield replace(order, launch=launch).line
     finally:
         if group is not None:
             try:
@@ -93,9 +99,49 @@ async def wrapped(sandbox: LocalSandbox, program: Program) -> AsyncIterator[Sequ
             except SandboxError as error:
                 log.warning("%s", error.message)
             else:
-                sandbox._processes.forget(group.folders)
+                sandbox.processes.forget(group.folders)
         if folder.exists():
             await asyncio.to_thread(remove_tree, folder)
+
+
+class StartedProgram(Struct, frozen=True):
+    """A program in a session of its own. Closing `lifeline` ends it, with all it started, unless it runs in a namespace."""
+
+    process: Process
+    lifeline: IO[bytes]
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether the program has ended within this time."""
+        with anyio.move_on_after(seconds):
+            await self.process.wait()
+            return True
+        return False
+
+    def signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+async def start_program(
+    argv: Sequence[str], stack: AsyncExitStack, *, stdin: int, stdout: int, env: Mapping[str, str], cwd: str | None = None
+) -> StartedProgram:
+    """Starts a command line as `LauncherOrder.line` builds it. The lifeline is closed with the stack. Raises `OSError`."""
+    theirs, ours = os.pipe()
+    lifeline = stack.enter_context(os.fdopen(ours, "wb"))
+    try:
+        process = await anyio.open_process(
+            [*argv, str(theirs)] if HAS_LAUNCHER else argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=(theirs,),
+        )
+    finally:
+        os.close(theirs)
+    return StartedProgram(process, lifeline)
 
 
 def _limits(sandbox: LocalSandbox, group: Group | None) -> dict[str, int]:
@@ -103,7 +149,7 @@ def _limits(sandbox: LocalSandbox, group: Group | None) -> dict[str, int]:
     held = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": _within("RLIMIT_FSIZE", LIMITS.file)}
     if group is not None:
         return held
-    others = processes_of(sandbox._backend.owner.uid)
+    others = processes_of(sandbox.backend.owner.uid)
     held["RLIMIT_NPROC"] = _within("RLIMIT_NPROC", LIMITS.processes + others)
     return {**held, "RLIMIT_DATA": _within("RLIMIT_DATA", LIMITS.memory)}
 
@@ -114,8 +160,8 @@ def _within(name: str, most: int) -> int:
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
-def _in_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> Entrance:
-    backend = sandbox._backend
+def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> LauncherOrder:
+    backend = sandbox.backend
     assert isinstance(backend, Bwrap)
     views = _views(sandbox, grants, folder)
     known = [Path(name) for name, _ in backend.python.parts]
@@ -126,7 +172,7 @@ def _in_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Gran
     workspace = ("--size", str(SCRATCH), "--tmpfs")
     start = program.cwd or "/workspace"
     line = (*backend.line(workspace, network=program.network, more=mounted, start=start), "--", *program.argv)
-    return Entrance(
+    return LauncherOrder(
         line,
         _environment(program, environment(backend.python, "/home", "/tmp")),
         Launch(argv=line, env={}, uid=backend.owner.uid, gid=backend.owner.gid),
@@ -136,8 +182,8 @@ def _in_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Gran
     )
 
 
-def _confined(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> Entrance:
-    backend = sandbox._backend
+def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> LauncherOrder:
+    backend = sandbox.backend
     assert isinstance(backend, Landlock)
     for grant in grants:
         if not is_reachable(Path(grant.path), backend.owner):
@@ -155,7 +201,7 @@ def _confined(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], 
         write=(*launch.confine.write, *[grant.path for grant in grants if grant.is_writable]),
     )
     start = program.cwd or str(place.workspace)
-    return Entrance(program.argv, _environment(program, launch.env), replace(launch, folder=start, confine=confine))
+    return LauncherOrder(program.argv, _environment(program, launch.env), replace(launch, folder=start, confine=confine))
 
 
 def _environment(program: Program, own: dict[str, str]) -> dict[str, str]:
@@ -166,7 +212,7 @@ def _environment(program: Program, own: dict[str, str]) -> dict[str, str]:
 
 def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict[str, str]:
     """Other names for what the sandbox's user cannot reach, which `enter` makes them; none if there is nothing of the kind."""
-    hidden = [grant.path for grant in grants if not is_reachable(Path(grant.path), sandbox._backend.owner)]
+    hidden = [grant.path for grant in grants if not is_reachable(Path(grant.path), sandbox.backend.owner)]
     views = {path: str(folder / str(number)) for number, path in enumerate(hidden)}
     for path, view in views.items():
         Path(view).mkdir() if os.path.isdir(path) else Path(view).touch()
@@ -175,8 +221,7 @@ def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict
 
 def _namespace(sandbox: LocalSandbox) -> str:
     """The mount namespace of the supervisor, if it has one of its own."""
-    supervisor = sandbox._processes._supervisor
-    if supervisor is None:
+    if (pid := sandbox.processes.supervisor_pid) is None:
         return ""
-    namespace = f"/proc/{supervisor.pid}/ns/mnt"
+    namespace = f"/proc/{pid}/ns/mnt"
     return namespace if os.readlink(namespace) != os.readlink("/proc/self/ns/mnt") else ""
