@@ -13,7 +13,7 @@ from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.storage.run_rows import RUNS
@@ -97,13 +97,15 @@ DECISIONS: Final = Schema(
     joins=(RUNS.application_id,),  # logs that were put into the database of the runs stay there
     unmarked="SELECT decision_id, outcome_category FROM decision_logs LIMIT 0",
 )
-_DECISION: Final = (
-    "id, decision_id, tenant, run_id, conversation_id, user_id, message, created_at, intent_type, confidence, extracted_params, "
-    "decision_type, outcome_category, response_text, duration_ms"
-)
-_TOOL: Final = (
-    "id, decision_id, tool_name, parameters, result, success, error_code, error_message, duration_ms, invoked_at, sequence"
-)
+_DECISION: Final = DecisionLog.__struct_fields__
+_TOOL: Final = ToolInvocationLog.__struct_fields__
+_OUTCOME: Final = (
+    "run_id", "intent_type", "confidence", "extracted_params", "decision_type", "outcome_category", "response_text",
+    "duration_ms",
+)  # fmt: skip
+_JSON: Final = frozenset({"extracted_params", "parameters", "result"})
+_TIMES: Final = frozenset({"created_at", "invoked_at"})
+_SELECT: Final = f"SELECT {', '.join(_DECISION)} FROM decision_logs"
 
 
 class Query(Struct, frozen=True):
@@ -153,7 +155,7 @@ class DecisionLogs:
 
     async def open_decisions(self) -> Sequence[DecisionLog]:
         """Those without an outcome, oldest first, at most 1000."""
-        statement = f"SELECT {_DECISION} FROM decision_logs WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
+        statement = f"{_SELECT} WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
         return await self._read(lambda connection: [_decision(row) for row in connection.execute(statement)])
 
     async def write_tool_invocation_log(self, entry: ToolInvocationLog) -> None:
@@ -171,7 +173,7 @@ class DecisionLogs:
                 f"limit must be 1 to {MOST_ROWS}, and offset not negative, not {limit} and {offset}", param="limit"
             )
         where, values = _where(query)
-        statement = f"SELECT {_DECISION} FROM decision_logs {where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
+        statement = f"{_SELECT} {where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
         return await self._read(
             lambda connection: [_decision(row) for row in connection.execute(statement, (*values, limit, offset))]
         )
@@ -219,10 +221,8 @@ class DecisionLogs:
 
     def _add(self, connection: sqlite3.Connection, entry: DecisionLog) -> None:
         self._sweep(connection)
-        marks = ", ".join("?" * len(_decision_values(entry)))
-        columns = _DECISION.removeprefix("id, ")
         try:
-            connection.execute(f"INSERT INTO decision_logs ({columns}) VALUES ({marks})", _decision_values(entry))
+            _insert(connection, "decision_logs", entry)
         except sqlite3.IntegrityError as error:
             raise InvalidRequest(f"decision `{entry.decision_id}` cannot be written: {error}", param="decision_id") from None
 
@@ -242,41 +242,16 @@ def _assign(connection: sqlite3.Connection, decision_id: str, run_id: str) -> No
 def _finish(connection: sqlite3.Connection, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
     for tool in tools:
         _write_tool(connection, tool)
-    changed = connection.execute(
-        "UPDATE decision_logs SET run_id = ?, intent_type = ?, confidence = ?, extracted_params = ?, decision_type = ?, "
-        "outcome_category = ?, response_text = ?, duration_ms = ? WHERE decision_id = ? AND outcome_category IS NULL",
-        (
-            entry.run_id,
-            entry.intent_type,
-            entry.confidence,
-            _json(entry.extracted_params),
-            entry.decision_type,
-            entry.outcome_category,
-            entry.response_text,
-            entry.duration_ms,
-            entry.decision_id,
-        ),
-    )
+    settings = ", ".join([f"{column} = ?" for column in _OUTCOME])
+    statement = f"UPDATE decision_logs SET {settings} WHERE decision_id = ? AND outcome_category IS NULL"
+    changed = connection.execute(statement, (*_encode(entry, _OUTCOME), entry.decision_id))
     if changed.rowcount == 0:
         raise NotFound(f"there is no open decision `{entry.decision_id}` in the log")
 
 
 def _write_tool(connection: sqlite3.Connection, entry: ToolInvocationLog) -> None:
-    values = (
-        entry.decision_id,
-        entry.tool_name,
-        _json(entry.parameters),
-        _json(entry.result),
-        entry.success,
-        entry.error_code,
-        entry.error_message,
-        entry.duration_ms,
-        entry.invoked_at.timestamp(),
-        entry.sequence,
-    )
-    columns, marks = _TOOL.removeprefix("id, "), ", ".join("?" * len(values))
     try:
-        connection.execute(f"INSERT INTO tool_invocation_logs ({columns}) VALUES ({marks})", values)
+        _insert(connection, "tool_invocation_logs", entry)
     except sqlite3.IntegrityError as error:
         if "FOREIGN KEY" in str(error):
             raise NotFound(f"there is no decision `{entry.decision_id}` in the log for this call") from None
@@ -285,7 +260,7 @@ def _write_tool(connection: sqlite3.Connection, entry: ToolInvocationLog) -> Non
 
 
 def _trace(connection: sqlite3.Connection, decision_id: str) -> Trace:
-    row = connection.execute(f"SELECT {_DECISION} FROM decision_logs WHERE decision_id = ?", (decision_id,)).fetchone()
+    row = connection.execute(f"{_SELECT} WHERE decision_id = ?", (decision_id,)).fetchone()
     if row is None:
         raise NotFound(f"there is no decision `{decision_id}` in the log; it may be older than the log keeps them")
     return Trace(_decision(row), _tools(connection, decision_id))
@@ -293,13 +268,13 @@ def _trace(connection: sqlite3.Connection, decision_id: str) -> Trace:
 
 def _traces(connection: sqlite3.Connection, query: Query, after: int) -> list[Trace]:
     where, values = _where(query, "id > ?")
-    statement = f"SELECT {_DECISION} FROM decision_logs {where} ORDER BY id LIMIT {MOST_ROWS}"
+    statement = f"{_SELECT} {where} ORDER BY id LIMIT {MOST_ROWS}"
     decisions = [_decision(row) for row in connection.execute(statement, (*values, after))]
     return [Trace(decision, _tools(connection, decision.decision_id)) for decision in decisions]
 
 
 def _tools(connection: sqlite3.Connection, decision_id: str) -> tuple[ToolInvocationLog, ...]:
-    statement = f"SELECT {_TOOL} FROM tool_invocation_logs WHERE decision_id = ? ORDER BY sequence"
+    statement = f"SELECT {', '.join(_TOOL)} FROM tool_invocation_logs WHERE decision_id = ? ORDER BY sequence"
     return tuple([_tool(row) for row in connection.execute(statement, (decision_id,))])
 
 
@@ -393,36 +368,31 @@ def _where(query: Query, *conditions: str) -> tuple[str, tuple[object, ...]]:
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", tuple([value for _, value in found])
 
 
-def _decision_values(entry: DecisionLog) -> tuple[object, ...]:
-    return (
-        entry.decision_id,
-        entry.tenant,
-        entry.run_id,
-        entry.conversation_id,
-        entry.user_id,
-        entry.message,
-        entry.created_at.timestamp(),
-        entry.intent_type,
-        entry.confidence,
-        _json(entry.extracted_params),
-        entry.decision_type,
-        entry.outcome_category,
-        entry.response_text,
-        entry.duration_ms,
-    )
+def _insert(connection: sqlite3.Connection, table: str, entry: DecisionLog | ToolInvocationLog) -> None:
+    columns = [field for field in entry.__struct_fields__ if field != "id"]
+    marks = ", ".join("?" * len(columns))
+    connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", _encode(entry, columns))
 
 
-def _decision(row: tuple[object, ...]) -> DecisionLog:
-    fields = dict(zip(_DECISION.split(", "), row, strict=True))
-    fields["extracted_params"] = _value(fields["extracted_params"])
-    return msgspec.convert({**fields, "created_at": _time(fields["created_at"])}, DecisionLog)
+def _encode(entry: DecisionLog | ToolInvocationLog, columns: Sequence[str]) -> tuple[object, ...]:
+    fields = asdict(entry)
+    fields |= {name: fields[name].timestamp() for name in _TIMES & fields.keys()}
+    fields |= {name: msgspec.json.encode(fields[name]).decode() for name in _JSON & fields.keys() if fields[name] is not None}
+    return tuple([fields[column] for column in columns])
 
 
-def _tool(row: tuple[object, ...]) -> ToolInvocationLog:
-    fields = dict(zip(_TOOL.split(", "), row, strict=True))
-    fields |= {name: _value(fields[name]) for name in ("parameters", "result")}
-    fields |= {"success": bool(fields["success"]), "invoked_at": _time(fields["invoked_at"])}
-    return msgspec.convert(fields, ToolInvocationLog)
+def _decode(row: Sequence[object], columns: Sequence[str]) -> dict[str, object]:
+    fields = dict(zip(columns, row, strict=True))
+    fields |= {name: _time(fields[name]) for name in _TIMES & fields.keys()}
+    return fields | {name: msgspec.json.decode(str(fields[name])) for name in _JSON & fields.keys() if fields[name] is not None}
+
+
+def _decision(row: Sequence[object]) -> DecisionLog:
+    return msgspec.convert(_decode(row, _DECISION), DecisionLog)
+
+
+def _tool(row: Sequence[object]) -> ToolInvocationLog:
+    return msgspec.convert(_decode(row, _TOOL), ToolInvocationLog, strict=False)
 
 
 def _snapshot(body: bytes) -> BaselineSnapshot:
@@ -432,11 +402,3 @@ def _snapshot(body: bytes) -> BaselineSnapshot:
 def _time(seconds: object) -> datetime:
     assert isinstance(seconds, float | int)
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _json(value: object) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()
-
-
-def _value(text: object) -> object:
-    return msgspec.json.decode(text) if isinstance(text, str) else None

@@ -1,11 +1,11 @@
-"""What a decision run may do with tasks, beyond what every call must pass. Each rule is a `CallPolicy`.
+"""What a decision run may do with tasks, beyond what every call must pass.
 
 The rules read the run alone: the person's words are its last input, what they have before their eyes is in its metadata, and the
 tasks that they have are in the lists of its transcript. So a verdict can be checked against the log at any time.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Message, parse_arguments, text_of
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Allow, Ask, CallPolicy, Deny, Verdict
 from mainspring_tasks import words
 from mainspring_tasks.task_references import ListedTask, Seen, find_mismatch, is_said, is_small_talk
 from mainspring_tasks.task_tools import parse_list
@@ -28,96 +28,84 @@ ASKED: Final = "decision_asked"
 _POINTS: Final = re.compile(r"\b(?:it|that|this|them|these|those|same|again|yes|yeah|yep|ok|okay|sure)\b", re.IGNORECASE)
 
 
-class NothingMore:
+class TaskRule(CallPolicy):
+    """A rule as a policy. It reads the run alone, and waits for nothing."""
+
+    never_waits = True
+
+    def __init__(self, name: str, rule: Callable[[Call, Run], Verdict]) -> None:
+        self.name, self._rule = name, rule
+
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        return self._rule(call, run)
+
+
+def deny_more_than_confirmed(call: Call, run: Run) -> Verdict:
     """After a confirmed deletion nothing else is done: the person has agreed to that alone."""
-
-    name = "nothing_more"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        if not run.approvals or run.approval(call.item) is not None:
-            return Allow()
-        return Deny("Only what the user has confirmed is done now. Tell them the result; they can ask for more.")
-
-
-class NamedTask:
-    """A task is changed only if it is in a list of this run, and the person's own words name it and no other."""
-
-    name = "named_task"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        if call.item.name not in REFERS or run.approval(call.item) is not None:
-            return Allow()
-        tasks = find_listed_tasks(run)
-        wanted = str(parse_arguments(call.item.arguments).get("task_id"))
-        if all(task.id != wanted for task in tasks):
-            return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
-        problem = find_mismatch(wanted, find_message(run), tasks, read_seen(run))
-        if problem is None:
-            return Allow()
-        if not problem.tasks:
-            return Deny(f"{NO_MATCH}. Do not guess: ask them which task they mean.")
-        several = ", ".join([f'"{task.description}"' for task in problem.tasks])
-        return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
-
-
-class SmallTalk:
-    """A greeting or a thank you is no reason to touch the list, unless it answers a question."""
-
-    name = "small_talk"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        if run.approvals or ASKED in run.spec.metadata or not is_small_talk(find_message(run)):
-            return Allow()
-        return Deny("The user only greets or thanks you. Answer them without any tool.")
-
-
-class OwnWords:
-    """What is written on the list is the person's to say: a new text has a word of theirs."""
-
-    name = "own_words"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        text = parse_arguments(call.item.arguments).get("description")
-        if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _find_relevant_words(run)):
-            return Allow()
-        return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
-
-
-class OneDeletion:
-    """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
-
-    name = "one_deletion"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        if call.item.name not in CHANGES or run.approval(call.item) is not None:
-            return Allow()
-        if any(other.verdict == "ask" for other in run.calls):
-            return Deny("A deletion waits for the user's answer. Nothing else can be changed until then.")
-        if call.item.name == "delete_task" and any(other.name in CHANGES for other in run.allowed):
-            return Deny("Something was changed already. Tell the user so, and to ask for the deletion in a message of its own.")
+    if not run.approvals or run.approval(call.item) is not None:
         return Allow()
+    return Deny("Only what the user has confirmed is done now. Tell them the result; they can ask for more.")
 
 
-class ConfirmedDeletion:
+def require_named_task(call: Call, run: Run) -> Verdict:
+    """A task is changed only if it is in a list of this run, and the person's own words name it and no other."""
+    if call.item.name not in REFERS or run.approval(call.item) is not None:
+        return Allow()
+    tasks = find_listed_tasks(run)
+    wanted = str(parse_arguments(call.item.arguments).get("task_id"))
+    if all(task.id != wanted for task in tasks):
+        return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
+    problem = find_mismatch(wanted, find_message(run), tasks, read_seen(run))
+    if problem is None:
+        return Allow()
+    if not problem.tasks:
+        return Deny(f"{NO_MATCH}. Do not guess: ask them which task they mean.")
+    several = ", ".join([f'"{task.description}"' for task in problem.tasks])
+    return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
+
+
+def deny_small_talk(call: Call, run: Run) -> Verdict:
+    """A greeting or a thank you is no reason to touch the list, unless it answers a question."""
+    if run.approvals or ASKED in run.spec.metadata or not is_small_talk(find_message(run)):
+        return Allow()
+    return Deny("The user only greets or thanks you. Answer them without any tool.")
+
+
+def require_own_words(call: Call, run: Run) -> Verdict:
+    """What is written on the list is the person's to say: a new text has a word of theirs."""
+    text = parse_arguments(call.item.arguments).get("description")
+    if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _find_relevant_words(run)):
+        return Allow()
+    return Deny("The user has said nothing of the kind. Use their words for a task, or ask them what it should say.")
+
+
+def deny_second_change(call: Call, run: Run) -> Verdict:
+    """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
+    if call.item.name not in CHANGES or run.approval(call.item) is not None:
+        return Allow()
+    if any(other.verdict == "ask" for other in run.calls):
+        return Deny("A deletion waits for the user's answer. Nothing else can be changed until then.")
+    if call.item.name == "delete_task" and any(other.name in CHANGES for other in run.allowed):
+        return Deny("Something was changed already. Tell the user so, and to ask for the deletion in a message of its own.")
+    return Allow()
+
+
+def ask_before_deletion(call: Call, run: Run) -> Verdict:
     """Nothing is deleted before the person has said yes."""
-
-    name = "confirmed_deletion"
-    never_waits = True
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        return Ask(words.CONFIRM.format(task=describe_subject(call.item, run))) if call.item.name == "delete_task" else Allow()
+    return Ask(words.CONFIRM.format(task=describe_subject(call.item, run))) if call.item.name == "delete_task" else Allow()
 
 
 SEVERAL: Final = "The user's words fit several tasks"
 NO_MATCH: Final = "The user's words name no task of theirs"
 RULES: Final[PolicySlots] = {
-    "custom": (NothingMore(), SmallTalk(), OwnWords(), NamedTask(), OneDeletion()),
-    "approval": (ConfirmedDeletion(),),
+    "custom": (
+        TaskRule("nothing_more", deny_more_than_confirmed),
+        TaskRule("small_talk", deny_small_talk),
+        TaskRule("own_words", require_own_words),
+        TaskRule("named_task", require_named_task),
+        TaskRule("one_deletion", deny_second_change),
+    ),
+    "approval": (TaskRule("confirmed_deletion", ask_before_deletion),),
 }
 
 
