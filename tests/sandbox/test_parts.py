@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -26,6 +27,9 @@ CONTAINED = Path(__file__).with_name("contained.py")
 X86, ARM = 0xC000003E, 0xC00000B7
 EPERM, ENOSYS = 0x50001, 0x50026
 OPEN = Profile((1, 2))
+
+
+STRANGER = Owner(os.getuid() + 12345, os.getgid() + 12345)
 
 
 def judged(code: bytes, number: int, *arguments: int, audit: int = X86) -> int:
@@ -135,7 +139,7 @@ def test_a_folder_that_only_its_owner_may_enter_is_not_reachable_for_others(tmp_
     tmp_path.chmod(0o755)
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "python").mkdir()
-    stranger, owner = Owner(12345, 12345), Owner((tmp_path / "home").stat().st_uid, 12345)
+    stranger, owner = STRANGER, Owner((tmp_path / "home").stat().st_uid, 12345)
     inside = tmp_path / "home" / "python"
     assert not is_reachable(inside, stranger)
     assert is_reachable(tmp_path / "home", stranger) == is_reachable(tmp_path, stranger)
@@ -147,7 +151,7 @@ def test_a_view_gives_a_name_only_to_what_cannot_be_reached_and_was_shown(tmp_pa
     hidden.mkdir(parents=True)
     (tmp_path / "home").chmod(0o700)
     (tmp_path / "views").mkdir()
-    views = Views(tmp_path / "views", Owner(12345, 12345))
+    views = Views(tmp_path / "views", STRANGER)
     views.want(hidden)
     views.want(Path("/usr/lib"))
     assert views.pairs == [(str(hidden), str(tmp_path / "views" / "0"))]
@@ -264,7 +268,7 @@ def test_the_system_python_stands_in_for_one_that_cannot_be_reached(tmp_path: Pa
     (hidden / "bin").mkdir(parents=True)
     hidden.chmod(0o700)
     monkeypatch.setattr("sys.prefix", str(hidden))
-    found = python_for(Views(tmp_path, Owner(12345, 12345)))
+    found = python_for(Views(tmp_path, STRANGER))
     assert found is None or found.executable.startswith("/usr")
 
 

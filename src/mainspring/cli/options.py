@@ -1,8 +1,10 @@
 """The options that several commands share, each defined once, and what reads their values."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
+from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -100,3 +102,11 @@ def read_inputs(pairs: Sequence[str] | None, whole: str | None) -> Json:
 def as_texts(given: Sequence[object] | None) -> tuple[str, ...] | None:
     """A repeatable option as a setting; None if it was not given."""
     return tuple([str(each) for each in given]) if given else None
+
+
+def name_operator() -> str:
+    """Who gives this command, as audits and ledgers name them. A user of a container may have a number and no name."""
+    try:
+        return f"user:{getuser()}"
+    except (KeyError, OSError):
+        return f"user:{os.getuid()}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -25,6 +24,7 @@ from mainspring.cli.options import (
     Tenant,
     Tools,
     as_texts,
+    name_operator,
 )
 from mainspring.cli.output import say, say_more, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
@@ -138,7 +138,7 @@ async def _answer(said: ApprovalAnswer, given: Mapping[str, object], database: P
             reason=said.reason,
             digest=said.digest,
             tenant=said.tenant,
-            by=f"user:{getuser()}",
+            by=name_operator(),
             background=False,
         )
         if done.handle is None:

@@ -1,12 +1,11 @@
 """`mainspring budgets`: what keys and tenants have used of their budgets."""
 
-from getpass import getuser
 from typing import Annotated, Literal
 
 import typer
 
 from mainspring.cli.database import open_database
-from mainspring.cli.options import AsJson, Database, Tenant
+from mainspring.cli.options import AsJson, Database, Tenant, name_operator
 from mainspring.cli.output import write_lines, write_table
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.statement import make_statement
@@ -51,7 +50,7 @@ async def move(
 ) -> None:
     """Suspends a budget, so that its runs stop, activates it again, or ends it for good."""
     async with open_database(database) as engine:
-        await Ledger(engine.store).move(budget_id, state, by=f"user:{getuser()}", tenant=tenant)
+        await Ledger(engine.store).move(budget_id, state, by=name_operator(), tenant=tenant)
     print(f"{budget_id} is {state}")
 
 
