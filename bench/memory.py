@@ -75,7 +75,7 @@ async def timed(work: Callable[[], Awaitable[object]], times: int = 9) -> tuple[
 
 
 async def recall(memory: Memory) -> None:
-    database = memory._store._database
+    database = memory._database
     print(f"\n{'index recall, ms':20} {'wall':>7} {'CPU':>7} {'LIKE scan':>10} {'plain FTS5':>11}   limit {LIMIT_MS:g}")
     for name, query in QUERIES.items():
         words = query.split()

@@ -136,7 +136,7 @@ async def test_capture_hears_no_deltas() -> None:
             heard.append(type(event))
 
     memory = a_memory()
-    sink = Counting(memory._store, lambda text, most: text, memory._after_write)
+    sink = Counting(memory._database, 1_000, lambda: NOW, lambda text, most: text, memory._after_write)
     async with Engine(Scripted(say("abc")), sinks=[sink]) as engine:
         await engine.run("Go.")
     assert len(heard) == 1
@@ -263,7 +263,7 @@ async def test_endless_texts_are_shortened() -> None:
 async def test_what_cannot_be_written_waits_in_a_bounded_buffer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "memory.db"
     async with a_memory(path) as memory:
-        await memory._store._database.read(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
+        await memory._database.read(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for number in range(3 * MOST_PENDING):
@@ -320,7 +320,7 @@ async def test_observations_are_written_in_few_transactions(tmp_path: Path) -> N
     path = tmp_path / "memory.db"
     async with a_memory(path) as memory:
         statements: list[str] = []
-        await memory._store._database.read(lambda connection: connection.set_trace_callback(statements.append))
+        await memory._database.read(lambda connection: connection.set_trace_callback(statements.append))
         for number in range(200):
             await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
     assert statements.count("COMMIT") <= 3

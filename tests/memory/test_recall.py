@@ -179,7 +179,7 @@ async def test_what_cannot_be_asked_is_refused(wrong: dict[str, object]) -> None
 async def test_a_memory_that_is_off_or_broken_reminds_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert await NoMemory().recall("x", tenant="", agent="a", top_k=5) == ()
     async with a_memory() as memory:
-        await memory._store._database.write(lambda connection: connection.execute("DROP TABLE observation_words"))
+        await memory._database.write(lambda connection: connection.execute("DROP TABLE observation_words"))
         assert await memory.recall("x", tenant="", agent="a", top_k=5) == []
     assert "nothing could be recalled" in caplog.text
 

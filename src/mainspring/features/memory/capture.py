@@ -7,9 +7,8 @@ once. What is recorded is written in batches, a moment later, in a thread; what 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from logging import getLogger
 from typing import Final
@@ -24,9 +23,9 @@ from mainspring.core.items import FunctionCall, Json, Message, Refusal, flaw, te
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
 from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact
-from mainspring.features.memory.observation_rows import Added, ObservationScope
-from mainspring.features.memory.observation_store import ObservationStore
+from mainspring.features.memory.observation_rows import Added, ObservationScope, add, load
 from mainspring.ports import Retell
+from mainspring.storage.sqlite import Database
 
 log = getLogger(__name__)
 
@@ -36,18 +35,23 @@ DELAY: Final = 0.05
 MOST_PENDING: Final = 1_000
 MOST_PRIVATE: Final = 1_000
 
+Clock = Callable[[], float]
+
 
 class ObservationCapture:
     """A `Sink` that remembers what runs say and do. Works between `start` and `stop`.
 
-    `after_write` is awaited after each batch, with what it added and displaced. Private observations are in
+    No tenant ever has more than `most` observations. `after_write` is awaited after each batch, with what it added and
+    displaced. Private observations are in
     `buffered`, the newest of them, and nowhere else.
     """
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(self, store: ObservationStore, redact: Redact, after_write: Callable[[Added], Awaitable[None]]) -> None:
-        self._store = store
+    def __init__(
+        self, database: Database, most: int, clock: Clock, redact: Redact, after_write: Callable[[Added], Awaitable[None]]
+    ) -> None:
+        self._database, self._most, self._clock = database, most, clock
         self._cleaner = Cleaner(redact)
         self._after_write = after_write
         self._pending: list[Observation] = []
@@ -70,13 +74,12 @@ class ObservationCapture:
         Raises `InvalidRequest` if it cannot be kept, because its id is taken or what happened then was forgotten."""
         if (why := flaw(seen, Observation)) is not None:
             raise InvalidRequest(f"an observation cannot be kept: {why}")
-        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._store.now())
+        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._clock())
         if seen.is_private:
             await self._keep(seen)
             return seen.id
-        kept = await to_thread.run_sync(partial(_clean_all, self._cleaner, [seen]))
-        added = await self._store.add(kept)
-        if not added.count and not await self._store.load([seen.id], ObservationScope(seen.tenant)):
+        added = await self._add(await self._clean([seen]))
+        if not added.count and not await self._database.read(load, ids=[seen.id], whose=ObservationScope(seen.tenant)):
             told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
             raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
         # Whoever waits for what is new is told with the next batch, lest they be told of each.
@@ -153,10 +156,10 @@ class ObservationCapture:
 
     async def _write_batch(self, seen: list[Observation]) -> None:
         """What cannot be written is logged, and tried again with what follows it; of too much, the oldest is lost."""
-        batch = [*self._unwritten, *await to_thread.run_sync(partial(_clean_all, self._cleaner, seen))]
+        batch = [*self._unwritten, *await self._clean(seen)]
         try:
             if batch:
-                self._recorded.append(await self._store.add(batch))
+                self._recorded.append(await self._add(batch))
             self._unwritten = []
             recorded, self._recorded = self._recorded, []
             gone = [id for added in recorded for id in added.gone]
@@ -166,9 +169,11 @@ class ObservationCapture:
             lost = len(batch) - len(self._unwritten)
             log.error("observations could not be written, %d of them are lost: %s", lost, error)
 
+    async def _add(self, seen: Sequence[Observation]) -> Added:
+        return await self._database.write(add, seen=seen, most=self._most)
 
-def _clean_all(cleaner: Cleaner, seen: list[Observation]) -> list[Observation]:
-    return [cleaner.clean(each) for each in seen]
+    async def _clean(self, seen: Sequence[Observation]) -> list[Observation]:
+        return await to_thread.run_sync(lambda: [self._cleaner.clean(each) for each in seen])
 
 
 class ReplayedObservations:
@@ -216,12 +221,12 @@ def _response(run: Run) -> Observation | None:
 
 
 def _call(run: Run, call_id: str, output: str, *, is_error: bool, seconds: float) -> Observation:
-    made = _made(run, call_id)
+    made = _find_call(run, call_id)
     what: Json = {"call_id": call_id, "tool": made.name, "arguments": made.arguments, "is_error": is_error, "seconds": seconds}
     return _observation(run, "tool_call", output, what)
 
 
-def _made(run: Run, call_id: str) -> FunctionCall:
+def _find_call(run: Run, call_id: str) -> FunctionCall:
     """The call that was answered. Its place is near the end; one that an earlier run has made is in the history."""
     for call in run.calls:
         if call.item.call_id == call_id:

@@ -12,10 +12,10 @@ from typing import Final
 
 from mainspring.core.errors import MainspringError, Refused
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import ObservationScope
-from mainspring.features.memory.observation_store import ObservationStore
+from mainspring.features.memory.observation_rows import Hit, ObservationScope, list_unembedded, mark_embedded
 from mainspring.features.memory.vectors import PlacedVector, Vectors
-from mainspring.ports import Embedder, Vector
+from mainspring.ports import Embedder
+from mainspring.storage.sqlite import Database
 
 log = getLogger(__name__)
 
@@ -27,8 +27,8 @@ PAUSE: Final = 30.0
 class Embedding:
     """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
 
-    def __init__(self, embedder: Embedder, store: ObservationStore, vectors: Vectors, pause: float = PAUSE) -> None:
-        self._embedder, self._store, self._vectors, self._pause = embedder, store, vectors, pause
+    def __init__(self, embedder: Embedder, database: Database, vectors: Vectors, pause: float = PAUSE) -> None:
+        self._embedder, self._database, self._vectors, self._pause = embedder, database, vectors, pause
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()
 
@@ -56,20 +56,17 @@ class Embedding:
         """Embeds all that waits; returns whether that worked."""
         try:
             async with self._working:
-                while not self._is_stopped.is_set() and (waiting := await self._store.list_unembedded(BATCH)):
-                    await self._embed_each(waiting)
+                while not self._is_stopped.is_set() and (waiting := await self._database.read(list_unembedded, limit=BATCH)):
+                    try:
+                        await self._embed(waiting)
+                    except Refused:
+                        for each in waiting:
+                            await self._embed_alone(each)
                     self._has_failed = False
         except MainspringError as error:
-            self.warn_once(error)
+            self._warn_once(error)
             return False
         return True
-
-    async def _embed_each(self, waiting: Sequence[Observation]) -> None:
-        try:
-            await self._embed(waiting)
-        except Refused:
-            for each in waiting:
-                await self._embed_alone(each)
 
     async def _embed_alone(self, seen: Observation) -> None:
         """One text that cannot be embedded must not keep the others waiting; it is found by its words."""
@@ -77,7 +74,7 @@ class Embedding:
             await self._embed([seen])
         except Refused as error:
             log.warning("observation %s cannot be embedded: %s", seen.id, error)
-            await self._store.mark_embedded([seen.id])
+            await self._database.write(mark_embedded, ids=[seen.id])
 
     async def _embed(self, waiting: Sequence[Observation]) -> None:
         vectors = await self._embedder.embed([each.said[:TEXT_CHARS] for each in waiting])
@@ -86,17 +83,18 @@ class Embedding:
             for each, vector in zip(waiting, vectors, strict=True)
         ]
         await self._vectors.add(placed)
-        await self._store.mark_embedded([each.id for each in waiting])
+        await self._database.write(mark_embedded, ids=[each.id for each in waiting])
 
-    async def embed_question(self, text: str) -> Vector | None:
-        """The vector of a question, None if it cannot be had now."""
+    async def find_nearest(self, query: str, whose: ObservationScope, limit: int) -> list[Hit]:
+        """The observations nearest to the query in meaning, nearest first; none while vectors cannot be had."""
         try:
-            return (await self._embedder.embed([text[:TEXT_CHARS]]))[0]
+            vector = (await self._embedder.embed([query[:TEXT_CHARS]]))[0]
+            return await self._vectors.find_nearest(vector, whose, limit)
         except MainspringError as error:
-            self.warn_once(error)
-            return None
+            self._warn_once(error)
+            return []
 
-    def warn_once(self, error: MainspringError) -> None:
+    def _warn_once(self, error: MainspringError) -> None:
         """Says what is wrong, once until it works again."""
         if not self._has_failed:
             log.warning("embeddings cannot be had, so recall goes by words alone: %s", error)

@@ -15,15 +15,16 @@ from mainspring.core.items import text_of
 from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
 from mainspring.engine.redact import make_presentable
-from mainspring.features.memory.capture import ObservationCapture, find_session
+from mainspring.features.memory import observation_rows as rows
+from mainspring.features.memory.capture import Clock, ObservationCapture, find_session
 from mainspring.features.memory.embedding import PAUSE, Embedding
 from mainspring.features.memory.observation import Observation, Redact, make_storable
 from mainspring.features.memory.observation_rows import Added, ObservationScope
-from mainspring.features.memory.observation_store import Clock, ObservationStore
-from mainspring.features.memory.recall import TOP_K, Level, ProgressiveRecall, Recalled, SemanticSearch
+from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, fuse_rankings, render_recalled
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.memory.vectors import Vectors, check_installed
 from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
+from mainspring.storage.sqlite import Database
 
 log = getLogger(__name__)
 
@@ -70,18 +71,17 @@ class Memory(RunObserver):
             raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
         if embedder is not None:
             check_installed()
-        self._store = ObservationStore(path, keep_observations, clock)
+        self._database = Database(path, rows.MEMORY)
         self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
         self._embedder, self._embedding_pause = embedder, embedding_pause
-        self._keep_seconds = keep_days * DAY
+        self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
         self._embedding: Embedding | None = None
         self._embeds: asyncio.Task[None] | None = None
-        self._has_vectors = self._has_remains = False
+        self._has_remains = False
         self._token = random_id("memory")
         self.cut_off_since: float | None = None
         self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
-        self.capture = ObservationCapture(self._store, redact, self._after_write)
-        self.progressive = ProgressiveRecall(self._store, self.capture.flush)
+        self.capture = ObservationCapture(self._database, keep_observations, clock, redact, self._after_write)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -90,32 +90,26 @@ class Memory(RunObserver):
     async def open(self) -> None:
         """Raises `StoreError` if the file cannot be used."""
         try:
-            await self._open()
+            await self._database.open()
+            self.cut_off_since = await self._add_writer()
+            await self._open_vectors()
+            await self._prune()
+            self.capture.start()
         except BaseException:
             await self.close()
             raise
 
-    async def _open(self) -> None:
-        await self._store.open()
-        self.cut_off_since = await self._store.add_writer(self._token)
+    async def _open_vectors(self) -> None:
         path = self._vectors.path
         if self._embedder is not None:
-            await self._open_meaning(self._embedder)
+            if not await self._vectors.open(self._embedder.model):
+                await self._database.write(rows.mark_unembedded)
+            self._embedding = Embedding(self._embedder, self._database, self._vectors, self._embedding_pause)
+            self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():
             # What is forgotten is to be forgotten there as well.
             check_installed()
             await self._vectors.open(None)
-            self._has_vectors = True
-        await self._prune()
-        self.capture.start()
-
-    async def _open_meaning(self, embedder: Embedder) -> None:
-        if not await self._vectors.open(embedder.model):
-            await self._store.mark_unembedded()
-        self._has_vectors = True
-        self._embedding = Embedding(embedder, self._store, self._vectors, self._embedding_pause)
-        self.progressive.meaning = SemanticSearch(self._embedding, self._vectors)
-        self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
 
     async def close(self) -> None:
         """Returns when all that was recorded is written; what has no vector yet gets one the next time."""
@@ -123,15 +117,14 @@ class Memory(RunObserver):
         if self._embedding is not None and self._embeds is not None:
             self._embedding.stop()
             await self._embeds
-            self._embedding = self._embeds = self.progressive.meaning = None
+            self._embedding = self._embeds = None
         if self._embedder is not None:
             await self._embedder.close()
         await self._vectors.close()
-        self._has_vectors = False
-        if self._store.is_open:
+        if self._database.is_open:
             await self._purge()
-            await self._store.remove_writer(self._token)
-            await self._store.close()
+            await self._database.write(rows.remove_writer, token=self._token)
+            await self._database.close()
 
     async def __aenter__(self) -> "Memory":
         await self.open()
@@ -154,8 +147,21 @@ class Memory(RunObserver):
         agent: str | None = None,
         session: str | None = None,
     ) -> list[Recalled]:
-        """See `ProgressiveRecall.search`."""
-        return await self.progressive.search(query, tenant=tenant, level=level, top_k=top_k, agent=agent, session=session)
+        """The best of a tenant's observations by words and, with an embedder, by meaning, best first; for a query without words,
+        the newest. Raises `InvalidRequest`."""
+        if not 1 <= top_k <= MOST_RESULTS:
+            raise InvalidRequest(f"top_k must be between 1 and {MOST_RESULTS}, not {top_k}", param="top_k")
+        if level not in LEVELS:
+            raise InvalidRequest(f"level must be one of {', '.join(LEVELS)}, not `{level}`", param="level")
+        agent, session = (None if name is None else make_storable(name) for name in (agent, session))
+        whose, limit = ObservationScope(tenant, agent, session), 2 * top_k  # what is far down in one list may be up in the other
+        await self.capture.flush()
+        hits = await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=self._clock())
+        if self._embedding is not None and query.strip() and (near := await self._embedding.find_nearest(query, whose, limit)):
+            hits = fuse_rankings(hits, near)
+        scores = {hit.id: hit.score for hit in hits[:top_k]}
+        found = await self._database.read(rows.load, ids=list(scores), whose=whose)
+        return [render_recalled(seen, level, scores[seen.id]) for seen in found]
 
     async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> list[Recalled]:
         """What an agent is reminded of: few and short. A memory that cannot be read reminds of nothing."""
@@ -168,7 +174,7 @@ class Memory(RunObserver):
     async def get(self, id: str, *, tenant: str) -> Observation:
         """Raises `NotFound`, also for another tenant's."""
         await self.capture.flush()
-        found = await self._store.load([id], ObservationScope(tenant))
+        found = await self._database.read(rows.load, ids=[id], whose=ObservationScope(tenant))
         if not found:
             raise NotFound(f"there is no observation `{id}`; search for those there are", param="observation_id")
         return found[0]
@@ -181,28 +187,28 @@ class Memory(RunObserver):
         session = None if session is None else make_storable(session)
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
-        gone = await self._store.forget(tenant, session)
+        gone = await self._database.write(rows.forget, tenant=tenant, session=session, now=self._clock())
         await self._remove(gone)
         await self._purge()
         return len(gone)
 
     async def run_forgotten(self, run: Run) -> None:
         """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
-        spec = run.spec
+        tenant, session, id = run.spec.tenant, find_session(run.spec), run.spec.id
         await self.capture.flush()
-        self.capture.drop_private(spec.tenant, find_session(spec), spec.id)
-        await self._remove(await self._store.forget_run(spec.tenant, make_storable(find_session(spec)), spec.id))
+        self.capture.drop_private(tenant, session, id)
+        names = {"tenant": tenant, "session": make_storable(session), "run": id}
+        await self._remove(await self._database.write(rows.forget_run, **names, now=self._clock()))
 
     async def _remove(self, gone: list[str]) -> None:
         self._has_remains = self._has_remains or bool(gone)
-        if self._has_vectors:
-            await self._vectors.remove(gone)
+        await self._vectors.remove(gone)
 
     async def _purge(self) -> None:
         """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
         while."""
         if self._has_remains:
-            await self._store.purge()
+            await self._database.write(rows.purge)
             self._has_remains = False
 
     async def run_resumed(self, retell: Retell) -> None:
@@ -219,7 +225,7 @@ class Memory(RunObserver):
                 await self.run_resumed((await engine.attach(stored.id)).retell)
         await self.capture.flush()
         self.cut_off_since = None
-        await self._store.remove_other_writers(self._token)
+        await self._database.write(rows.remove_other_writers, token=self._token)
 
     async def settle(self) -> None:
         """Waits until all that was recorded is written, and embedded as far as that can be done now."""
@@ -230,19 +236,22 @@ class Memory(RunObserver):
     async def _after_write(self, added: Added) -> None:
         if self._embedding is not None:
             self._embedding.wake()
-        if self._has_vectors:
-            await self._vectors.remove(added.gone)
+        await self._vectors.remove(added.gone)
         self._since_pruned += added.count
         if self._since_pruned >= PRUNE_EVERY or self._clock() - self._pruned_at >= PRUNE_SECONDS:
             await self._prune()
 
     async def _prune(self) -> None:
         self._since_pruned, self._pruned_at = 0, self._clock()
-        await self._store.add_writer(self._token)
-        while gone := await self._store.prune(self._keep_seconds):
-            if self._has_vectors:
-                await self._vectors.remove(gone)
+        await self._add_writer()
+        before = self._pruned_at - self._keep_seconds
+        while gone := await self._database.write(rows.prune, before=before, most=self._keep_observations):
+            await self._vectors.remove(gone)
         await self._purge()
+
+    async def _add_writer(self) -> float | None:
+        """Notes that this process has the file open. Returns since when others have it open that may have crashed."""
+        return await self._database.write(rows.add_writer, token=self._token, now=self._clock())
 
 
 class NoMemory:

@@ -105,16 +105,16 @@ class Cleaner:
             return REDACTED
         match value:
             case dict():
-                return {self._name(str(name)).text: self._named(str(name), inner, depth) for name, inner in value.items()}
+                return {self._name(str(name)).text: self._clean_named(str(name), inner, depth) for name, inner in value.items()}
             case list() | tuple():
                 before = ["", *value]
-                return [self._named(_flag(before[at]), inner, depth) for at, inner in enumerate(value)]
+                return [self._clean_named(_flag(before[at]), inner, depth) for at, inner in enumerate(value)]
             case str():
                 return self._string(value, depth)
             case _:
                 return value
 
-    def _named(self, name: str, value: object, depth: int) -> object:
+    def _clean_named(self, name: str, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool) or not self._name(name).is_telling:
             return self._value(value, depth + 1)
         return REDACTED

@@ -123,6 +123,7 @@ class Hit(Struct, frozen=True):
 
 
 def add_writer(connection: sqlite3.Connection, token: str, now: float) -> float | None:
+    """Notes who has it open. Returns since when others have who may have crashed, None if there are none."""
     others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
     connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
     since: float | None = others[0]
@@ -134,6 +135,7 @@ def remove_writer(connection: sqlite3.Connection, token: str) -> None:
 
 
 def remove_other_writers(connection: sqlite3.Connection, token: str) -> None:
+    """Forgets the others. Those that live come back by `add_writer`."""
     connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
 
 
@@ -206,7 +208,7 @@ def search(connection: sqlite3.Connection, query: str, whose: ObservationScope, 
         return find_newest(connection, whose, limit)
     counts = {word: _count(connection, word, whose) for word in words}
     if rare := [word for word, count in counts.items() if 0 < count < COMMON]:
-        return _ranked(connection, " OR ".join(rare), whose, limit, now)
+        return _rank(connection, " OR ".join(rare), whose, limit, now)
     common = [word for word, count in counts.items() if count]
     # What is everywhere tells nothing apart, so the newest that have all of it are as good as any.
     found = _newest_with(connection, " AND ".join(common), whose, limit) if common else []
@@ -225,7 +227,7 @@ def _match(words: str, whose: ObservationScope) -> str:
     return " AND ".join([f'owner : "{token}"' for token in _tokens(whose)]) + f" AND {{content about tags}} : ({words})"
 
 
-def _ranked(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
+def _rank(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
     rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **_names(whose)})
     hits = [Hit(id, -score * (1 + 0.5 ** (max(now - at, 0.0) / HALF_LIFE))) for id, at, score in rows]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]

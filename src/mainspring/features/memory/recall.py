@@ -1,17 +1,13 @@
 """Recall in steps: first an index that costs few tokens, then a timeline, then everything, each with ids to go on from."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, assert_never, get_args
 
 from msgspec import Struct
 
-from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.tokens import tokens_of_text
-from mainspring.features.memory.embedding import Embedding
-from mainspring.features.memory.observation import Observation, make_storable
-from mainspring.features.memory.observation_rows import Hit, ObservationScope
-from mainspring.features.memory.observation_store import ObservationStore
-from mainspring.features.memory.vectors import Vectors
+from mainspring.features.memory.observation import Observation
+from mainspring.features.memory.observation_rows import Hit
 
 Level = Literal["index", "timeline", "full"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
@@ -36,60 +32,6 @@ class Recalled(Struct, frozen=True):
     @property
     def citation(self) -> str:
         return self.citations[0]
-
-
-class SemanticSearch(Struct, frozen=True):
-    """What recall by meaning takes: vectors for questions, and the vectors to compare them with."""
-
-    embedding: Embedding
-    vectors: Vectors
-
-
-class ProgressiveRecall:
-    """Finds observations by their words and, where there are embeddings, by their meaning. `flush` writes what waits first."""
-
-    def __init__(self, store: ObservationStore, flush: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._flush = flush
-        self.meaning: SemanticSearch | None = None
-
-    async def search(
-        self,
-        query: str,
-        *,
-        tenant: str,
-        level: Level = "index",
-        top_k: int = TOP_K,
-        agent: str | None = None,
-        session: str | None = None,
-    ) -> list[Recalled]:
-        """The best of a tenant's observations, best first; for a query without words, the newest. Raises `InvalidRequest`."""
-        if not 1 <= top_k <= MOST_RESULTS:
-            raise InvalidRequest(f"top_k must be between 1 and {MOST_RESULTS}, not {top_k}", param="top_k")
-        if level not in LEVELS:
-            raise InvalidRequest(f"level must be one of {', '.join(LEVELS)}, not `{level}`", param="level")
-        whose = ObservationScope(
-            tenant, None if agent is None else make_storable(agent), None if session is None else make_storable(session)
-        )
-        await self._flush()
-        # Beyond `top_k`, because what is far down in one list may be up in the other.
-        hits = await self._store.search(query, whose, 2 * top_k)
-        if self.meaning is not None and query.strip():
-            near = await self._near(self.meaning, query, whose, 2 * top_k)
-            hits = fuse_rankings(hits, near) if near else hits
-        scores = {hit.id: hit.score for hit in hits[:top_k]}
-        found = await self._store.load(list(scores), whose)
-        return [render_recalled(seen, level, scores[seen.id]) for seen in found]
-
-    async def _near(self, meaning: SemanticSearch, query: str, whose: ObservationScope, limit: int) -> list[Hit]:
-        vector = await meaning.embedding.embed_question(query)
-        if vector is None:
-            return []
-        try:
-            return await meaning.vectors.find_nearest(vector, whose, limit)
-        except MainspringError as error:
-            meaning.embedding.warn_once(error)
-            return []
 
 
 def fuse_rankings(*rankings: Sequence[Hit]) -> list[Hit]:

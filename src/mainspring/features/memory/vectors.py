@@ -60,7 +60,8 @@ class Vectors:
         return await self._file.read(_near, vector=vector, whose=whose, limit=limit)
 
     async def remove(self, ids: Sequence[str]) -> None:
-        if ids:
+        """Removes these where the file is open, which it is if there is one."""
+        if ids and self._file.is_open:
             await self._file.write(_remove, ids=ids)
 
 
@@ -139,7 +140,7 @@ def _add(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
         connection.execute(
             f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
             f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
-            (each.id, whose.tenant, whose.agent or "", whose.session or "", _packed(each.vector)),
+            (each.id, whose.tenant, whose.agent or "", whose.session or "", _pack(each.vector)),
         )
 
 
@@ -155,7 +156,7 @@ def _near(connection: "apsw.Connection", vector: Vector, whose: ObservationScope
     if _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
         fits, most = "signs MATCH vec_quantize_binary(?1)", max(CANDIDATES, limit)
     question = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {fits} AND k = ?2 AND {mine}"
-    rows = connection.execute(question, (_packed(vector), most, *names)).fetchall()
+    rows = connection.execute(question, (_pack(vector), most, *names)).fetchall()
     hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
 
@@ -169,5 +170,5 @@ def _remove(connection: "apsw.Connection", ids: Sequence[str]) -> None:
         connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
 
 
-def _packed(vector: Vector) -> bytes:
+def _pack(vector: Vector) -> bytes:
     return struct.pack(f"<{len(vector)}f", *vector)
