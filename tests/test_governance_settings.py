@@ -10,9 +10,9 @@ from msgspec import ValidationError, convert
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.budgets.plan import build_plan
+from mainspring.features.budgets.plan import build_plan, find_plan_doubts
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.governance_settings import build_policies, digest_settings, find_doubts
+from mainspring.features.governance.governance_settings import build_policies, digest_settings, find_rule_doubts
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
@@ -68,7 +68,8 @@ def test_what_may_be_a_slip_is_told(tmp_path: Path) -> None:
     budget = {"escalation_triggers": [{"id": "EF-4"}], "stop_conditions": [{"id": "SC-99"}], "tenants": {"acme": {"level": 0}}}
     tools = [ToolDefinition("file_ops", kind="builtin", effects=("write",))]
     governance, plan = convert(table, GovernanceSettings), build_plan(convert(budget, BudgetSettings))
-    assert find_doubts(governance, plan, tools, "m") == [
+    assert plan is not None
+    assert [*find_rule_doubts(governance, tools), *find_plan_doubts(plan, tools, "m")] == [
         "governance.rules: `file-ops:write` fits none of the tools",
         f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`",
         *[
@@ -84,8 +85,10 @@ def test_what_may_be_a_slip_is_told(tmp_path: Path) -> None:
             )
         ],
     ]
-    assert find_doubts(governance, None, [], "m") == [f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`"]
-    assert find_doubts(GovernanceSettings(), build_plan(BudgetSettings(level=2)), tools, "m") == []
+    assert find_rule_doubts(governance, []) == [f"governance.paths.allowed: there is no folder `{tmp_path / 'gone'}`"]
+    assert find_rule_doubts(GovernanceSettings(), tools) == []
+    assert (standard := build_plan(BudgetSettings(level=2))) is not None
+    assert find_plan_doubts(standard, tools, "m") == []
 
 
 def test_the_digest_of_settings_is_the_one_that_stored_runs_have() -> None:

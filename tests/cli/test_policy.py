@@ -38,7 +38,8 @@ calls:
 - {tool: view, effects: [read], purposes: {file: path}, arguments: {file: a}, expect: allow}
 - {tool: view, effects: [read], caller: {subject: ada, scopes: [responses]}, expect: deny, rule: caller_scopes}
 - {tool: view, effects: [read], caller: {subject: ada, scopes: ["tools:execute:view"]}, expect: allow}
-- {tool: run, effects: [execute], metadata: {mainspring_autonomy_level: "0"}, expect: ask}
+- {tool: run, effects: [execute], metadata: {mainspring_autonomy_level: "0"}, expect: deny, rule: budget}
+- {tool: tracker__close, expect: deny, rule: tool_status}
 """
 
 
@@ -46,7 +47,8 @@ calls:
 def settled(shell: Shell) -> Shell:
     (shell.folder / "mainspring.toml").write_text(SETTINGS)
     (shell.folder / "definitions").mkdir()
-    (shell.folder / "definitions" / "add.yaml").write_text("name: add\nstatus: blocked\n")
+    for name in ("add", "tracker__close"):
+        (shell.folder / "definitions" / f"{name}.yaml").write_text(f"name: {name}\nstatus: blocked\n")
     return shell
 
 
@@ -60,7 +62,7 @@ def test_a_table_that_fits_passes_and_nothing_is_performed(settled: Shell) -> No
     table(settled, TABLE)
     done = settled.run("policy", "test", "calls.yaml")
     assert (done.code, "WRONG" in done.out) == (0, False), done.out + done.err
-    assert "14 calls, 0 judged otherwise" in done.err
+    assert "15 calls, 0 judged otherwise" in done.err
     assert "deny by commands" in done.out
     assert not (settled.folder / "tally").exists()
 

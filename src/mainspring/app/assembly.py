@@ -19,12 +19,14 @@ from mainspring.core.items import ServerTool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
 from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.governance_settings import find_doubts
+from mainspring.features.budgets.plan import find_plan_doubts
+from mainspring.features.governance.governance_settings import find_rule_doubts
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.model_choice import ModelChoice
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted
 from mainspring.providers.scripted import say as reply
+from mainspring.tools.builtin.builtins import NAMES
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
@@ -50,6 +52,7 @@ def assemble(options: EngineOptions) -> Assembly:
         frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
         frozenset([server.label for server in engine.mcp.servers]),
         lambda run: check_run(engine, run),
+        lambda: find_doubts(engine, load(options.settings, file=options.config)),
     )
 
 
@@ -61,6 +64,10 @@ def build_engine(options: EngineOptions) -> Engine:
         case "steps":
             settings = load(options.settings, file=options.config)
             return compose_engine(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
+        case "trial":
+            settings = load(options.settings, file=options.config)
+            settings = replace(settings, builtins=NAMES, working_dir=settings.working_dir or str(Path.cwd()))
+            return compose_engine(settings, Scripted(), settings.model or "model", database=None, exports=False)
         case "agent":
             return _build(load(options.settings, file=options.config), options)
         case "run":
@@ -75,12 +82,16 @@ def build_server_engine(settings: Settings) -> ServerEngine:
     answering = _choose_server_model(settings)
     engine = compose_engine(settings, answering.provider, answering.model, database=Path(settings.database))
     _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
-    # What MCP servers and agents bring is not known yet.
-    tools = () if settings.mcp or settings.agents else engine.definitions
-    slips = find_doubts(settings.governance, engine.admission.plan, tools, answering.model)
-    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *slips):
+    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *find_doubts(engine, settings)):
         _note(f"mainspring: {problem}")
     return ServerEngine(engine, answering.told)
+
+
+def find_doubts(engine: Engine, settings: Settings) -> list[str]:
+    """What in these settings, which are right in form, may be a mistake."""
+    # What MCP servers and agents bring is not known yet.
+    tools, plan = () if settings.mcp or settings.agents else engine.definitions, engine.admission.plan
+    return [*find_rule_doubts(settings.governance, tools), *([] if plan is None else find_plan_doubts(plan, tools, engine.model))]
 
 
 def check_run(engine: Engine, run: Run) -> None:

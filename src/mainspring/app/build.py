@@ -32,11 +32,12 @@ def compose_engine(
     database: Path | None,
     instructions: str | None = None,
     preset: PresetName = "responses",
+    exports: bool = True,
 ) -> Engine:
     """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
 
-    `database` is where runs are kept; without one, in memory. Raises `InvalidRequest` for what is missing or wrong, and
-    `ValueError` for tools that do not go together.
+    `database` is where runs are kept; without one, in memory. Without `exports`, no spans are sent. Raises `InvalidRequest` for
+    what is missing or wrong, and `ValueError` for tools that do not go together.
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
@@ -69,7 +70,7 @@ def compose_engine(
         audit=settings.audit and database is not None,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
-        exporter=_exporter(settings, provider.name),
+        exporter=_exporter(settings, provider.name) if exports else None,
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 

@@ -29,10 +29,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     `kind` is whose engine it is. A `server` takes everything from the settings. An `agent` asks the model of the options. A
     `run` does, too, and has only the tools and folders that `settings` name here; those of the file only govern it. `steps`
-    are performed without a model.
+    are performed without a model. In a `trial`, calls are judged and nothing is performed or kept.
     """
 
-    kind: Literal["server", "agent", "run", "steps"] = "run"
+    kind: Literal["server", "agent", "run", "steps", "trial"] = "run"
     settings: Mapping[str, object] = {}
     config: Path | None = None
     database: Path | None = None
@@ -49,7 +49,7 @@ class Assembly(Struct, frozen=True):
     """An engine with the services of the features. It works inside `async with assembly.lifespan`.
 
     `policies` are the names of those that the settings put in force, `mcp_labels` those of its MCP servers. `check_run` raises
-    `InvalidRequest` for a run that this engine cannot continue.
+    `InvalidRequest` for a run that this engine cannot continue. `find_doubts` lists what in the settings may be a mistake.
     """
 
     engine: "Engine"
@@ -58,6 +58,7 @@ class Assembly(Struct, frozen=True):
     policies: frozenset[str]
     mcp_labels: frozenset[str]
     check_run: "Callable[[Run], None]"
+    find_doubts: Callable[[], list[str]]
 
     def find(self, kind: type[T]) -> T:
         """The service of this type."""

@@ -7,7 +7,7 @@ and never widen. A run that a person's approval continues goes on under what the
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Literal, TypeVar
 
@@ -17,9 +17,9 @@ from msgspec.structs import asdict, replace
 
 from mainspring.core.autonomy import Autonomy
 from mainspring.core.errors import InvalidRequest, MainspringError
-from mainspring.core.items import Json
+from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import RunSpec
+from mainspring.core.spec import RunSpec, spec_for
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
 from mainspring.features.budgets.budget_policy import (
     BudgetPolicy,
@@ -55,6 +55,16 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     def budget_for(self, spec: RunSpec) -> AutonomyBudget:
         budget, key = self.tenants.get(spec.tenant, self.budget), spec.caller.subject
         return replace(budget, budget_id=f"{budget.budget_id}.{key}") if self.per == "key" and key else budget
+
+
+def find_plan_doubts(plan: Plan, tools: Sequence[ToolDefinition], model: str) -> list[str]:
+    """What in a plan, which is right in form, may be a slip. `tools` are all that there are; none if it is not known."""
+    order, told = spec_for("responses", id="preflight", model=model or "model", input=()), []
+    for name, budget in {"budget": plan.budget, **{f"budget.tenants.{id}": own for id, own in plan.tenants.items()}}.items():
+        checks = [check for check in run_preflight(order, budget, tools, time.time()) if check.result != "pass"]
+        # To go without conditions is a choice, and the usual one.
+        told += [f"{name}: {check.id}: {check.message}" for check in checks if check.id != "PF-09" or budget.stop_conditions]
+    return told
 
 
 def build_plan(settings: BudgetSettings) -> Plan | None:

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.context import load_settings
+from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Config
 from mainspring.cli.output import say, write_lines, write_table
 from mainspring.definitions.reader import read_file
-from mainspring.features.governance.policy_test import Table, Trial, TrialSettings, list_rows
+from mainspring.features.governance.policy_test import Table, judge_case, list_rows
 
 app = typer.Typer()
 
@@ -27,8 +27,8 @@ async def judge_calls(
     deny) and, if it matters, the `rule` that decides, the `caller` with its scopes, and the `effects` and `purposes` of a tool
     that is not built in.
     """
-    table, trial = read_file(file, Table), Trial(load_settings(TrialSettings, config))
-    findings = [await trial.judge(case) for case in table.calls]
+    table, options = read_file(file, Table), EngineOptions(kind="trial", config=config)
+    findings = [await judge_case(build_engine(options).engine, case) for case in table.calls]
     if json:
         write_lines([{"fits": finding.fits, "judged": finding.judged} for finding in findings])
     else:
@@ -41,8 +41,8 @@ async def judge_calls(
 @app.command()
 def show(config: Config = None) -> None:
     """Lists the policies in force, in the order they are asked; the first that does not allow a call decides."""
-    trial = Trial(load_settings(TrialSettings, config))
-    told = [(policy.name, (type(policy).__doc__ or "").split("\n\n")[0]) for policy in trial.policies()]
+    trial = build_engine(EngineOptions(kind="trial", config=config))
+    told = [(policy.name, (type(policy).__doc__ or "").split("\n\n")[0]) for policy in trial.engine.policies]
     write_table([("policy", "what it does"), *[(name, " ".join(does.split())) for name, does in told]])
-    for doubt in trial.doubts():
+    for doubt in trial.find_doubts():
         say(f"mind: {doubt}")

@@ -1,7 +1,6 @@
 """What governs runs, from the settings: the policies of `[governance]`, a digest of all, and what in it may be a slip."""
 
 import os
-import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -12,11 +11,7 @@ from msgspec.structs import FieldInfo, fields
 
 from mainspring.core.autonomy import Autonomy
 from mainspring.core.items import ToolDefinition
-from mainspring.core.spec import spec_for
 from mainspring.engine.policy_order import PolicySlots, Slot
-from mainspring.features.budgets.plan import Plan
-from mainspring.features.budgets.preflight import run_preflight
-from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
@@ -57,7 +52,7 @@ def _build_rate(settings: GovernanceSettings) -> RatePolicy | None:
     return RatePolicy(settings.per_minute or 60, settings.burst or 10)
 
 
-def digest_settings(governance: GovernanceSettings, budget: BudgetSettings, *more: object) -> str:
+def digest_settings(governance: GovernanceSettings, budget: Struct, *more: object) -> str:
     """A digest of what governs runs, and of `more` that it depends on; empty if nothing governs them. Folders count as what they
     are from here. Runs keep it: the same settings must give the same digest in every version."""
     tables = _as_written(governance), _as_written(budget)
@@ -91,7 +86,7 @@ def _default_of(field: FieldInfo) -> object:
     return field.default if field.default_factory is NODEFAULT else field.default_factory()
 
 
-def find_doubts(governance: GovernanceSettings, plan: Plan | None, tools: Sequence[ToolDefinition], model: str) -> list[str]:
+def find_rule_doubts(governance: GovernanceSettings, tools: Sequence[ToolDefinition]) -> list[str]:
     """What in these settings, which are right in form, may be a slip. `tools` are all that there are; none if it is not known."""
     known = [tool.name for tool in tools]
     told = [
@@ -100,11 +95,4 @@ def find_doubts(governance: GovernanceSettings, plan: Plan | None, tools: Sequen
         if known and Rules.of({pattern: "deny"}).is_idle(known)
     ]
     roots = () if governance.paths is None else governance.paths.allowed
-    told += [f"governance.paths.allowed: there is no folder `{root}`" for root in roots if not Path(root).is_dir()]
-    budgets = {} if plan is None else {"budget": plan.budget, **{f"budget.tenants.{id}": own for id, own in plan.tenants.items()}}
-    order = spec_for("responses", id="preflight", model=model or "model", input=())
-    for name, budget in budgets.items():
-        checks = [check for check in run_preflight(order, budget, tools, time.time()) if check.result != "pass"]
-        # To go without conditions is a choice, and the usual one.
-        told += [f"{name}: {check.id}: {check.message}" for check in checks if check.id != "PF-09" or budget.stop_conditions]
-    return told
+    return told + [f"governance.paths.allowed: there is no folder `{root}`" for root in roots if not Path(root).is_dir()]

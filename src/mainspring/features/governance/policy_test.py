@@ -1,7 +1,6 @@
 """Calls judged by the policies of the settings, without being performed: `mainspring policy test`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -10,25 +9,14 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import CallJudged, Recorded, RunStarted
 from mainspring.core.history import History
-from mainspring.core.items import Effect, FunctionCall, Json, Purpose, ToolDefinition, ToolKind, encode, user
+from mainspring.core.items import Effect, FunctionCall, Json, Purpose, ToolDefinition, encode, user
 from mainspring.core.run import Call, open_run
-from mainspring.core.spec import Caller, RunSpec, spec_for
+from mainspring.core.spec import Caller, spec_for
+from mainspring.engine.engine import Engine
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard
-from mainspring.engine.policy_order import order_policies
-from mainspring.features.agents.charter import CharterPolicy
-from mainspring.features.budgets.plan import Admission, build_plan
-from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.governance.governance_settings import build_policies, find_doubts
-from mainspring.features.governance.settings import GovernanceSettings
-from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
-from mainspring.features.mcp.settings import McpServerSettings
-from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
-from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import NAMES, BuiltinTools
-from mainspring.tools.functions import load
-from mainspring.tools.registry import Registry
+from mainspring.features.governance.tool_policies import HandOff, ToolStatus
+from mainspring.ports import OrderContext
 
 Expected = Literal["allow", "ask", "deny", "client"]
 
@@ -82,92 +70,35 @@ class CaseResult(Struct, frozen=True):
         return self.judged.verdict == self.case.expect and self.case.rule in (None, self.judged.policy) and not is_slip
 
 
-class TrialSettings(Struct, frozen=True):
-    """The settings that decide about calls."""
-
-    model: str | None
-    tools: tuple[str, ...]
-    tool_definitions: str | None
-    working_dir: str | None
-    allow_hosts: tuple[str, ...]
-    mcp: dict[str, McpServerSettings]
-    agents: tuple[str, ...]
-    governance: GovernanceSettings
-    budget: BudgetSettings
-
-
-class Trial:
-    """The policies of the settings as a server asks them. Each call is judged as the first one of its caller."""
-
-    def __init__(self, settings: TrialSettings) -> None:
-        self._settings = settings
-        root = settings.working_dir
-        builtins = BuiltinTools(NAMES, working_dir=None if root is None else Path(root))
-        self._registry = Registry([function for reference in settings.tools for function in load(reference)])
-        for tool in builtins.tools:
-            self._registry.register(tool)
-        if settings.tool_definitions is not None:
-            self._registry.load_definitions(Path(settings.tool_definitions))
-        self._known = {tool.name: tool for tool in self._registry.definitions}
-        self._root = "" if root is None else str(Path(root).resolve())
-
-    def doubts(self) -> list[str]:
-        """What in the settings may be a slip."""
-        settings = self._settings
-        tools = () if settings.mcp or settings.agents else self._registry.definitions
-        return find_doubts(settings.governance, build_plan(settings.budget), tools, settings.model or "")
-
-    def policies(self) -> tuple[CallPolicy, ...]:
-        """All that are in force, in their order."""
-        return self._policies(self._admission())
-
-    async def judge(self, case: Case) -> CaseResult:
-        admission = self._admission()
-        spec = await admission.admit(self._order(case))
-        run = open_run(Recorded(0, 0.0, RunStarted(spec)), History())
-        gate = Gate(self._policies(admission), Guard())
-        call = Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0)
-        return CaseResult(case, await gate.judge(call, run))
-
-    def _admission(self) -> Admission:
-        return Admission(MemoryStore(), build_plan(self._settings.budget), root=self._root)
-
-    def _policies(self, admission: Admission) -> tuple[CallPolicy, ...]:
-        guard = AddressGuard(self._settings.allow_hosts)
-        return order_policies(
-            fill_standard_slots([_Nobody()]),
-            {"status": (ToolStatus(self._registry.status, self._registry.reason),), "charter": (CharterPolicy(),)},
-            build_policies(self._settings.governance, guard),
-            {"budget": (admission.policy,)},
-        )
-
-    def _order(self, case: Case) -> RunSpec:
-        options: Json = {"tools": (self._tool(case),), "caller": case.caller, "tenant": case.tenant, "metadata": case.metadata}
-        model = self._settings.model or "model"
-        return spec_for("responses", id="resp_trial", model=model, input=(user("A trial."),), **options)
-
-    def _tool(self, case: Case) -> ToolDefinition:
-        if case.effects is not None or case.operations or case.purposes:
-            made = ToolDefinition(case.tool, kind="builtin", operations=case.operations, purposes=case.purposes)
-            return replace(made, effects=case.effects or ())
-        if case.tool in self._known:
-            return self._known[case.tool]
-        if case.tool in [entry.name for entry in self._registry.entries]:
-            return ToolDefinition(case.tool, kind="builtin")  # it is blocked, and no model is told of it
-        known = ", ".join([f"`{name}`" for name in self._known])
-        raise InvalidRequest(f"nobody knows what the tool `{case.tool}` does; say its `effects`, or name one of {known}")
+async def judge_case(engine: Engine, case: Case) -> CaseResult:
+    """Judges a call as the first one of its caller if the engine is a new one. Raises `InvalidRequest`."""
+    options: Json = {
+        "tools": (_find_tool(engine, case),),
+        "caller": case.caller,
+        "tenant": case.tenant,
+        "metadata": case.metadata,
+    }
+    order = spec_for("responses", id="resp_trial", model=engine.model, input=(user("A trial."),), **options)
+    for step in engine.steps:
+        if step.name == "budget":
+            order = await step.prepare(order, OrderContext(engine.find_run))
+    run = open_run(Recorded(0, 0.0, RunStarted(order)), History())
+    # Nothing is performed, so it does not matter who would.
+    gate = Gate([policy for policy in engine.policies if not isinstance(policy, HandOff)], Guard())
+    return CaseResult(case, await gate.judge(Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0), run))
 
 
-class _Nobody:
-    """Would perform every tool, and is never asked to."""
-
-    kind: ToolKind = "builtin"
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return True
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        raise AssertionError("a trial performs nothing")
+def _find_tool(engine: Engine, case: Case) -> ToolDefinition:
+    made = ToolDefinition(case.tool, kind="builtin", operations=case.operations, purposes=case.purposes)
+    if case.effects is not None or case.operations or case.purposes:
+        return replace(made, effects=case.effects or ())
+    known = {tool.name: tool for tool in engine.definitions}
+    if case.tool in known:
+        return known[case.tool]
+    if any(isinstance(policy, ToolStatus) and policy.find_status(case.tool) is not None for policy in engine.policies):
+        return made  # it is blocked, and no model is told of it
+    names = ", ".join([f"`{name}`" for name in known])
+    raise InvalidRequest(f"nobody knows what the tool `{case.tool}` does; say its `effects`, or name one of {names}")
 
 
 def list_rows(findings: Sequence[CaseResult]) -> list[tuple[str, ...]]:

@@ -123,14 +123,18 @@ class ToolStatus:
     def __init__(self, status: Callable[[str], str], reason: Callable[[str], str] = lambda name: "") -> None:
         self._status, self._reason = status, reason
 
+    def find_status(self, name: str) -> str | None:
+        try:
+            return self._status(name)
+        except NotFound:
+            return None
+
     async def judge(self, call: Call, run: Run) -> Verdict:
         if (tool := find_served_tool(call, run)) is None:
             return Allow()
         note = Allow()
         for name in dict.fromkeys((tool.name, *list_other_names(tool))):
-            try:
-                status = self._status(name)
-            except NotFound:
+            if (status := self.find_status(name)) is None:
                 continue
             why = f" ({reason})" if (reason := self._reason(name)) else ""
             if status not in ("active", "deprecated"):
