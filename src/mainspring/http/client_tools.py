@@ -56,10 +56,7 @@ _APPLY_PATCH = ToolDefinition(
     "Creates, updates or deletes one file in the user's workspace. `diff` is what changes, as hunks that begin with `@@` and "
     "hold lines beginning with a space, `-` or `+`; a new file has only `+` lines, and to delete a file takes no diff.",
     _object(
-        ["type", "path"],
-        type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-        path=_TEXT,
-        diff=_TEXT,
+        ["type", "path"], type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]}, path=_TEXT, diff=_TEXT
     ),
     form="apply_patch",
 )

@@ -276,13 +276,7 @@ def remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, pare
 
 
 def list_documents(
-    connection: sqlite3.Connection,
-    kind: str,
-    tenant: str,
-    parent: str,
-    after: int | None,
-    limit: int | None,
-    newest_first: bool,
+    connection: sqlite3.Connection, kind: str, tenant: str, parent: str, after: int | None, limit: int | None, newest_first: bool
 ) -> list[Document]:
     condition = f"number {'<' if newest_first else '>'} ?" if after is not None else "? IS NULL"
     order = "DESC" if newest_first else "ASC"

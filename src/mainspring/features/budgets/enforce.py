@@ -66,11 +66,7 @@ MEASURES: Final = (
 )
 _CONDITIONS: Final = {"SC-05": "iterations", "SC-06": "seconds", "SC-07": "files", "SC-08": "lines"}
 _SEVERITY: Final = {outcome: severity for severity, outcome in enumerate(EnforcementResult)}
-_ACTIONS: Final = {
-    "stop": EnforcementResult.BLOCKED,
-    "escalate": EnforcementResult.ESCALATED,
-    "warn": EnforcementResult.WARNED,
-}
+_ACTIONS: Final = {"stop": EnforcementResult.BLOCKED, "escalate": EnforcementResult.ESCALATED, "warn": EnforcementResult.WARNED}
 FAILURES: Final = 3
 
 

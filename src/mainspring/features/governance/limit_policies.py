@@ -77,12 +77,7 @@ class LevelPolicy:
     never_waits = True
 
     def __init__(
-        self,
-        level: Level,
-        *,
-        network_reads: bool = False,
-        commands_judged: bool = False,
-        logs_only: bool = False,
+        self, level: Level, *, network_reads: bool = False, commands_judged: bool = False, logs_only: bool = False
     ) -> None:
         self._level = Autonomy.parse(level)
         self._read_only: frozenset[Effect] = frozenset(("read", "network") if network_reads else ("read",))

@@ -293,8 +293,7 @@ def forget(connection: sqlite3.Connection, tenant: str, session: str | None, now
     mine = "tenant = :tenant AND (:session IS NULL OR session = :session)"
     names = {"tenant": tenant, "session": session, "upto": now}
     connection.execute(
-        "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)",
-        names,
+        "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)", names
     )
     return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
 
