@@ -40,7 +40,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """What a `Provider` may be besides: one that knows how many tokens a request has. Without it, `loop.tokens` estimates."""
+    """What a `Provider` may be besides: one that knows how many tokens a request has. Without it, `core.tokens` estimates."""
 
     async def count_tokens(self, request: ModelRequest) -> int: ...
 
@@ -271,7 +271,7 @@ class Note(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """A note in its place in the audit, counted from 1. `hash` is over the note and the hash before it, see `store.chain`."""
+    """A note in its place in the audit, counted from 1. `hash` is over the note and the hash before it, see `storage.audit_chain`."""
 
     number: int
     note: Note

@@ -123,7 +123,7 @@ class Window(Struct, frozen=True):
 
     `compact_threshold` is the number of tokens beyond which what is old is replaced by a summary before a turn; `context_tokens`
     is how many the model takes in at once, if that is known. Truncation `auto` leaves out the oldest items that do not fit, by
-    that number or because the backend said so; `disabled` fails the run instead. All tokens are estimated, see `loop.tokens`.
+    that number or because the backend said so; `disabled` fails the run instead. All tokens are estimated, see `core.tokens`.
     """
 
     max_messages: int | None = None

@@ -45,7 +45,7 @@ _ITERATIVE = PRESETS["iterative"]
 class InvocationSettings(Struct, frozen=True):
     """How an agent is to work this time. Without a `config` it answers in one turn, without tools.
 
-    `autonomy_level` 0 to 3 puts it under one of the budgets of `policies.autonomy`. `active_skills` are those it begins with;
+    `autonomy_level` 0 to 3 puts it under one of the budgets of `features.budgets`. `active_skills` are those it begins with;
     None is all of its own where it cannot load any, and none where it can. `max_seconds` can only shorten the definition's time.
     """
 
