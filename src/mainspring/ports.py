@@ -271,7 +271,7 @@ class Note(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """A note in its place in the audit, counted from 1. `hash` is over the note and the hash before it, see `storage.audit_chain`."""
+    """A note and its place in the audit, from 1. `hash` covers the note and the hash before it, see `storage.audit_chain`."""
 
     number: int
     note: Note
@@ -351,7 +351,7 @@ class Store(Protocol):
         `NotFound` if it is no run of the tenant's."""
         ...
 
-    async def unfinished(self) -> Sequence[str]:
+    async def list_unfinished(self) -> Sequence[str]:
         """Ids of the runs without a `RunEnded`, oldest first."""
         ...
 

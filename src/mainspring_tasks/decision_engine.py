@@ -178,7 +178,7 @@ class LLMAgentEngine:
 
     async def _settle(self) -> None:
         """Ends what processes have left behind that are gone, and writes down what came of it."""
-        for run_id in await self._store.unfinished():
+        for run_id in await self._store.list_unfinished():
             if not await self._engine.is_driven(run_id):
                 await self._engine.cancel(run_id)
         for row in await self._logs.open_decisions():

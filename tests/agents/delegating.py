@@ -58,7 +58,7 @@ class Planned:
 async def main() -> None:
     engine = Engine(Planned(), tools=[step], agents=[FOLDER / "agents"], database=FOLDER / "runs.db")
     async with engine:
-        unfinished = await engine.store.unfinished()
+        unfinished = await engine.store.list_unfinished()
         if not unfinished:
             handle = await engine.agents.start("boss", {}, ToolLoopConfig(), id="resp_boss", background=True)
         else:

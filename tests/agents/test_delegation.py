@@ -302,7 +302,7 @@ async def test_a_caller_that_is_taken_up_again_goes_on_with_the_child_it_had(tmp
             async for record in (await first.attach(child)).events():
                 if isinstance(record.event, ToolEnded):
                     break
-    assert set(await store.unfinished()) == {handle.id, child}
+    assert set(await store.list_unfinished()) == {handle.id, child}
     script = Scripted(say("Wrote.", when="what"), say("Wrote it.", when="Before"), say("Done.", when="{}"))
     async with Engine(script, tools=[look, write], agents=[tmp_path], store=store) as second:
         run = await (await second.resume(handle.id)).wait()

@@ -37,7 +37,7 @@ class Dying(Actor):
             async for event in super().stream(request):
                 yield event
             return
-        (run_id,) = await self.store.unfinished()
+        (run_id,) = await self.store.list_unfinished()
         with anyio.fail_after(20):
             while not any(isinstance(record.event, ToolEnded) for record in await self.store.events(run_id)):
                 await anyio.lowlevel.checkpoint()

@@ -389,7 +389,7 @@ async def test_a_log_of_before_there_was_a_mark_is_still_ours(tmp_path: Path) ->
 async def test_a_log_may_be_in_the_database_of_the_runs(tmp_path: Path) -> None:
     for _ in range(2):
         async with SqliteStore(tmp_path / "decisions.db") as store, opened(tmp_path) as logs:
-            assert await store.unfinished() == []
+            assert await store.list_unfinished() == []
             assert await logs.open_decisions() == []
 
 

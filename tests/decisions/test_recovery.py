@@ -50,12 +50,12 @@ async def test_a_run_that_is_left_is_taken_up_by_no_other_engine_and_ended_by_th
     (decision,) = decisions
     assert decision.response_text == words.BROKEN
     (row,) = await logs.query_decisions()
-    (run_id,) = await store.unfinished()
+    (run_id,) = await store.list_unfinished()
     assert (row.run_id, row.outcome_category) == (run_id, None)
     async with Engine(Actor(), store=store) as engine:
         assert await engine.resume_all() == []
     async with Engine(Actor(), store=store) as engine, LLMAgentEngine(engine.host, tasks, logs):
-        assert await store.unfinished() == []
+        assert await store.list_unfinished() == []
     trace = await logs.get_decision_trace(row.decision_id)
     assert trace.decision.outcome_category == "ERROR:RESPONSE_GENERATION"
     assert trace.decision.response_text == f'I have added "Milk". {words.INTERRUPTED}'
@@ -74,7 +74,7 @@ async def left(folder: Path) -> tuple[list[Trace], list[str]]:
     async with engine:
         assert await engine.resume_all() == []
         async with agent:
-            assert await engine.store.unfinished() == []
+            assert await engine.store.list_unfinished() == []
         rows = [await logs.get_decision_trace(row.decision_id) for row in await logs.query_decisions()]
         waiting = await Approvals(engine.core).list(tenant=derive_owner("", "ada"), state="pending")
         assert waiting.approvals == ()

@@ -360,7 +360,7 @@ async def test_leaving_the_engine_leaves_the_run_for_the_next_one() -> None:
                 break
     with pytest.raises(Interrupted, match="can be resumed"):
         await handle.wait()
-    assert list(await store.unfinished()) == ["resp_1"]
+    assert list(await store.list_unfinished()) == ["resp_1"]
     async with engine_of(Scripted(say("All of it.")), store) as engine:
         with pytest.raises(Interrupted, match="resume it"):
             async for _ in (await engine.attach("resp_1")).events():
@@ -377,7 +377,7 @@ async def test_an_unfinished_run_that_nobody_drives_can_be_cancelled() -> None:
     async with engine_of(Scripted(), store) as engine:
         run = await engine.cancel("resp_1")
     assert run.status == "cancelled"
-    assert list(await store.unfinished()) == []
+    assert list(await store.list_unfinished()) == []
 
 
 async def test_the_second_of_two_drivers_stops_without_writing() -> None:
@@ -428,7 +428,7 @@ async def test_a_store_that_fails_fails_the_run_and_no_tool_runs_unrecorded(back
         assert "disk is full" in run.error.message
         assert isinstance(seen[-1].event, RunEnded)
         assert hands.done == []
-        stored = await store.events("resp_1") if "resp_1" in await store.unfinished() or background else []
+        stored = await store.events("resp_1") if "resp_1" in await store.list_unfinished() or background else []
         assert stored == seen[: len(stored)]
         assert len(await store.events("resp_0")) == 1, "the store can be read all the same"
     store.after = 10_000

@@ -46,7 +46,7 @@ async def test_appends_take_effect_in_order_without_waiting(store: AnyStore) -> 
 async def test_a_run_under_way_has_no_answer_yet(store: AnyStore) -> None:
     await store.append("a", begin("a", parent="p", at=2.5))
     assert await store.load("a") == StoredRun("a", "in_progress", 2.5, parent="p", model="m")
-    assert await store.unfinished() == ["a"]
+    assert await store.list_unfinished() == ["a"]
 
 
 async def test_the_answer_is_stored_with_the_last_event(store: AnyStore) -> None:
@@ -54,7 +54,7 @@ async def test_the_answer_is_stored_with_the_last_event(store: AnyStore) -> None
     await store.append("a", begin("a"))
     await store.append("a", [*say(1, "hi"), *end(2, "incomplete")], snapshot)
     assert await store.load("a") == StoredRun("a", "incomplete", 1.0, model="m", response=snapshot.response)
-    assert await store.unfinished() == []
+    assert await store.list_unfinished() == []
     assert len(await store.events("a")) == 3
 
 
@@ -104,7 +104,7 @@ async def test_what_is_no_log_is_refused(store: AnyStore) -> None:
     ]:
         with pytest.raises(Malformed):
             await store.append("a", records, snapshot)
-    assert await store.unfinished() == []
+    assert await store.list_unfinished() == []
 
 
 async def test_the_caller_may_reuse_its_list(store: AnyStore) -> None:
@@ -175,7 +175,7 @@ async def test_pages_show_every_run_once_even_those_of_one_moment(store: AnyStor
     oldest_first = ["i", "b", "c", "d", "f", "h", "e", "a", "g"]
     assert await page_ids(store, limit=limit, newest_first=False) == oldest_first
     assert await page_ids(store, limit=limit, newest_first=True) == oldest_first[::-1]
-    assert await store.unfinished() == oldest_first
+    assert await store.list_unfinished() == oldest_first
 
 
 async def test_runs_can_be_listed_by_status(store: AnyStore) -> None:
@@ -274,7 +274,14 @@ async def test_a_closed_store_cannot_be_used(store: AnyStore) -> None:
     await store.close()
     with pytest.raises(StoreError, match="not open"):
         await store.append("a", say(1, "x"))
-    for question in (store.events("a"), store.load("a"), store.history("a"), store.list(), store.unfinished(), store.delete("a")):
+    for question in (
+        store.events("a"),
+        store.load("a"),
+        store.history("a"),
+        store.list(),
+        store.list_unfinished(),
+        store.delete("a"),
+    ):
         with pytest.raises(StoreError, match="not open"):
             await question
 

@@ -31,7 +31,7 @@ async def leave_work(store):
 
 async def wait_for_all_of_it(path):
     async with SqliteStore(path) as store, asyncio.timeout(30):
-        while await store.unfinished() != ["a", "b"]:
+        while await store.list_unfinished() != ["a", "b"]:
             pass
 
 path = Path(sys.argv[1])
@@ -73,8 +73,8 @@ async def test_a_killed_process_leaves_a_readable_file_with_a_prefix_of_every_lo
             assert length > durable.get(run.id, -1)
             has_ended = length == LENGTH
             assert run.response == (answer_of(run.id).response if has_ended else None)
-            assert (run.id in await store.unfinished()) is not has_ended
-        for id in await store.unfinished():
+            assert (run.id in await store.list_unfinished()) is not has_ended
+        for id in await store.list_unfinished():
             await store.append(id, say(lengths[id], "goes on"))
 
 

@@ -236,7 +236,7 @@ async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) ->
         assert await store.events("a") == [*begin("a"), *say(1, "hi"), *end(2)]
         assert await store.load("a") == StoredRun("a", "completed", 1.0, model="m", response=answer("a", "hi").response)
         assert await store.items(["msg_0", ""], tenant="") == {"msg_0": assistant("hi", id="msg_0")}
-        assert await store.unfinished() == ["b"]
+        assert await store.list_unfinished() == ["b"]
         await store.append("b", end(1), answer("b", "bye"))
         assert await store.items(["msg_0"], tenant="") == {"msg_0": assistant("bye", id="msg_0")}
         assert await store.history("b", tenant="") == [*answer("a", "hi").entries, *answer("b", "bye").entries]

@@ -112,4 +112,4 @@ async def test_what_does_not_fit_does_not_take_its_neighbours_with_it(disk: Disk
             with pytest.raises(StoreError, match="space"):
                 await large
         assert await store.events("large") == begin("large")
-        assert await store.unfinished() == ["large", "first", "small", "other"]
+        assert await store.list_unfinished() == ["large", "first", "small", "other"]

@@ -27,7 +27,7 @@ async def expect(store: Store, log: list[Recorded], snapshot: Snapshot) -> None:
     run = await store.load("resp_1")
     if not isinstance(end := log[-1].event, RunEnded):
         assert (run.status, run.response) == ("in_progress", None)
-        assert await store.unfinished() == ["resp_1"]
+        assert await store.list_unfinished() == ["resp_1"]
         return
     assert (run.status, run.response) == (end.status, snapshot.response)
     assert encode(run.response) == encode(snapshot.response)

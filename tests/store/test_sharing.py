@@ -33,7 +33,7 @@ async def test_appends_that_wait_are_committed_together(tmp_path: Path) -> None:
             written = [store.append(f"r{place}", begin(f"r{place}")) for place in range(200)]
         await asyncio.gather(*written)
         assert commits(path) - before <= 2  # the one the thread had begun with, and all others
-        assert len(await store.unfinished()) == 200
+        assert len(await store.list_unfinished()) == 200
 
 
 async def test_in_a_group_only_those_fail_that_must(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_drivers_of_different_runs_do_not_disturb_each_other(tmp_path: Pat
         await asyncio.gather(
             *[drive(store, f"{name}{place}") for place in range(3) for name, store in (("l", left), ("r", right))]
         )
-        for id in await left.unfinished():
+        for id in await left.list_unfinished():
             assert await right.events(id) == [*begin(id), *[say(seq, id)[0] for seq in range(1, 40)]]
 
 
@@ -96,7 +96,7 @@ async def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
         stores = [SqliteStore(tmp_path / f"{place}" / "runs.db") for _ in range(8)]
         await asyncio.gather(*[store.open() for store in stores])
         await asyncio.gather(*[store.append(f"r{number}", begin(f"r{number}")) for number, store in enumerate(stores)])
-        assert len(await stores[0].unfinished()) == 8
+        assert len(await stores[0].list_unfinished()) == 8
         await asyncio.gather(*[store.close() for store in stores])
 
 

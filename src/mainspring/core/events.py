@@ -20,7 +20,7 @@ NudgeKind = Literal["confirm", "repeat", "close"]
 
 
 class Reason(StrEnum):
-    """Why a run ended, once and for all front doors; `loop.reasons` maps it to each vocabulary."""
+    """Why a run ended, once and for all front doors; `core.reasons` maps it to each vocabulary."""
 
     FINAL_ANSWER = "final_answer"
     REFUSAL = "refusal"

@@ -120,9 +120,9 @@ class Handle:
         """Has the watcher told every event of the run so far, and none that is to come."""
         self._journal.retell(watcher)
 
-    def published(self, after: int = -1) -> AsyncIterator[int]:
+    def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows; raises as `batches` does."""
-        return self._journal.published(after)
+        return self._journal.follow_published(after)
 
     def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
         """The events behind number `after`, as many at a time as there are. Ends with the run.
@@ -425,7 +425,7 @@ class Engine:
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         handles = []
-        for run_id in await self.store.unfinished():
+        for run_id in await self.store.list_unfinished():
             try:
                 if run_id not in self._live and not await self.is_driven(run_id):
                     handles.append(await self.resume(run_id))
@@ -612,7 +612,7 @@ async def _tell(sink: Sink, journal: Journal, ear: SinkQueue, guard: Guard) -> N
 
     async def listen() -> None:
         has_failed = False
-        async for upto in journal.published(ear.after):
+        async for upto in journal.follow_published(ear.after):
             for run, event in ear.take(upto):
                 try:
                     await sink(run, event)

@@ -271,7 +271,7 @@ class Journal:
                 if not reader.done():
                     reader.set_result(None)
 
-    async def published(self, after: int = -1) -> AsyncIterator[int]:
+    async def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""
         position = after + 1
         while True:
@@ -290,7 +290,7 @@ class Journal:
     async def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
         """Everything behind event number `after`, live: each batch is what has come since the last. Ends with the run."""
         position = after + 1
-        async for upto in self.published(after):
+        async for upto in self.follow_published(after):
             yield self.log[position:upto]
             position = upto
 

@@ -35,7 +35,7 @@ class Wires:
 async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
     """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
     position = after + 1
-    async for shown in handle.published():
+    async for shown in handle.follow_published():
         end = wire.ends[shown - 1]
         if position < end:
             yield wire.frames[position:end]

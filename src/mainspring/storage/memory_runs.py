@@ -116,7 +116,7 @@ class MemoryStore:
         found = [run for run in runs if _fits(run, only)]
         return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
-    async def unfinished(self) -> Sequence[str]:
+    async def list_unfinished(self) -> Sequence[str]:
         runs = [kept.run for kept in self._open().values() if kept.entries is None]
         return [run.id for run in sorted(runs, key=lambda run: run.created_at)]
 

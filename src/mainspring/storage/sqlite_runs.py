@@ -78,7 +78,7 @@ class SqliteStore:
     ) -> Page:
         return await self._database.read(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
 
-    async def unfinished(self) -> Sequence[str]:
+    async def list_unfinished(self) -> Sequence[str]:
         return await self._database.read(rows.list_unfinished)
 
     async def delete(self, run_id: str) -> None:

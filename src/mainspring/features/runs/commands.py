@@ -209,7 +209,7 @@ async def _resume(run_id: str, options: EngineOptions, database: Path, as_json: 
 
 async def _resume_all(options: EngineOptions, database: Path, as_json: bool) -> int:
     async with open_database(database) as reading:
-        unfinished = await reading.store.unfinished()
+        unfinished = await reading.store.list_unfinished()
     if not unfinished:
         say(f"all runs in {database} have ended")
     code = 0
