@@ -39,6 +39,10 @@ def parse_count(tokens: object) -> int | None:
         return None
 
 
+def drop_none(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def merge_extra(body: Json, extra: Json | None) -> Json:
     """The body with what the caller adds to it; an object in both has the fields of both."""
     both = {name: value for name, value in (extra or {}).items() if isinstance(value, dict) and isinstance(body.get(name), dict)}

@@ -24,36 +24,12 @@ from typing import Self, cast
 from anyio import sleep, sleep_forever
 from msgspec.structs import replace
 
+from mainspring.core import events, items
 from mainspring.core.drafts import words
 from mainspring.core.errors import ProviderError, Unavailable
-from mainspring.core.events import (
-    ArgumentsDelta,
-    Delta,
-    ItemDone,
-    ItemStarted,
-    ModelEvent,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
-    TurnEnded,
-)
+from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputText,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    ReasoningText,
-    Refusal,
-    Usage,
-    encode,
-    text_of,
-)
+from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.script import (
@@ -142,7 +118,7 @@ class Scripted:
         for event in self._play(turn) if turn.events is None else turn.events:
             if deltas == turn.cut:
                 break
-            if isinstance(event, Delta):
+            if isinstance(event, events.Delta):
                 deltas += 1
                 if pause is not None:
                     await sleep(pause)
@@ -155,7 +131,7 @@ class Scripted:
         if turn.cut is not None:
             raise Unavailable(f"the script cuts this turn after {deltas} deltas")
         if turn.events is None:
-            yield TurnEnded(turn.finish, turn.usage or _estimate(turn, request))
+            yield events.TurnEnded(turn.finish, turn.usage or _estimate(turn, request))
 
     async def models(self) -> Sequence[ModelInfo]:
         return (ModelInfo(self.name, owned_by="mainspring"),)
@@ -231,26 +207,26 @@ class Scripted:
         return f"turn {index + 1} ({_summary(self.turns[index])})"
 
     def _play(self, turn: Turn) -> Iterator[ModelEvent]:
-        items = self._items(turn)
-        if items and turn.finish in ("length", "content_filter"):
-            items[-1] = replace(items[-1], status="incomplete")
-        for item in items:
+        said = self._items(turn)
+        if said and turn.finish in ("length", "content_filter"):
+            said[-1] = replace(said[-1], status="incomplete")
+        for item in said:
             yield from _stream_item(item, self._chunk)
 
-    def _items(self, turn: Turn) -> list[Message | Reasoning | FunctionCall]:
-        items: list[Message | Reasoning | FunctionCall] = []
+    def _items(self, turn: Turn) -> list[items.Message | items.Reasoning | items.FunctionCall]:
+        said: list[items.Message | items.Reasoning | items.FunctionCall] = []
         if turn.think is not None:
-            items.append(Reasoning(id=self._new_id("rs"), content=(ReasoningText(turn.think),)))
-        parts: list[Part] = []
+            said.append(items.Reasoning(id=self._new_id("rs"), content=(items.ReasoningText(turn.think),)))
+        parts: list[items.Part] = []
         if turn.say is not None:
-            parts.append(OutputText(turn.say))
+            parts.append(items.OutputText(turn.say))
         if turn.refuse is not None:
-            parts.append(Refusal(turn.refuse))
+            parts.append(items.Refusal(turn.refuse))
         if parts:
-            items.append(Message("assistant", tuple(parts), id=self._new_id("msg")))
+            said.append(items.Message("assistant", tuple(parts), id=self._new_id("msg")))
         for made in turn.calls:
-            items.append(FunctionCall(self._new_id("call"), made.name, _text(made.arguments), id=self._new_id("fc")))
-        return items
+            said.append(items.FunctionCall(self._new_id("call"), made.name, _text(made.arguments), id=self._new_id("fc")))
+        return said
 
 
 def prompt(request: ModelRequest) -> str:
@@ -262,22 +238,22 @@ def prompt(request: ModelRequest) -> str:
     return "\n".join(lines if request.instructions is None else [f"[instructions] {request.instructions}", *lines])
 
 
-def _stream_item(item: Message | Reasoning | FunctionCall, chunk: int) -> Iterator[ModelEvent]:
+def _stream_item(item: items.Message | items.Reasoning | items.FunctionCall, chunk: int) -> Iterator[ModelEvent]:
     """The item as a backend streams it: its beginning, deltas of `chunk` characters, and all of it."""
     match item:
-        case Reasoning():
-            yield ItemStarted(Reasoning(id=item.id, status="in_progress"))
+        case items.Reasoning():
+            yield events.ItemStarted(items.Reasoning(id=item.id, status="in_progress"))
             for text in words(item):
-                yield from [ReasoningDelta(item.id, piece) for piece in _pieces(text, chunk)]
-        case Message():
-            yield ItemStarted(Message("assistant", id=item.id, status="in_progress"))
+                yield from [events.ReasoningDelta(item.id, piece) for piece in _pieces(text, chunk)]
+        case items.Message():
+            yield events.ItemStarted(items.Message("assistant", id=item.id, status="in_progress"))
             for index, part in enumerate(item.content):
-                kind = RefusalDelta if isinstance(part, Refusal) else TextDelta
+                kind = events.RefusalDelta if isinstance(part, items.Refusal) else events.TextDelta
                 yield from [kind(item.id, piece, index) for piece in _pieces(words(item)[index], chunk)]
-        case FunctionCall():
-            yield ItemStarted(replace(item, arguments="", status="in_progress"))
-            yield from [ArgumentsDelta(item.id, piece) for piece in _pieces(item.arguments, chunk)]
-    yield ItemDone(item)
+        case items.FunctionCall():
+            yield events.ItemStarted(replace(item, arguments="", status="in_progress"))
+            yield from [events.ArgumentsDelta(item.id, piece) for piece in _pieces(item.arguments, chunk)]
+    yield events.ItemDone(item)
 
 
 def _pieces(text: str, chunk: int) -> list[str]:
@@ -286,15 +262,15 @@ def _pieces(text: str, chunk: int) -> list[str]:
 
 
 def _text(arguments: Json | str) -> str:
-    return arguments if isinstance(arguments, str) else encode(arguments).decode()
+    return arguments if isinstance(arguments, str) else items.encode(arguments).decode()
 
 
-def _estimate(turn: Turn, request: ModelRequest) -> Usage:
+def _estimate(turn: Turn, request: ModelRequest) -> items.Usage:
     """A count of words, so that totals and budgets mean something without a tokenizer."""
     thought = len((turn.think or "").split())
     answer = [turn.say or "", turn.refuse or "", *[f"{made.name} {_text(made.arguments)}" for made in turn.calls]]
     spoken = sum([len(text.split()) for text in answer])
-    return Usage(max(len(prompt(request).split()), 1), max(thought + spoken, 1), reasoning_tokens=thought)
+    return items.Usage(max(len(prompt(request).split()), 1), max(thought + spoken, 1), reasoning_tokens=thought)
 
 
 def _mismatch(expected: Expectation, request: ModelRequest) -> str | None:
@@ -315,24 +291,27 @@ def _mismatch(expected: Expectation, request: ModelRequest) -> str | None:
 
 def _last_user_text(request: ModelRequest) -> str:
     for item in reversed(request.items):
-        if isinstance(item, Message) and item.role == "user":
+        if isinstance(item, items.Message) and item.role == "user":
             return item.text
     return ""
 
 
-def _line(item: Item) -> str:
+def _line(item: items.Item) -> str:
     match item:
-        case Message():
-            parts = [part.text if isinstance(part, InputText | OutputText) else encode(part).decode() for part in item.content]
+        case items.Message():
+            parts = [
+                part.text if isinstance(part, items.InputText | items.OutputText) else items.encode(part).decode()
+                for part in item.content
+            ]
             return f"[{item.role}] {''.join(parts)}"
-        case FunctionCall():
+        case items.FunctionCall():
             return f"[call {item.name}] {item.arguments}"
-        case FunctionCallOutput():
-            return f"[output] {text_of(item.output)}"
-        case Reasoning():
+        case items.FunctionCallOutput():
+            return f"[output] {items.text_of(item.output)}"
+        case items.Reasoning():
             return f"[reasoning] {''.join(words(item))}"
         case _:
-            return f"[other] {encode(item).decode()}"
+            return f"[other] {items.encode(item).decode()}"
 
 
 def _tail(text: str, most: int = 2000) -> str:

@@ -154,10 +154,6 @@ def append_parts(messages: list[Json], role: str, field: str, parts: list[Json])
         messages.append({"role": role, field: parts})
 
 
-def drop_none(fields: Json) -> Json:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def parse_call_arguments(call: FunctionCall) -> Json:
     """The arguments as an object, also those that the model botched."""
     return parse_arguments(repair_arguments(call.arguments))

@@ -14,33 +14,11 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.core import events, items
 from mainspring.core.errors import BadOutput
-from mainspring.core.events import (
-    Annotated,
-    ArgumentsDelta,
-    Finish,
-    ItemDone,
-    ItemStarted,
-    ModelEvent,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
-    TurnEnded,
-)
+from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
-from mainspring.core.items import (
-    FunctionCall,
-    Item,
-    ItemStatus,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    ReasoningText,
-    Refusal,
-    Usage,
-)
+from mainspring.core.items import Json
 from mainspring.providers.profiles import TagSplitter
 
 Index = int | str
@@ -56,12 +34,12 @@ class TurnEvents(ABC):
 
     def take(self) -> list[ModelEvent]:
         """The events since the last time."""
-        events = self._events
+        told = self._events
         self._events = []
-        return events
+        return told
 
     @abstractmethod
-    def end(self, finish: Finish, usage: Usage | None) -> None:
+    def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn."""
 
     def _unused(self, call_id: str) -> str:
@@ -108,17 +86,17 @@ class TurnBuilder(TurnEvents):
         if self._blank:
             delta = "".join([*self._blank, delta])
             self._blank = []
-        self._events.append(TextDelta(message.id, delta, message.piece("text", delta)))
+        self._events.append(events.TextDelta(message.id, delta, message.piece("text", delta)))
 
     def refusal(self, delta: str) -> None:
         if delta:
             message = self._speaking()
-            self._events.append(RefusalDelta(message.id, delta, message.piece("refusal", delta)))
+            self._events.append(events.RefusalDelta(message.id, delta, message.piece("refusal", delta)))
 
     def annotation(self, annotation: Json) -> None:
         """A note on the text so far."""
         message = self._speaking()
-        self._events.append(Annotated(message.id, annotation, message.note(annotation)))
+        self._events.append(events.Annotated(message.id, annotation, message.note(annotation)))
 
     def reasoning(self, delta: str) -> None:
         if not delta:
@@ -126,17 +104,17 @@ class TurnBuilder(TurnEvents):
         thought = self._reasoning
         if thought is None:
             thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
-            self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
+            self._events.append(events.ItemStarted(items.Reasoning(id=thought.id, status="in_progress")))
         self._last = thought
         thought.pieces.append(delta)
-        self._events.append(ReasoningDelta(thought.id, delta))
+        self._events.append(events.ReasoningDelta(thought.id, delta))
 
     def seal(self, content: str) -> None:
         """Attaches what the vendor wants back to the reasoning so far, or to an empty reasoning item, and closes it."""
         thought = self._reasoning
         if thought is None:
             thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
-            self._events.append(ItemStarted(Reasoning(id=thought.id, status="in_progress")))
+            self._events.append(events.ItemStarted(items.Reasoning(id=thought.id, status="in_progress")))
         thought.sealed = content
         self._close_reasoning()
 
@@ -166,9 +144,9 @@ class TurnBuilder(TurnEvents):
         if arguments:
             call.pieces.append(arguments)
             if call.name:
-                self._events.append(ArgumentsDelta(call.id, arguments))
+                self._events.append(events.ArgumentsDelta(call.id, arguments))
 
-    def end(self, finish: Finish, usage: Usage | None) -> None:
+    def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn. A turn that was cut off leaves its last item incomplete.
 
         Raises `BadOutput` if the model called a tool without saying which.
@@ -179,15 +157,15 @@ class TurnBuilder(TurnEvents):
                 (self.reasoning if is_thought else self._say)(words)
         if self._blank and not self._calls:
             message, blank = self._speaking(), "".join(self._blank)
-            self._events.append(TextDelta(message.id, blank, message.piece("text", blank)))
+            self._events.append(events.TextDelta(message.id, blank, message.piece("text", blank)))
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
         self._close_message(is_cut=is_cut and self._last is self._message)
         for call in self._calls:
             if call.name:
-                self._events.append(ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
+                self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
-        self._events.append(TurnEnded(finish, usage))
+        self._events.append(events.TurnEnded(finish, usage))
 
     def _speaking(self) -> "_MessageDraft":
         if self._reasoning is not None:
@@ -195,20 +173,20 @@ class TurnBuilder(TurnEvents):
         message = self._message
         if message is None:
             message = self._message = _MessageDraft(self._new_id("msg"))
-            self._events.append(ItemStarted(Message(role="assistant", id=message.id, status="in_progress")))
+            self._events.append(events.ItemStarted(items.Message(role="assistant", id=message.id, status="in_progress")))
         self._last = message
         return message
 
     def _close_reasoning(self, *, is_cut: bool = False) -> None:
         if self._reasoning is not None:
-            self._events.append(ItemDone(self._reasoning.build(is_cut)))
+            self._events.append(events.ItemDone(self._reasoning.build(is_cut)))
             self._reasoning = None
 
     def _close_message(self, *, is_cut: bool = False) -> None:
         self._blank = []
         self._close_reasoning()
         if self._message is not None:
-            self._events.append(ItemDone(self._message.build(is_cut)))
+            self._events.append(events.ItemDone(self._message.build(is_cut)))
             self._message = None
 
     def _find(self, index: Index | None, id: str, name: str) -> "_CallDraft | None":
@@ -240,9 +218,9 @@ class TurnBuilder(TurnEvents):
         call.name = name
         call.id = self._new_id("fc")
         call.call_id = self._unused(call.vendor_id)
-        self._events.append(ItemStarted(FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
+        self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
         if call.pieces:
-            self._events.append(ArgumentsDelta(call.id, call.arguments))
+            self._events.append(events.ArgumentsDelta(call.id, call.arguments))
 
 
 class _ReasoningDraft:
@@ -253,9 +231,9 @@ class _ReasoningDraft:
         self.pieces: list[str] = []
         self.sealed: str | UnsetType = UNSET
 
-    def build(self, is_cut: bool) -> Reasoning:
-        content = (ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
-        return Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
+    def build(self, is_cut: bool) -> items.Reasoning:
+        content = (items.ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
+        return items.Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
 
 
 class _MessageDraft:
@@ -279,8 +257,8 @@ class _MessageDraft:
         self.parts[index].notes.append(annotation)
         return index
 
-    def build(self, is_cut: bool) -> Message:
-        return Message("assistant", tuple([part.build() for part in self.parts]), id=self.id, status=_status(is_cut))
+    def build(self, is_cut: bool) -> items.Message:
+        return items.Message("assistant", tuple([part.build() for part in self.parts]), id=self.id, status=_status(is_cut))
 
 
 class _PartDraft:
@@ -291,9 +269,9 @@ class _PartDraft:
         self.pieces: list[str] = []
         self.notes: list[Json] = []
 
-    def build(self) -> Part:
+    def build(self) -> items.Part:
         said = "".join(self.pieces)
-        return OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else Refusal(said)
+        return items.OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else items.Refusal(said)
 
 
 class _CallDraft:
@@ -338,20 +316,20 @@ class _CallDraft:
         """Whether a piece only repeats this complete call."""
         return bool(id and name) and id == self.vendor_id and name == self.name and self.is_whole and arguments == self.arguments
 
-    def build(self, is_cut: bool) -> FunctionCall:
-        return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
+    def build(self, is_cut: bool) -> items.FunctionCall:
+        return items.FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
 
 
 def build_unnamed_error(arguments: str) -> BadOutput:
     return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
 
 
-def list_call_ids(items: Iterable[Item]) -> list[str]:
+def list_call_ids(history: Iterable[items.Item]) -> list[str]:
     """The call ids that a conversation has used."""
-    return [item.call_id for item in items if isinstance(item, FunctionCall)]
+    return [item.call_id for item in history if isinstance(item, items.FunctionCall)]
 
 
-def _status(is_cut: bool) -> ItemStatus:
+def _status(is_cut: bool) -> items.ItemStatus:
     return "incomplete" if is_cut else "completed"
 
 

@@ -13,41 +13,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from mainspring.core import items
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    Refusal,
-    ToolDefinition,
-    text_of,
-)
+from mainspring.core.items import Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
+from mainspring.providers import transcript
 from mainspring.providers.anthropic.claude_models import Family, find_family
-from mainspring.providers.json_text import json_text
+from mainspring.providers.json_text import drop_none, json_text
 from mainspring.providers.media import EmbeddedFile, parse_data_url, read_attachment
-from mainspring.providers.transcript import (
-    FILLER,
-    UNANSWERED,
-    InputTurn,
-    ModelTurn,
-    append_parts,
-    drop_none,
-    find_schema,
-    get_text,
-    list_functions,
-    list_turns,
-    parse_call_arguments,
-    seal,
-    unseal,
-)
+from mainspring.providers.transcript import InputTurn, ModelTurn
 
 VENDOR = "anthropic"
 STRICT_TOOLS = 20
@@ -67,13 +41,13 @@ class Redacted(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
 
 def seal_thought(thought: Thinking | Redacted) -> str:
     """The thought as an item keeps it until it is given back."""
-    return seal(VENDOR, msgspec.json.encode(thought).decode())
+    return transcript.seal(VENDOR, msgspec.json.encode(thought).decode())
 
 
 def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     family = find_family(request.model)
-    turns = list_turns(request.items)
+    turns = transcript.list_turns(request.items)
     leading = list(takewhile(_is_system, turns))
     form = _form(request, family)
     messages = _messages(turns[len(leading) :], family)
@@ -112,7 +86,7 @@ class _Form(Struct, frozen=True):
 def _form(request: ModelRequest, family: Family) -> _Form:
     effort = family.effort((request.reasoning or {}).get("effort"))
     config: Json = {} if effort is None else {"effort": effort}
-    schema = find_schema(request)
+    schema = transcript.find_schema(request)
     if schema is None:
         return _Form(config)
     if not schema:
@@ -132,7 +106,7 @@ def _strict(schema: Json) -> Json | None:
 def _tools(request: ModelRequest, family: Family) -> list[Json]:
     tools: list[Json] = []
     left = STRICT_TOOLS if family.structures else 0
-    for tool in list_functions(request):
+    for tool in transcript.list_functions(request):
         narrow = _strict(_parameters(tool)) if tool.strict and left else None
         left -= narrow is not None
         tools.append(_tool(tool, narrow))
@@ -212,17 +186,19 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Js
     for turn in turns:
         match turn:
             case InputTurn("user", parts):
-                append_parts(messages, "user", "content", _blocks(parts))
+                transcript.append_parts(messages, "user", "content", _blocks(parts))
             case InputTurn():
                 # Of a system that speaks later the vendor hears only on some models, and only in some places.
                 words = _words(turn)
-                append_parts(messages, "user", "content", [_text(f"<system>\n{words}\n</system>")] if words.strip() else [])
+                transcript.append_parts(
+                    messages, "user", "content", [_text(f"<system>\n{words}\n</system>")] if words.strip() else []
+                )
             case ModelTurn():
                 _add_turn(messages, turn, used, family)
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
     if messages[-1]["role"] == "assistant":
-        append_parts(messages, "user", "content", [_text(FILLER)])
+        transcript.append_parts(messages, "user", "content", [_text(transcript.FILLER)])
     return messages
 
 
@@ -231,10 +207,10 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
     said: list[Json] = []
     for item in turn.items:
         match item:
-            case Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
+            case items.Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
                 said.append(thought)
-            case Message():
-                said += [_text(text) for text in map(get_text, item.content) if text.strip()]
+            case items.Message():
+                said += [_text(text) for text in map(transcript.get_text, item.content) if text.strip()]
             case _:
                 pass
     calls, results = [], []
@@ -245,13 +221,13 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
     while said and not calls and said[-1]["type"] in _THOUGHTS:
         # A thought that led to nothing may not end a message.
         said.pop()
-    append_parts(messages, "assistant", "content", said + calls)
-    append_parts(messages, "user", "content", results)
+    transcript.append_parts(messages, "assistant", "content", said + calls)
+    transcript.append_parts(messages, "user", "content", results)
 
 
-def _thought(item: Reasoning) -> Json | None:
+def _thought(item: items.Reasoning) -> Json | None:
     """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
-    secret = unseal(VENDOR, item)
+    secret = transcript.unseal(VENDOR, item)
     if secret is None:
         return None
     try:
@@ -262,15 +238,15 @@ def _thought(item: Reasoning) -> Json | None:
     return block
 
 
-def _call(call: FunctionCall, id: str) -> Json:
+def _call(call: items.FunctionCall, id: str) -> Json:
     name = _ODD.sub("_", call.name)[:128] or "unnamed"
-    return {"type": "tool_use", "id": id, "name": name, "input": parse_call_arguments(call)}
+    return {"type": "tool_use", "id": id, "name": name, "input": transcript.parse_call_arguments(call)}
 
 
-def _result(output: FunctionCallOutput | None, id: str) -> Json:
+def _result(output: items.FunctionCallOutput | None, id: str) -> Json:
     if output is None:
-        return {"type": "tool_result", "tool_use_id": id, "content": [_text(UNANSWERED)], "is_error": True}
-    parts = (InputText(output.output),) if isinstance(output.output, str) else output.output
+        return {"type": "tool_result", "tool_use_id": id, "content": [_text(transcript.UNANSWERED)], "is_error": True}
+    parts = (items.InputText(output.output),) if isinstance(output.output, str) else output.output
     is_error = output.is_error is True
     # Only an error must say something.
     content = _blocks(parts) or ([_text("The call failed and did not say why.")] if is_error else [])
@@ -294,16 +270,16 @@ def _blocks(parts: Sequence[Part]) -> list[Json]:
 
 def _block(part: Part) -> Json | None:
     match part:
-        case InputText(text) | OutputText(text) | Refusal(text):
+        case items.InputText(text) | items.OutputText(text) | items.Refusal(text):
             return _text(text) if text.strip() else None
-        case InputImage(image_url=str(url)):
+        case items.InputImage(image_url=str(url)):
             found = parse_data_url(url)
             return {"type": "image", "source": {"type": "url", "url": url}} if found is None else _image(found)
-        case InputImage(file_id=str(file_id)):
+        case items.InputImage(file_id=str(file_id)):
             return {"type": "image", "source": {"type": "file", "file_id": file_id}}
-        case InputImage():
+        case items.InputImage():
             raise Refused("an image without `image_url` cannot be sent to Claude; pass a URL or a data URL")
-        case InputFile():
+        case items.InputFile():
             return _file(part)
         case _:
             return None
@@ -316,7 +292,7 @@ def _image(image: EmbeddedFile) -> Json:
     return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": image.data}}
 
 
-def _file(file: InputFile) -> Json:
+def _file(file: items.InputFile) -> Json:
     title = {"title": file.filename[:500]} if isinstance(file.filename, str) and file.filename else {}
     content = read_attachment(file)
     match content:
@@ -343,7 +319,7 @@ def _text(text: str) -> Json:
 
 
 def _words(turn: InputTurn | ModelTurn) -> str:
-    return text_of(turn.parts) if isinstance(turn, InputTurn) else ""
+    return items.text_of(turn.parts) if isinstance(turn, InputTurn) else ""
 
 
 def _is_system(turn: InputTurn | ModelTurn) -> bool:
@@ -393,8 +369,8 @@ def _shape(rest: Json) -> Json:
         case "object":
             return _object(rest)
         case "array":
-            items = {"items": narrow_schema(rest.pop("items"))} if "items" in rest else {}
-            return {"type": "array", **items, **({"minItems": rest.pop("minItems")} if rest.get("minItems") in (0, 1) else {})}
+            inner = {"items": narrow_schema(rest.pop("items"))} if "items" in rest else {}
+            return {"type": "array", **inner, **({"minItems": rest.pop("minItems")} if rest.get("minItems") in (0, 1) else {})}
         case "string":
             return {"type": "string", **({"format": rest.pop("format")} if rest.get("format") in _FORMATS else {})}
         case "integer" | "number" | "boolean" | "null" as kind:

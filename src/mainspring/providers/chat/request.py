@@ -3,33 +3,16 @@
 from collections.abc import Sequence
 from typing import Final
 
+from mainspring.core import items
 from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    InputFile,
-    InputImage,
-    InputText,
-    Json,
-    OutputText,
-    Part,
-    Reasoning,
-    Refusal,
-    ToolDefinition,
-)
+from mainspring.core.items import Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
+from mainspring.providers import transcript
+from mainspring.providers.json_text import drop_none
 from mainspring.providers.profiles import ModelProfile, find_profile
-from mainspring.providers.transcript import (
-    AnsweredCall,
-    InputTurn,
-    ModelTurn,
-    drop_none,
-    list_functions,
-    list_turns,
-    repair_arguments,
-    shorten_id,
-)
+from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
 OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
@@ -44,7 +27,7 @@ def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False)
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    tools = list_functions(request)
+    tools = transcript.list_functions(request)
     if tools and profile.calls:
         body["tools"] = list(map(_tool, tools))
         if (choice := _choice(request.tool_choice)) is not None:
@@ -66,7 +49,7 @@ def name_token_limit(host: str) -> str:
     return "max_completion_tokens" if host == OPENAI else "max_tokens"
 
 
-def _tool(tool: ToolDefinition) -> Json:
+def _tool(tool: items.ToolDefinition) -> Json:
     function: Json = {
         "name": tool.name,
         "description": tool.description,
@@ -99,7 +82,7 @@ def _messages(request: ModelRequest, named_outputs: bool, profile: ModelProfile)
     messages: list[Json] = []
     if request.instructions:
         messages.append({"role": "system", "content": request.instructions})
-    for turn in list_turns(request.items):
+    for turn in transcript.list_turns(request.items):
         match turn:
             case InputTurn(role, parts):
                 if (content := _content(parts)) != []:
@@ -122,7 +105,7 @@ def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> 
         message["tool_calls"] = [_tool_call(called.call) for called in turn.calls]
         if profile.recalls:
             message["reasoning_content"] = "".join(
-                [word for item in turn.items if isinstance(item, Reasoning) for word in words(item)]
+                [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             )
     return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
 
@@ -130,7 +113,12 @@ def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> 
 def _output(called: AnsweredCall, named_outputs: bool) -> Json:
     """Every call has an answer, or backends refuse it all."""
     name = {"name": called.call.name} if named_outputs else {}
-    return {"role": "tool", "tool_call_id": shorten_id(called.call.call_id, CALL_ID_CHARS), **name, "content": called.output_text}
+    return {
+        "role": "tool",
+        "tool_call_id": transcript.shorten_id(called.call.call_id, CALL_ID_CHARS),
+        **name,
+        "content": called.output_text,
+    }
 
 
 def _exhibits(turn: ModelTurn) -> list[Json]:
@@ -143,14 +131,14 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
     return [{"role": "user", "content": parts}] if parts else []
 
 
-def _tool_call(call: FunctionCall) -> Json:
-    function = {"name": call.name, "arguments": repair_arguments(call.arguments)}
-    return {"id": shorten_id(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
+def _tool_call(call: items.FunctionCall) -> Json:
+    function = {"name": call.name, "arguments": transcript.repair_arguments(call.arguments)}
+    return {"id": transcript.shorten_id(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
 
 
 def _content(parts: Sequence[Part]) -> str | list[Json]:
     match parts:
-        case [InputText(text) | OutputText(text)]:
+        case [items.InputText(text) | items.OutputText(text)]:
             return text
         case _:
             return [_part(part) for part in parts if isinstance(part, _SENDABLE)]
@@ -158,18 +146,18 @@ def _content(parts: Sequence[Part]) -> str | list[Json]:
 
 def _part(part: Part) -> Json:
     match part:
-        case InputText(text) | OutputText(text) | Refusal(text):
+        case items.InputText(text) | items.OutputText(text) | items.Refusal(text):
             return {"type": "text", "text": text}
-        case InputImage(image_url=str(url)):
+        case items.InputImage(image_url=str(url)):
             return {"type": "image_url", "image_url": {"url": url, "detail": part.detail}}
-        case InputFile(file_data=str(data)):
+        case items.InputFile(file_data=str(data)):
             return {"type": "file", "file": {"filename": part.filename or "file", "file_data": data}}
-        case InputFile(file_id=str(file_id)):
+        case items.InputFile(file_id=str(file_id)):
             return {"type": "file", "file": {"file_id": file_id}}
-        case InputImage():
+        case items.InputImage():
             raise Refused("an image without `image_url` cannot be sent to a Chat Completions backend; pass a URL or a data URL")
         case _:
             raise Refused("a file by URL cannot be sent to a Chat Completions backend; pass `file_data`")
 
 
-_SENDABLE = (InputText, InputImage, InputFile, OutputText, Refusal)
+_SENDABLE = (items.InputText, items.InputImage, items.InputFile, items.OutputText, items.Refusal)

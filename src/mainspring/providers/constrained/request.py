@@ -6,24 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.core import items
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputText,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    ToolDefinition,
-    assistant,
-    encode,
-    parse_arguments,
-    text_of,
-    user,
-)
+from mainspring.core.items import FunctionCall, Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.constrained.grammar_schema import tidy_schema
@@ -106,16 +91,16 @@ def constrain(request: ModelRequest, choices: Choices, misfit: Misfit | None = N
 
 def find_answered_call(request: ModelRequest) -> FunctionCall | None:
     """The call whose output is the last thing the model was told, if it is."""
-    items = [item for item in request.items if not isinstance(item, Reasoning)]
-    if not items or not isinstance(output := items[-1], FunctionCallOutput):
+    history = [item for item in request.items if not isinstance(item, items.Reasoning)]
+    if not history or not isinstance(output := history[-1], items.FunctionCallOutput):
         return None
-    calls = [item for item in items if isinstance(item, FunctionCall) and item.call_id == output.call_id]
+    calls = [item for item in history if isinstance(item, FunctionCall) and item.call_id == output.call_id]
     return calls[-1] if calls else None
 
 
-def _correct(misfit: Misfit) -> Iterator[Item]:
-    yield assistant(misfit.written)
-    yield user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
+def _correct(misfit: Misfit) -> Iterator[items.Item]:
+    yield items.assistant(misfit.written)
+    yield items.user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
 
 
 def _tidy_text(text: Json | None) -> Json | None:
@@ -162,7 +147,7 @@ def _line(tool: ToolDefinition) -> str:
     schema = tool.parameters or {}
     properties = schema.get("properties")
     arguments = {name: _drop_title(inner) for name, inner in properties.items()} if isinstance(properties, dict) else schema
-    return f"- {tool.name}: {tool.description or tool.name} Arguments: {encode(arguments).decode()}"
+    return f"- {tool.name}: {tool.description or tool.name} Arguments: {items.encode(arguments).decode()}"
 
 
 def _drop_title(schema: object) -> object:
@@ -170,44 +155,44 @@ def _drop_title(schema: object) -> object:
     return {key: value for key, value in schema.items() if key != "title"} if isinstance(schema, dict) else schema
 
 
-def _plain(items: Sequence[Item], spelled: Callable[[FunctionCall], str]) -> Iterator[Item]:
+def _plain(history: Sequence[items.Item], spelled: Callable[[FunctionCall], str]) -> Iterator[items.Item]:
     """The items as messages. Outputs that follow each other are one message, since many models want the roles to alternate."""
-    names = {item.call_id: item.name for item in items if isinstance(item, FunctionCall)}
+    names = {item.call_id: item.name for item in history if isinstance(item, FunctionCall)}
     told: list[Part] = []
-    for item in items:
-        if isinstance(item, FunctionCallOutput):
+    for item in history:
+        if isinstance(item, items.FunctionCallOutput):
             told += _write_output(item, names.get(item.call_id, "tool"))
             continue
         if told:
-            yield Message("user", _join(told))
+            yield items.Message("user", _join(told))
             told = []
-        yield assistant(spelled(item)) if isinstance(item, FunctionCall) else item
+        yield items.assistant(spelled(item)) if isinstance(item, FunctionCall) else item
     if told:
-        yield Message("user", _join(told))
+        yield items.Message("user", _join(told))
 
 
-def _write_output(output: FunctionCallOutput, name: str) -> list[Part]:
+def _write_output(output: items.FunctionCallOutput, name: str) -> list[Part]:
     label = "Tool error" if output.is_error is True else "Tool result"
-    words = InputText(f"{label} ({name}): {text_of(output.output)}")
+    words = items.InputText(f"{label} ({name}): {items.text_of(output.output)}")
     if isinstance(output.output, str):
         return [words]
-    return [words, *[part for part in output.output if not isinstance(part, InputText | OutputText)]]
+    return [words, *[part for part in output.output if not isinstance(part, items.InputText | items.OutputText)]]
 
 
 def _join(parts: Sequence[Part]) -> tuple[Part, ...]:
     """One text where there is nothing but text: not every chat template takes several."""
-    if all(isinstance(part, InputText) for part in parts):
-        return (InputText("\n".join([text_of([part]) for part in parts])),)
+    if all(isinstance(part, items.InputText) for part in parts):
+        return (items.InputText("\n".join([items.text_of([part]) for part in parts])),)
     return tuple(parts)
 
 
 def _write_call(call: FunctionCall) -> str:
     """A call as the model wrote it, or would have: spelled in JSON even where its arguments are none."""
     try:
-        arguments: object = parse_arguments(call.arguments)
+        arguments: object = items.parse_arguments(call.arguments)
     except ValueError:
         arguments = call.arguments
-    return encode({"tool": call.name, "arguments": arguments}).decode()
+    return items.encode({"tool": call.name, "arguments": arguments}).decode()
 
 
 def _mention_call(call: FunctionCall) -> str:

@@ -10,40 +10,16 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from mainspring.core import items
 from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Json,
-    Message,
-    Part,
-    Reasoning,
-    ToolDefinition,
-)
+from mainspring.core.items import Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.json_text import json_text, merge_extra
+from mainspring.providers import transcript
+from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import guess_mime, parse_data_url, read_attachment
-from mainspring.providers.transcript import (
-    FILLER,
-    UNANSWERED,
-    AnsweredCall,
-    InputTurn,
-    ModelTurn,
-    append_parts,
-    drop_none,
-    find_schema,
-    get_text,
-    list_functions,
-    list_turns,
-    parse_call_arguments,
-    render_output,
-    unseal,
-)
+from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
 VENDOR: Final = "gemini"
 UNSIGNED: Final = "skip_thought_signature_validator"
@@ -53,9 +29,9 @@ Thinking = Literal["never", "budget", "level"]
 
 def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    tools = list_functions(request)
+    tools = transcript.list_functions(request)
     system, contents = _contents(request)
-    schema = clean_schema(wanted) if (wanted := find_schema(request)) else wanted
+    schema = clean_schema(wanted) if (wanted := transcript.find_schema(request)) else wanted
     if tools and schema is not None and not _is_modern(request.model):
         # Before Gemini 3, a model that may call tools cannot be held to a format; it can be asked.
         system.append("Answer with JSON only" + (f", by this JSON Schema: {json_text(schema)}" if schema else "."))
@@ -143,21 +119,21 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
     the user's. Later words of the system stay in their place, as the user's: there is no other role."""
     system = [request.instructions] if request.instructions else []
     contents: list[Json] = []
-    for turn in list_turns(request.items):
+    for turn in transcript.list_turns(request.items):
         match turn:
-            case InputTurn("system", parts) if not contents and all(isinstance(part, InputText) for part in parts):
-                system += [part.text for part in parts if isinstance(part, InputText) and part.text]
+            case InputTurn("system", parts) if not contents and all(isinstance(part, items.InputText) for part in parts):
+                system += [part.text for part in parts if isinstance(part, items.InputText) and part.text]
             case InputTurn(parts=parts):
-                append_parts(contents, "user", "parts", [_part(part) for part in parts if _says(part)])
+                transcript.append_parts(contents, "user", "parts", [_part(part) for part in parts if _says(part)])
             case ModelTurn() if not turn.is_mute:
-                append_parts(contents, "model", "parts", _write_turn(turn, request.model))
-                append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
+                transcript.append_parts(contents, "model", "parts", _write_turn(turn, request.model))
+                transcript.append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
             case _:
                 pass
     if contents and contents[0]["role"] == "model":
-        contents.insert(0, {"role": "user", "parts": [{"text": FILLER}]})
+        contents.insert(0, {"role": "user", "parts": [{"text": transcript.FILLER}]})
     if not contents or contents[-1]["role"] == "model":
-        append_parts(contents, "user", "parts", [{"text": FILLER}])
+        transcript.append_parts(contents, "user", "parts", [{"text": transcript.FILLER}])
     return system, contents
 
 
@@ -166,21 +142,21 @@ def _write_turn(turn: ModelTurn, model: str) -> list[Json]:
     awaited = None if find_thinking(model) != "level" else UNSIGNED
     for item in turn.items:
         match item:
-            case Reasoning():
+            case items.Reasoning():
                 kind, signature = _sign(parts, item)
                 awaited = signature if kind == "call" else awaited
-            case Message():
-                parts += [{"text": text} for text in map(get_text, item.content) if text]
-            case FunctionCall():
-                call = {"id": item.call_id, "name": item.name, "args": parse_call_arguments(item)}
+            case items.Message():
+                parts += [{"text": text} for text in map(transcript.get_text, item.content) if text]
+            case items.FunctionCall():
+                call = {"id": item.call_id, "name": item.name, "args": transcript.parse_call_arguments(item)}
                 parts.append({"functionCall": call} | ({"thoughtSignature": awaited} if awaited else {}))
                 awaited = None
     return parts
 
 
-def _sign(parts: list[Json], item: Reasoning) -> tuple[str, str]:
+def _sign(parts: list[Json], item: items.Reasoning) -> tuple[str, str]:
     """Adds a thought, and what its signature belongs to if that is no call. What another vendor's model thought is left out."""
-    secret = unseal(VENDOR, item)
+    secret = transcript.unseal(VENDOR, item)
     if secret is None:
         return "", ""
     kind, _, signature = secret.partition(".")
@@ -211,30 +187,30 @@ def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
     return responses + exhibits
 
 
-def _outcome(output: FunctionCallOutput | None) -> Json:
+def _outcome(output: items.FunctionCallOutput | None) -> Json:
     if output is None:
-        return {"error": UNANSWERED}
-    return {"error" if output.is_error is True else "output": render_output(output)}
+        return {"error": transcript.UNANSWERED}
+    return {"error" if output.is_error is True else "output": transcript.render_output(output)}
 
 
 def _says(part: Part) -> bool:
-    return isinstance(part, InputImage | InputFile) or bool(get_text(part))
+    return isinstance(part, items.InputImage | items.InputFile) or bool(transcript.get_text(part))
 
 
 def _part(part: Part) -> Json:
     match part:
-        case InputImage(image_url=str(url)):
+        case items.InputImage(image_url=str(url)):
             found = parse_data_url(url)
             return _inline(found.mime, found.data) if found else _at(url, guess_mime(url, "image/jpeg"))
-        case InputFile(file_url=str(url)):
+        case items.InputFile(file_url=str(url)):
             return _at(url, guess_mime(url, "application/pdf"))
-        case InputFile() if file := read_attachment(part):
+        case items.InputFile() if file := read_attachment(part):
             text = file.text()
             return _inline(file.mime, file.data) if text is None else {"text": f"{part.filename or 'file'}:\n{text}"}
-        case InputImage() | InputFile():
+        case items.InputImage() | items.InputFile():
             raise Refused("a file by its id cannot be sent to Gemini; pass its content as a data URL, or its address")
         case _:
-            return {"text": get_text(part)}
+            return {"text": transcript.get_text(part)}
 
 
 def _inline(mime: str, data: str) -> Json:

@@ -13,27 +13,18 @@ from mainspring.core.errors import Refused
 from mainspring.core.items import FunctionCall, InputFile, InputImage, InputText, Item, Json, Part, Reasoning, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.json_text import json_text, merge_extra
+from mainspring.providers import transcript
+from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import parse_data_url, read_attachment
 from mainspring.providers.profiles import find_profile
-from mainspring.providers.transcript import (
-    FILLER,
-    InputTurn,
-    ModelTurn,
-    drop_none,
-    find_schema,
-    get_text,
-    list_functions,
-    list_turns,
-    parse_call_arguments,
-)
+from mainspring.providers.transcript import InputTurn, ModelTurn
 
 
 def build_body(request: ModelRequest, *, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
     """The request as JSON, but for the fields in `without`. Raises `Refused` for content that this wire format cannot carry."""
     can_call = find_profile(request.model).calls and "tools" not in without
-    tools = list(map(_tool, list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
-    form = find_schema(request)
+    tools = list(map(_tool, transcript.list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
+    form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
     options = {
         "num_ctx": num_ctx,
@@ -83,7 +74,7 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
     messages: list[Json] = []
     if any(rules):
         messages.append({"role": "system", "content": "\n\n".join(filter(None, rules))})
-    for turn in list_turns(items):
+    for turn in transcript.list_turns(items):
         match turn:
             case InputTurn(role, parts):
                 if (message := _write_input(role, parts)) is not None:
@@ -94,7 +85,7 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
                 pass
     if all(message["role"] == "system" for message in messages):
         # Asked nothing, Ollama only loads the model.
-        messages.append({"role": "user", "content": FILLER})
+        messages.append({"role": "user", "content": transcript.FILLER})
     return messages
 
 
@@ -129,13 +120,13 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
 
 
 def _call(call: FunctionCall) -> Json:
-    return {"function": {"name": call.name, "arguments": parse_call_arguments(call)}}
+    return {"function": {"name": call.name, "arguments": transcript.parse_call_arguments(call)}}
 
 
 def _read_out(part: Part) -> str:
     """What a part says; a file that is text is read out."""
     if not isinstance(part, InputFile):
-        return get_text(part)
+        return transcript.get_text(part)
     file = read_attachment(part)
     content = None if file is None else file.text()
     if content is None:

@@ -12,36 +12,12 @@ import msgspec
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
+from mainspring.core import events, items
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput
-from mainspring.core.events import (
-    Annotated,
-    ArgumentsDelta,
-    Delta,
-    Finish,
-    ItemDone,
-    ItemStarted,
-    ReasoningDelta,
-    RefusalDelta,
-    TextDelta,
-    TurnEnded,
-)
+from mainspring.core.events import Finish
 from mainspring.core.ids import NewId
-from mainspring.core.items import (
-    FunctionCall,
-    Item,
-    ItemStatus,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    ReasoningText,
-    Refusal,
-    SummaryText,
-    Usage,
-    convert,
-)
+from mainspring.core.items import Item, Json, Part
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.turn import TurnEvents, build_unnamed_error
@@ -92,18 +68,18 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
 class ResponsesTurn(TurnEvents):
     """Collects the items of one turn. `calls` and `items` are the ids that the conversation has used already."""
 
-    def __init__(self, new_id: NewId, calls: Iterable[str] = (), items: Iterable[str] = ()) -> None:
+    def __init__(self, new_id: NewId, calls: Iterable[str] = (), used: Iterable[str] = ()) -> None:
         super().__init__(new_id, calls)
-        self._item_ids = set(items)
+        self._item_ids = set(used)
         # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
         self._by_id: dict[str | None, _OpenItem] = {}
         self._by_index: dict[int | None, _OpenItem] = {}
         self._items: list[_OpenItem] = []
 
-    def end(self, finish: Finish, usage: Usage | None) -> None:
+    def end(self, finish: Finish, usage: items.Usage | None) -> None:
         for left in [item for item in self._items if not item.is_done]:
             self._close(left, _Item(left.kind, status="completed" if finish == "stop" else "incomplete"))
-        self._events.append(TurnEnded(finish, usage))
+        self._events.append(events.TurnEnded(finish, usage))
 
     def add_missing(self, given: "_Item", index: int) -> None:
         """An item of the whole answer, unless it was streamed to its end."""
@@ -133,7 +109,7 @@ class ResponsesTurn(TurnEvents):
         if item is not None and not item.is_done and isinstance(event.annotation, dict):
             index = event.content_index or 0
             item.notes.setdefault(index, []).append(event.annotation)
-            self._events.append(Annotated(item.id, event.annotation, index))
+            self._events.append(events.Annotated(item.id, event.annotation, index))
 
     def start(self, given: "_Item", index: int | None) -> "_OpenItem | None":
         """Begins an item, but for a call that has no name yet: that one begins when it is whole."""
@@ -144,7 +120,7 @@ class ResponsesTurn(TurnEvents):
         if given.id:
             self._by_id[given.id] = found
         self._items.append(found)
-        self._events.append(ItemStarted(found.item))
+        self._events.append(events.ItemStarted(found.item))
         return found
 
     def _begin(self, given: "_Item") -> Item:
@@ -154,11 +130,11 @@ class ResponsesTurn(TurnEvents):
         self._item_ids.add(id)
         match given.type:
             case "message":
-                return Message("assistant", id=id, status="in_progress", phase=given.phase or UNSET)
+                return items.Message("assistant", id=id, status="in_progress", phase=given.phase or UNSET)
             case "reasoning":
-                return Reasoning(id=id, status="in_progress")
+                return items.Reasoning(id=id, status="in_progress")
             case "function_call":
-                return FunctionCall(self._unused(given.call_id or ""), given.name or "", id=id, status="in_progress")
+                return items.FunctionCall(self._unused(given.call_id or ""), given.name or "", id=id, status="in_progress")
             case _:
                 return self._foreign(given, id)
 
@@ -184,32 +160,34 @@ class ResponsesTurn(TurnEvents):
         status = _STATUSES.get(given.status or "", "completed")
         item = found.item
         match item:
-            case Message():
+            case items.Message():
                 item = replace(item, content=self._content(found, given.content or ()), status=status)
-            case FunctionCall():
+            case items.FunctionCall():
                 arguments = self._final(found, "arguments", 0, json_text(given.arguments))
                 item = replace(item, arguments=arguments, status=status)
-            case Reasoning():
+            case items.Reasoning():
                 item = self._thought(found, item, given, status)
             case _ if given.data:
                 item = self._foreign(given, found.id)
-        self._events.append(ItemDone(item))
+        self._events.append(events.ItemDone(item))
 
     def _content(self, found: "_OpenItem", given: Sequence["_ResponsesPart"]) -> tuple[Part, ...]:
         parts: list[Part] = []
         for index, part in enumerate(given):
             if ("refusal", index) in found.said or (part.type == "refusal" and ("text", index) not in found.said):
-                parts.append(Refusal(self._final(found, "refusal", index, part.refusal or "")))
+                parts.append(items.Refusal(self._final(found, "refusal", index, part.refusal or "")))
                 continue
             text = self._final(found, "text", index, part.text or "")
             notes = part.annotations or found.notes.pop(index, [])
-            parts.append(OutputText(text, tuple(notes), tuple(part.logprobs or ())))
+            parts.append(items.OutputText(text, tuple(notes), tuple(part.logprobs or ())))
         for channel, index in _left(found):
             said = self._final(found, channel, index, None)
-            parts.append(Refusal(said) if channel == "refusal" else OutputText(said, tuple(found.notes.pop(index, []))))
+            parts.append(
+                items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(found.notes.pop(index, [])))
+            )
         return tuple(parts)
 
-    def _thought(self, found: "_OpenItem", item: Reasoning, given: "_Item", status: ItemStatus) -> Reasoning:
+    def _thought(self, found: "_OpenItem", item: items.Reasoning, given: "_Item", status: items.ItemStatus) -> items.Reasoning:
         content, summary = given.content or (), given.summary or ()
         raw = [self._final(found, "thought", index, part.text or "") for index, part in enumerate(content)]
         short = [self._final(found, "summary", index, part.text or "") for index, part in enumerate(summary)]
@@ -217,8 +195,8 @@ class ResponsesTurn(TurnEvents):
             (short if channel == "summary" else raw).append(self._final(found, channel, index, None))
         return replace(
             item,
-            content=tuple([ReasoningText(text) for text in raw]) or UNSET,
-            summary=tuple([SummaryText(text) for text in short]),
+            content=tuple([items.ReasoningText(text) for text in raw]) or UNSET,
+            summary=tuple([items.SummaryText(text) for text in short]),
             encrypted_content=given.encrypted_content or UNSET,
             status=status,
         )
@@ -234,7 +212,7 @@ class ResponsesTurn(TurnEvents):
 
     def _foreign(self, given: "_Item", id: str) -> Item:
         try:
-            return convert({**given.data, "id": id}, Item)
+            return items.convert({**given.data, "id": id}, Item)
         except ValueError as error:
             raise BadOutput(f"the backend sent an item of type `{given.type}` that cannot be read: {error}; ask again") from error
 
@@ -266,16 +244,16 @@ def _left(found: _OpenItem) -> list[tuple[Channel, int]]:
     return sorted(found.said, key=lambda place: place[1])
 
 
-def _delta(channel: Channel, id: str, delta: str, index: int) -> Delta:
+def _delta(channel: Channel, id: str, delta: str, index: int) -> events.Delta:
     match channel:
         case "text":
-            return TextDelta(id, delta, index)
+            return events.TextDelta(id, delta, index)
         case "arguments":
-            return ArgumentsDelta(id, delta)
+            return events.ArgumentsDelta(id, delta)
         case "refusal":
-            return RefusalDelta(id, delta, index)
+            return events.RefusalDelta(id, delta, index)
         case _:
-            return ReasoningDelta(id, delta, index, summary=channel == "summary")
+            return events.ReasoningDelta(id, delta, index, summary=channel == "summary")
 
 
 class _ResponsesEvent(Struct, gc=False):
@@ -334,11 +312,11 @@ def _finish_of(response: _Response) -> Finish:
     return "content_filter" if details is not None and details.reason == "content_filter" else "length"
 
 
-def _usage_of(data: msgspec.Raw) -> Usage | None:
+def _usage_of(data: msgspec.Raw) -> items.Usage | None:
     counts = read_counts(data)
     if not counts.keys() & {"input_tokens", "output_tokens"}:
         return None
-    return Usage(
+    return items.Usage(
         input_tokens=counts["input_tokens"],
         output_tokens=counts["output_tokens"],
         cached_tokens=counts["input_tokens_details.cached_tokens"],
@@ -358,7 +336,7 @@ _CHANNELS: dict[str, Channel] = {
 _KINDS = {"text": "message", "refusal": "message", "thought": "reasoning", "summary": "reasoning", "arguments": "function_call"}
 _OTHERS: dict[Channel, Channel] = {"text": "refusal", "refusal": "text"}
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_STATUSES: dict[str, ItemStatus] = {"incomplete": "incomplete"}
+_STATUSES: dict[str, items.ItemStatus] = {"incomplete": "incomplete"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _event = msgspec.json.Decoder(_ResponsesEvent)
 _item = msgspec.json.Decoder(_Item)

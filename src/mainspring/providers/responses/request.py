@@ -3,27 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from mainspring.core import items
 from mainspring.core.errors import Refused
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    Refusal,
-    Tool,
-    ToolDefinition,
-    Unknown,
-)
+from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
-from mainspring.providers.json_text import merge_extra
+from mainspring.providers.json_text import drop_none, merge_extra
 from mainspring.providers.transcript import UNANSWERED, is_sealed, render_error, repair_arguments, shorten_id
 
 SEALED_ONLY: Final = ("openai.com", "azure.com")
@@ -46,7 +31,7 @@ def build_body(request: ModelRequest, host: str) -> Json:
 
 def build_question(request: ModelRequest, host: str) -> Json:
     """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
-    told = list(_ItemWriter(host).items(request.items))
+    told = list(_ItemWriter(host).write(request.items))
     if not told and not request.instructions:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     body: Json = {"model": request.model, "input": told}
@@ -62,14 +47,14 @@ def build_question(request: ModelRequest, host: str) -> Json:
         "text": request.text,
         "reasoning": request.reasoning,
     }
-    return body | {name: value for name, value in options.items() if value is not None}
+    return body | drop_none(options)
 
 
-def _tool(tool: Tool) -> Json:
+def _tool(tool: items.Tool) -> Json:
     """Strict only if somebody said so: a schema that is not made for it would be refused. Tools we do not know are upstream's."""
-    if isinstance(tool, Unknown):
+    if isinstance(tool, items.Unknown):
         return tool.data
-    assert isinstance(tool, ToolDefinition)
+    assert isinstance(tool, items.ToolDefinition)
     return {
         "type": "function",
         "name": tool.name,
@@ -97,39 +82,39 @@ class _ItemWriter:
         self._ids: set[str] = set()
         self._calls: set[str] = set()
 
-    def items(self, items: Sequence[Item]) -> Iterator[Json]:
-        pairs = _pairs(items)
+    def write(self, history: Sequence[Item]) -> Iterator[Json]:
+        pairs = _pairs(history)
         call_ids: dict[int, str] = {}
-        for place, item in enumerate(items):
+        for place, item in enumerate(history):
             match item:
-                case Message(role="assistant"):
+                case items.Message(role="assistant"):
                     yield from self._message(item)
-                case Message():
+                case items.Message():
                     if content := [_write_part(part) for part in item.content]:
                         yield {"type": "message", "role": item.role, "content": content}
-                case FunctionCall():
+                case items.FunctionCall():
                     call = self._call(item)
                     yield call
                     if place in pairs:
                         call_ids[pairs[place]] = call["call_id"]
                     else:
                         yield {"type": "function_call_output", "call_id": call["call_id"], "output": UNANSWERED}
-                case FunctionCallOutput() if place in call_ids:
+                case items.FunctionCallOutput() if place in call_ids:
                     yield {"type": "function_call_output", "call_id": call_ids[place], "output": _output(item)}
-                case Reasoning() if _leads_on(items, place):
+                case items.Reasoning() if _leads_on(history, place):
                     yield from self._thought(item)
-                case Unknown() if place in pairs or not _is_half(item):
+                case items.Unknown() if place in pairs or not _is_half(item):
                     yield item.data
                 case _:
                     pass
 
-    def _message(self, message: Message) -> Iterator[Json]:
+    def _message(self, message: items.Message) -> Iterator[Json]:
         if content := [said for part in message.content if (said := _write_output_part(part)) is not None]:
             id = self._id(message.id, "msg_") or self._new("msg_")
             spoken = {"type": "message", "role": "assistant", "id": id, "status": message.status, "content": content}
             yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
 
-    def _call(self, call: FunctionCall) -> Json:
+    def _call(self, call: items.FunctionCall) -> Json:
         call_id = shorten_id(call.call_id, ID_CHARS)
         while not call_id or call_id in self._calls:
             # Other backends use an id again in a later turn.
@@ -139,7 +124,7 @@ class _ItemWriter:
         made = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": repair_arguments(call.arguments)}
         return made | {"id": id} if id else made
 
-    def _thought(self, thought: Reasoning) -> Iterator[Json]:
+    def _thought(self, thought: items.Reasoning) -> Iterator[Json]:
         """What the backend has sealed goes back to it; what others have, never. Plain thoughts are for those who take them."""
         sealed = thought.encrypted_content or None
         content = [{"type": "reasoning_text", "text": part.text} for part in thought.content or ()]
@@ -165,19 +150,19 @@ class _ItemWriter:
         return id
 
 
-def _pairs(items: Sequence[Item]) -> dict[int, int]:
+def _pairs(history: Sequence[Item]) -> dict[int, int]:
     """Where each call and its output are, both ways for the kinds we do not know: a backend refuses one without the other."""
     waiting: dict[tuple[type[Item], str], list[int]] = {}
     pairs: dict[int, int] = {}
-    for place, item in enumerate(items):
+    for place, item in enumerate(history):
         match item:
-            case FunctionCall():
-                waiting.setdefault((FunctionCall, item.call_id), []).append(place)
-            case FunctionCallOutput() if calls := waiting.get((FunctionCall, item.call_id)):
+            case items.FunctionCall():
+                waiting.setdefault((items.FunctionCall, item.call_id), []).append(place)
+            case items.FunctionCallOutput() if calls := waiting.get((items.FunctionCall, item.call_id)):
                 pairs[calls.pop(0)] = place
-            case Unknown({"type": str(kind), "call_id": str(call_id)}) if not kind.endswith("_output"):
-                waiting.setdefault((Unknown, call_id), []).append(place)
-            case Unknown({"call_id": str(call_id)}) if calls := waiting.get((Unknown, call_id)):
+            case items.Unknown({"type": str(kind), "call_id": str(call_id)}) if not kind.endswith("_output"):
+                waiting.setdefault((items.Unknown, call_id), []).append(place)
+            case items.Unknown({"call_id": str(call_id)}) if calls := waiting.get((items.Unknown, call_id)):
                 pairs[place] = calls.pop(0)
                 pairs[pairs[place]] = place
             case _:
@@ -185,28 +170,30 @@ def _pairs(items: Sequence[Item]) -> dict[int, int]:
     return pairs
 
 
-def _is_half(item: Unknown) -> bool:
+def _is_half(item: items.Unknown) -> bool:
     """A call or an output, which must have a counterpart."""
     return isinstance(item.data.get("call_id"), str)
 
 
-def _leads_on(items: Sequence[Item], place: int) -> bool:
+def _leads_on(history: Sequence[Item], place: int) -> bool:
     """Whether the model said something behind this thought: a backend refuses a thought that leads to nothing."""
-    behind = next((item for item in items[place + 1 :] if not isinstance(item, Reasoning)), None)
-    return isinstance(behind, FunctionCall | Unknown) or (isinstance(behind, Message) and behind.role == "assistant")
+    behind = next((item for item in history[place + 1 :] if not isinstance(item, items.Reasoning)), None)
+    return isinstance(behind, items.FunctionCall | items.Unknown) or (
+        isinstance(behind, items.Message) and behind.role == "assistant"
+    )
 
 
 def _write_part(part: Part) -> Json:
     match part:
-        case InputText(text) | OutputText(text) | Refusal(text):
+        case items.InputText(text) | items.OutputText(text) | items.Refusal(text):
             return {"type": "input_text", "text": text}
-        case InputImage():
+        case items.InputImage():
             fields = {"image_url": part.image_url, "file_id": part.file_id}
             return {"type": "input_image", "detail": part.detail, **{key: value for key, value in fields.items() if value}}
-        case InputFile():
+        case items.InputFile():
             fields = {key: getattr(part, key) for key in ("filename", "file_data", "file_url", "file_id")}
             return {"type": "input_file", **{key: value for key, value in fields.items() if value}}
-        case Unknown(data):
+        case items.Unknown(data):
             return data
         case _:
             raise Refused(
@@ -216,13 +203,13 @@ def _write_part(part: Part) -> Json:
 
 def _write_output_part(part: Part) -> Json | None:
     match part:
-        case OutputText(text) if text:
+        case items.OutputText(text) if text:
             return {"type": "output_text", "text": text, "annotations": [note for note in part.annotations if _is_note(note)]}
-        case InputText(text) if text:
+        case items.InputText(text) if text:
             return {"type": "output_text", "text": text, "annotations": []}
-        case Refusal(text) if text:
+        case items.Refusal(text) if text:
             return {"type": "refusal", "refusal": text}
-        case Unknown(data):
+        case items.Unknown(data):
             return data
         case _:
             return None
@@ -232,9 +219,9 @@ def _is_note(note: Json) -> bool:
     return NOTES.get(str(note.get("type")), {"?"}) <= note.keys()
 
 
-def _output(item: FunctionCallOutput) -> str | list[Json]:
+def _output(item: items.FunctionCallOutput) -> str | list[Json]:
     """The format cannot mark an error: it must say so itself."""
     if isinstance(item.output, str):
         return render_error(item)
-    mark = [InputText("Error:")] if item.is_error is True else []
+    mark = [items.InputText("Error:")] if item.is_error is True else []
     return [_write_part(part) for part in (*mark, *item.output)] or ""
