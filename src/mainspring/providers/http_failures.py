@@ -123,8 +123,6 @@ def _delay(details: object) -> float | None:
         match detail:
             case {"retryDelay": str(delay)} if found := _SECONDS.fullmatch(delay):
                 return float(found[1])
-            case _:
-                pass
     return None
 
 

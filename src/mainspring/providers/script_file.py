@@ -54,13 +54,7 @@ class FileKeys(Struct, frozen=True):
     pause: Seconds | None = None
 
 
-_NESTED: dict[str, type[Struct]] = {
-    "turns": _FileTurn,
-    "calls": Call,
-    "usage": Usage,
-    "fail": ScriptedFailure,
-    "expect": _Regex,
-}
+_NESTED: dict[str, type[Struct]] = {"turns": _FileTurn, "calls": Call, "usage": Usage, "fail": ScriptedFailure, "expect": _Regex}
 
 
 def read_script(path: Path) -> FileKeys:

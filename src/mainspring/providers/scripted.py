@@ -32,25 +32,9 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
-from mainspring.providers.script import (
-    Call,
-    Expectation,
-    Fault,
-    Turn,
-    as_turn,
-    call,
-    calls,
-    cut,
-    empty,
-    fail,
-    malformed,
-    raw,
-    refuse,
-    say,
-    stall,
-    think,
-    turn,
-)  # fmt: skip
+
+from mainspring.providers.script import Call, Expectation, Fault, Turn, as_turn, call, calls, cut, empty, fail  # isort: skip
+from mainspring.providers.script import malformed, raw, refuse, say, stall, think, turn  # isort: skip
 from mainspring.providers.script_file import read_script
 
 
@@ -69,12 +53,7 @@ class Scripted:
     name = "scripted"
 
     def __init__(
-        self,
-        *turns: Turn | Call,
-        repeat: bool = False,
-        new_id: NewId = random_id,
-        chunk: int = 1,
-        pause: float | None = None,
+        self, *turns: Turn | Call, repeat: bool = False, new_id: NewId = random_id, chunk: int = 1, pause: float | None = None
     ) -> None:
         if chunk < 0:
             raise ValueError("`chunk` cannot be negative; 0 means all at once")
@@ -106,9 +85,8 @@ class Scripted:
         - `expect`: text that must be in the prompt, or `{"regex": ...}`; `when`: text that picks requests for this turn.
         """
         script = read_script(Path(path))
-        return cls(
-            *[turn.build() for turn in script.turns], repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause
-        )
+        turns = [turn.build() for turn in script.turns]
+        return cls(*turns, repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The next turn. Raises `ScriptError` if there is none, or if its `expect` does not hold."""
@@ -168,9 +146,10 @@ class Scripted:
 
     def _place(self, request: ModelRequest) -> int:
         """The index of the turn that answers this request."""
-        text = _last_user_text(request) if self._conversations else ""
+        asked = (item for item in reversed(request.items) if isinstance(item, items.Message) and item.role == "user")
+        last = next(asked, None)
         for when in self._conversations:
-            if when in text:
+            if last is not None and when in last.text:
                 return self._step(request, when)
         if self._cursor is None:
             self._cursor = request.turn - 1 if len(self.requests) == 1 else 0
@@ -287,13 +266,6 @@ def _mismatch(expected: Expectation, request: ModelRequest) -> str | None:
             except Exception as error:
                 return f"expects `{name}` to hold, but it raised {type(error).__name__}: {error}"
             return None if holds is None or holds else f"expects `{name}` to hold"
-
-
-def _last_user_text(request: ModelRequest) -> str:
-    for item in reversed(request.items):
-        if isinstance(item, items.Message) and item.role == "user":
-            return item.text
-    return ""
 
 
 def _line(item: items.Item) -> str:

@@ -103,8 +103,6 @@ def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
                 turns.append(InputTurn("user" if item.role == "user" else "system", item.content))
             case FunctionCallOutput():
                 close()
-            case _:
-                pass
     close()
     return turns
 

@@ -53,8 +53,6 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
                 self._take_message(event)
             case _ if event.type == "error" or event.error:
                 raise self._failure(data)
-            case _:
-                pass
 
     def _take_message(self, event: "_AnthropicEvent") -> None:
         """An answer in one piece, from a backend that does not stream."""
@@ -77,8 +75,6 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             case "tool_use":
                 self._calls[index] = json_text(block.input or None)
                 self._turn.call(index=index, id=block.id or "", name=block.name or "")
-            case _:
-                pass
 
     def _continue(self, index: int, delta: "_AnthropicDelta") -> None:
         match delta.type:
@@ -93,8 +89,6 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
                 self._think(delta.thinking or "")
             case "signature_delta":
                 self._signature = delta.signature or ""
-            case _:
-                pass
 
     def _stop(self, index: int) -> None:
         if self._signature:
@@ -114,8 +108,6 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         match delta.stop_details:
             case {"type": "refusal", "explanation": str(explanation)}:
                 self._turn.refusal(explanation)
-            case _:
-                pass
 
     def _add_usage(self, data: msgspec.Raw) -> None:
         """Takes what is counted: each number stands for all so far. Tokens read from the cache or written to it are input."""

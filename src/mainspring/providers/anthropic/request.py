@@ -211,8 +211,6 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
                 said.append(thought)
             case items.Message():
                 said += [_text(text) for text in map(transcript.get_text, item.content) if text.strip()]
-            case _:
-                pass
     calls, results = [], []
     for called in turn.calls:
         id = _unused(called.call.call_id, used)

@@ -36,7 +36,9 @@ def find_flaw(tool: ToolDefinition, arguments: str) -> str | None:
         found = list(islice(validator.iter_errors(parse_arguments(arguments)), 3))
     except ValueError as error:
         return str(error)
-    return "; ".join([f"{_path(error.instance_path)}: {error.message:.200}" for error in found]) or None
+    return (
+        "; ".join([f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message:.200}" for error in found]) or None
+    )
 
 
 @lru_cache(maxsize=256)
@@ -54,10 +56,6 @@ def _refuse_fetch(uri: str) -> Json:
     raise ValueError(f"`{uri}` is outside the schema and is not fetched")
 
 
-def _path(steps: Sequence[str | int]) -> str:
-    return ".".join(map(str, steps)) or "arguments"
-
-
 class _Tidier:
     def __init__(self, owner: str, place: str) -> None:
         self._owner = owner
@@ -68,7 +66,7 @@ class _Tidier:
         if node.get("items") is False:
             del node["items"]
         if "pattern" in node:
-            pattern = _spell_out(str(node.pop("pattern")))
+            pattern = _ESCAPED.sub(_spell_out, str(node.pop("pattern")))
             node |= {"pattern": pattern} if _PATTERN.fullmatch(pattern) else {}
         return _divide(_close(_unite(node)))
 
@@ -90,9 +88,7 @@ class _Tidier:
 
     def _reference(self, target: object) -> str:
         if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
-            raise Refused(
-                f"{self._owner}: its schema refers to `{target}`, outside itself; put that in `$defs` and refer to it there"
-            )
+            raise Refused(f"{self._owner}: its schema refers to `{target}`, outside itself; put that in `$defs`")
         moved = self._place + target[1:]
         if moved == "#":
             raise Refused(f"{self._owner}: its schema refers to itself as a whole; put it in `$defs` and refer to it there")
@@ -141,7 +137,7 @@ def _close(node: Json) -> Json:
     """The node with every required property named."""
     properties = node.get("properties")
     if (node.get("type") == "object" and properties is None) or isinstance(properties, dict):
-        missing: Json = {name: {} for name in _required(node) if name not in (properties or {})}
+        missing: Json = {name: {} for name in _list_required(node) if name not in (properties or {})}
         return {**node, "properties": {**(properties or {}), **missing}} if missing else node
     return node
 
@@ -157,13 +153,13 @@ def _divide(node: Json) -> Json:
     if not divided or len(divided) < len(alternatives):
         return {**defined, **own}
     if keys == {"oneOf"}:
-        divided = [_without(part, [name for each in divided for name in _required(each)]) for part in divided]
+        divided = [_without(part, [name for each in divided for name in _list_required(each)]) for part in divided]
     return {**defined, "anyOf": [_close(part) for part in divided]}
 
 
 def _without(node: Json, names: Sequence[str]) -> Json:
     """The node without those of the properties that it does not require: with them, another alternative would be true too."""
-    others = {*names} - {*_required(node)}
+    others = {*names} - {*_list_required(node)}
     return {**node, "properties": {name: inner for name, inner in node["properties"].items() if name not in others}}
 
 
@@ -177,16 +173,12 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _required(node: Json) -> list[str]:
+def _list_required(node: Json) -> list[str]:
     return [name for name in _list(node.get("required")) if isinstance(name, str)]
 
 
-def _spell_out(pattern: str) -> str:
-    """The pattern with classes in place of the escapes that stand for them."""
-    return _ESCAPED.sub(_class, pattern)
-
-
-def _class(found: re.Match[str]) -> str:
+def _spell_out(found: re.Match[str]) -> str:
+    """A class in place of the escapes that stand for it."""
     inner = found[0].replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_")
     return inner if inner.startswith("[") else f"[{inner}]"
 

@@ -21,7 +21,7 @@ from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
 from mainspring.providers.constrained.reply import ConstrainedReply
-from mainspring.providers.constrained.request import Choices, Misfit, constrain, find_answered_call, find_choices, strip_tools
+from mainspring.providers.constrained.request import constrain, find_answered_call, find_choices, strip_tools
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 from mainspring.providers.wrapper import ProviderWrapper
 
@@ -47,8 +47,10 @@ class Constrained(ProviderWrapper):
                     yield event
             return
         misfit, spent = None, Usage()
+        repeats = find_answered_call(request) if choices.may_reply else None
         for _ in range(TRIES):
-            answer = self._answer(request, choices)
+            turn = TurnBuilder(self._new_id, list_call_ids(request.items))
+            answer = ConstrainedReply(turn, choices.tools, is_text=choices.form is None, repeats=repeats)
             async with aclosing(self._provider.stream(constrain(request, choices, misfit))) as events:
                 async for event in events:
                     for told in answer.take(event):
@@ -57,16 +59,15 @@ class Constrained(ProviderWrapper):
             if misfit is None:
                 break
         else:
-            raise _build_error(misfit)
+            assert misfit is not None
+            raise BadOutput(
+                f"the model called `{misfit.tool}` {TRIES} times with arguments that do not fit its schema, at last because of "
+                f"{misfit.flaw}; ask again, simplify the schema or use a larger model"
+            )
         if answer.is_repeated:
             async with aclosing(self._provider.stream(strip_tools(request))) as events:
                 async for event in events:
                     yield _add_usage(event, spent)
-
-    def _answer(self, request: ModelRequest, choices: Choices) -> ConstrainedReply:
-        turn = TurnBuilder(self._new_id, list_call_ids(request.items))
-        repeats = find_answered_call(request) if choices.may_reply else None
-        return ConstrainedReply(turn, choices.tools, is_text=choices.is_text, repeats=repeats)
 
 
 def _add_usage(event: ModelEvent, spent: Usage) -> ModelEvent:
@@ -74,11 +75,3 @@ def _add_usage(event: ModelEvent, spent: Usage) -> ModelEvent:
     if spent == Usage() or not isinstance(event, TurnEnded):
         return event
     return TurnEnded(event.finish, spent + (event.usage or Usage()), event.error)
-
-
-def _build_error(misfit: Misfit | None) -> BadOutput:
-    assert misfit is not None
-    return BadOutput(
-        f"the model called `{misfit.tool}` {TRIES} times with arguments that do not fit its schema, at last because of "
-        f"{misfit.flaw}; ask again, simplify the schema or use a larger model"
-    )

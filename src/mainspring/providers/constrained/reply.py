@@ -26,12 +26,7 @@ class ConstrainedReply:
     """
 
     def __init__(
-        self,
-        turn: TurnBuilder,
-        tools: Sequence[ToolDefinition],
-        *,
-        is_text: bool = True,
-        repeats: FunctionCall | None = None,
+        self, turn: TurnBuilder, tools: Sequence[ToolDefinition], *, is_text: bool = True, repeats: FunctionCall | None = None
     ) -> None:
         self._turn = turn
         self._tools = {tool.name: tool for tool in tools}
@@ -56,8 +51,6 @@ class ConstrainedReply:
                 self._turn.refusal(delta)
             case TurnEnded():
                 self._end(event)
-            case _:
-                pass
         return self._turn.take() if self._counts else ()
 
     def _feed(self, delta: str) -> None:
@@ -92,15 +85,13 @@ class ConstrainedReply:
             elif self._repeats is not None and _is_same(self._repeats, said):
                 self.is_repeated = True
             else:
-                self._call(said.tool, _compact(said.arguments))
-
-    def _call(self, name: str, arguments: str) -> None:
-        tool = self._tools.get(name)
-        flaw = f"there is no tool `{name}`" if tool is None else find_flaw(tool, arguments)
-        if flaw is None:
-            self._turn.call(name=name, arguments=arguments)
-        else:
-            self.misfit = Misfit(name, "".join(self._pieces), flaw)
+                arguments = msgspec.json.format(said.arguments, indent=-1).decode() if said.arguments else "{}"
+                tool = self._tools.get(said.tool)
+                flaw = f"there is no tool `{said.tool}`" if tool is None else find_flaw(tool, arguments)
+                if flaw is None:
+                    self._turn.call(name=said.tool, arguments=arguments)
+                else:
+                    self.misfit = Misfit(said.tool, "".join(self._pieces), flaw)
 
     def _decode(self) -> "_Said":
         try:
@@ -112,11 +103,8 @@ class ConstrainedReply:
         return said
 
     def _unreadable(self, why: str) -> BadOutput:
-        text = "".join(self._pieces)
-        return BadOutput(
-            f"the model did not keep to the schema of its answer ({why}): `{text:.200}`; "
-            "does its backend honour `response_format` with a JSON schema?"
-        )
+        said = f"the model did not keep to the schema of its answer ({why}): `{''.join(self._pieces):.200}`"
+        return BadOutput(f"{said}; does its backend honour `response_format` with a JSON schema?")
 
 
 class JsonString:
@@ -136,7 +124,9 @@ class JsonString:
         if self.is_over:
             return ""
         written = self._held + piece
-        whole, self._held = _cut(written)
+        decodable = _WHOLE.match(written)
+        end = decodable.end() if decodable is not None else 0
+        whole, self._held = written[:end], written[end:]
         self.is_over = self._held.startswith('"')
         if "\\" not in whole:
             return whole
@@ -144,21 +134,10 @@ class JsonString:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _cut(written: str) -> tuple[str, str]:
-    """What can be decoded already, and the rest."""
-    found = _WHOLE.match(written)
-    end = found.end() if found is not None else 0
-    return written[:end], written[end:]
-
-
 class _Said(Struct):
     tool: str | None = None
     arguments: msgspec.Raw = msgspec.Raw()
     reply: msgspec.Raw = msgspec.Raw()
-
-
-def _compact(arguments: msgspec.Raw) -> str:
-    return msgspec.json.format(arguments, indent=-1).decode() if arguments else "{}"
 
 
 def _is_same(call: FunctionCall, said: _Said) -> bool:

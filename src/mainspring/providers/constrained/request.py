@@ -18,8 +18,6 @@ CALLS = """To use a tool, write {"tool": NAME, "arguments": {...}}. You are then
 REPLIES = (
     """To answer, write {"reply": ...}. Answer as soon as you know enough, and always when a tool result answers the question."""
 )
-
-
 RETRY_TEMPERATURE = 0.4
 
 
@@ -37,10 +35,6 @@ class Choices(Struct, frozen=True):
     tools: tuple[ToolDefinition, ...] = ()
     may_reply: bool = True
     form: Json | None = None
-
-    @property
-    def is_text(self) -> bool:
-        return self.form is None
 
 
 def find_choices(request: ModelRequest) -> Choices:
@@ -79,10 +73,15 @@ def constrain(request: ModelRequest, choices: Choices, misfit: Misfit | None = N
     What to call is not left to chance, unless a temperature is asked for, or the model is to do better than its last `misfit`.
     """
     form = {"type": "json_schema", "name": "answer", "schema": _schema(choices)}
-    words = _describe(choices)
+    tools = "\n".join([_line(tool) for tool in choices.tools])
+    words = f"You can use these tools:\n{tools}\n{f'{CALLS} {REPLIES}' if choices.may_reply else CALLS}"
+    history = list(_plain(request.items, _write_call))
+    if misfit is not None:
+        wrong = f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit."
+        history += [items.assistant(misfit.written), items.user(wrong)]
     return replace(
         strip_tools(request),
-        items=(*_plain(request.items, _write_call), *(_correct(misfit) if misfit is not None else ())),
+        items=tuple(history),
         instructions=f"{request.instructions}\n\n{words}" if request.instructions else words,
         temperature=max(request.temperature or 0.0, 0.0 if misfit is None else RETRY_TEMPERATURE),
         text={**(request.text or {}), "format": form},
@@ -96,11 +95,6 @@ def find_answered_call(request: ModelRequest) -> FunctionCall | None:
         return None
     calls = [item for item in history if isinstance(item, FunctionCall) and item.call_id == output.call_id]
     return calls[-1] if calls else None
-
-
-def _correct(misfit: Misfit) -> Iterator[items.Item]:
-    yield items.assistant(misfit.written)
-    yield items.user(f"This call of {misfit.tool} cannot be made: {misfit.flaw}. Write it again with arguments that fit.")
 
 
 def _tidy_text(text: Json | None) -> Json | None:
@@ -135,12 +129,6 @@ def _arguments(tool: ToolDefinition) -> Json:
 
 def _object(**properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def _describe(choices: Choices) -> str:
-    tools = "\n".join([_line(tool) for tool in choices.tools])
-    rules = f"{CALLS} {REPLIES}" if choices.may_reply else CALLS
-    return f"You can use these tools:\n{tools}\n{rules}"
 
 
 def _line(tool: ToolDefinition) -> str:

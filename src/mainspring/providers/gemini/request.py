@@ -128,8 +128,6 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
             case ModelTurn() if not turn.is_mute:
                 transcript.append_parts(contents, "model", "parts", _write_turn(turn, request.model))
                 transcript.append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
-            case _:
-                pass
     if contents and contents[0]["role"] == "model":
         contents.insert(0, {"role": "user", "parts": [{"text": transcript.FILLER}]})
     if not contents or contents[-1]["role"] == "model":
@@ -229,8 +227,6 @@ def clean_schema(schema: object) -> Json:
     match schema.get("allOf"):
         case [dict(only)]:
             schema = only | {key: value for key, value in schema.items() if key != "allOf"}
-        case _:
-            pass
     kept = {key: _inner(key, value) for key, value in schema.items() if key in _DEEP}
     if "definitions" in schema:
         kept["$defs"] = _inner("$defs", schema["definitions"])

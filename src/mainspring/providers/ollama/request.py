@@ -81,8 +81,6 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
                     messages.append(message)
             case ModelTurn() if not turn.is_mute:
                 messages += _write_turn(turn)
-            case _:
-                pass
     if all(message["role"] == "system" for message in messages):
         # Asked nothing, Ollama only loads the model.
         messages.append({"role": "user", "content": transcript.FILLER})

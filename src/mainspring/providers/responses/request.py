@@ -105,8 +105,6 @@ class _ItemWriter:
                     yield from self._thought(item)
                 case items.Unknown() if place in pairs or not _is_half(item):
                     yield item.data
-                case _:
-                    pass
 
     def _message(self, message: items.Message) -> Iterator[Json]:
         if content := [said for part in message.content if (said := _write_output_part(part)) is not None]:
@@ -165,8 +163,6 @@ def _pairs(history: Sequence[Item]) -> dict[int, int]:
             case items.Unknown({"call_id": str(call_id)}) if calls := waiting.get((items.Unknown, call_id)):
                 pairs[place] = calls.pop(0)
                 pairs[pairs[place]] = place
-            case _:
-                pass
     return pairs
 
 
