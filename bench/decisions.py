@@ -24,8 +24,7 @@ from mainspring.providers.scripted import Turn
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs
-from mainspring_tasks.decision_types import DecisionContext, DecisionType, Message
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import DecisionContext, DecisionType, Message, Outcome
 from mainspring_tasks.task_tools import LocalTasks
 
 HISTORY = 4

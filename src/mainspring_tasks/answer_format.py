@@ -12,7 +12,6 @@ from typing import Final, Literal, get_args
 from msgspec import Struct
 
 from mainspring.core.items import Json
-from mainspring_tasks.clean_text import clean
 from mainspring_tasks.decision_types import IntentType
 
 Kind = Literal["respond", "clarify", "refuse"]
@@ -123,3 +122,21 @@ def _strip_fence(text: str) -> str:
     stripped = text.strip()
     fenced = _FENCE.fullmatch(stripped)
     return fenced[1] if fenced is not None else stripped
+
+
+def clean(text: str) -> str:
+    """Text that a model wrote, without lone surrogates, which no encoding takes: each becomes a replacement character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_value(value: object) -> object:
+    """The same for all text in a value as JSON has them."""
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(str(name)): clean_value(each) for name, each in value.items()}
+        case list() | tuple():
+            return [clean_value(each) for each in value]
+        case _:
+            return value

@@ -9,7 +9,7 @@ from msgspec import Struct
 from mainspring.core.events import CallJudged, CallOutcome, ItemDone, Recorded, ToolEnded, ToolStarted
 from mainspring.core.items import FunctionCall, Json, parse_arguments, text_of
 from mainspring.core.run import Run
-from mainspring_tasks.clean_text import clean, clean_value
+from mainspring_tasks.answer_format import clean, clean_value
 from mainspring_tasks.decision_types import ToolResult
 
 ErrorCode = Literal[
@@ -23,6 +23,7 @@ _BY_POLICY: Final[dict[str, ErrorCode]] = {
     "hand_off": "TOOL_NOT_FOUND",
     "valid_arguments": "VALIDATION_ERROR",
     "named_task": "INTENT_ERROR",
+    "one_task": "INTENT_ERROR",
     "one_deletion": "INTENT_ERROR",
     "nothing_more": "INTENT_ERROR",
     "small_talk": "INTENT_ERROR",

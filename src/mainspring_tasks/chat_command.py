@@ -20,6 +20,7 @@ from mainspring.parts import Host
 from mainspring_tasks.conversations import Chats, SentMessage
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
 from mainspring_tasks.server.identity import check_user_name
+from mainspring_tasks.speech import ReplyListener
 from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
@@ -110,7 +111,7 @@ async def _send(message: str, conversation: str | None, talk: ChatOptions, chats
     """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
     screen = ReplyScreen()
     try:
-        sent = await chats.send(talk.user, message, conversation, heard=None if as_json else screen)
+        sent = await chats.send(talk.user, message, conversation, listener=None if as_json else screen)
     except CallerError as error:
         if talk.message is not None or error.param != "content":
             raise
@@ -125,7 +126,7 @@ async def _send(message: str, conversation: str | None, talk: ChatOptions, chats
     return sent
 
 
-class ReplyScreen:
+class ReplyScreen(ReplyListener):
     """Shows a reply as it is written, where somebody looks on; a pipe gets it whole."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from mainspring.core.spec import Caller
 from mainspring.ports import Document, Store
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision, derive_owner
 from mainspring_tasks.decision_types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
-from mainspring_tasks.speech import Heard
+from mainspring_tasks.speech import ReplyListener
 
 LONGEST_CONTENT: Final = 32_000
 LONGEST_TITLE: Final = 60
@@ -79,7 +79,7 @@ class Chats:
         *,
         tenant: str = "",
         caller: Caller | None = None,
-        heard: Heard | None = None,
+        listener: ReplyListener | None = None,
     ) -> SentMessage:
         """Says something in a conversation, or in a new one. The agent is told the first 4000 characters of it.
 
@@ -104,7 +104,7 @@ class Chats:
                 None if waiting is None else waiting.action,
             )
             said = user(content, id=self._message_id())
-            recorded = await turn.decide(context, heard=heard)
+            recorded = await turn.decide(context, listener=listener)
             reply = assistant(recorded.decision.response_text or "", id=self._message_id())
             await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
         told = tuple([_read_message(item) for item in (said, reply)])

@@ -14,8 +14,8 @@ the person, and so does all that they leave in the store.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from logging import getLogger
 from types import TracebackType
@@ -26,22 +26,24 @@ from anyio import CancelScope, Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound
-from mainspring.core.events import Recorded
+from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound, ProviderError
+from mainspring.core.events import ModelEvent, Recorded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, assistant, user
+from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.engine.approvals import EXPIRED, SPENT, continuing_id
 from mainspring.engine.engine import OWNED
 from mainspring.parts import Application, Host
+from mainspring.providers.wrapper import ProviderWrapper
 from mainspring_tasks import words
 from mainspring_tasks.answer_format import FORMAT
 from mainspring_tasks.call_trace import TracedCall
 from mainspring_tasks.confirmation import DecisionThread, PendingDeletion, Threads, is_expired, is_same, parse_confirmation
-from mainspring_tasks.constitution import constitution as constitution_in
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_rules import ASKED, RULES, SEEN
+from mainspring_tasks.decision_settings import load_constitution
 from mainspring_tasks.decision_types import (
     ALLOWED_TOOLS,
     MAX_HISTORY_MESSAGES,
@@ -52,13 +54,12 @@ from mainspring_tasks.decision_types import (
     DecisionContext,
     DecisionType,
     IntentType,
+    Outcome,
     UserIntent,
 )
 from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
-from mainspring_tasks.impatient import Impatient
-from mainspring_tasks.outcomes import Outcome
 from mainspring_tasks.projection import DecisionReport, project_decision, salvage_run
-from mainspring_tasks.speech import Heard, Speech
+from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
 from mainspring_tasks.task_tools import TOOLS, TaskServer, TaskTools, UserTurn
 
@@ -91,7 +92,7 @@ class _DecisionOrder(Struct, frozen=True):
     run_id: str
     context: DecisionContext
     tenant: str
-    heard: Heard | None = None
+    listener: ReplyListener | None = None
     caller: Caller | None = None
 
     @property
@@ -127,12 +128,12 @@ class LLMAgentEngine:
         new_id: NewId = random_id,
     ) -> None:
         self._tools = TaskTools(tasks)
-        application = Application(executors=(self._tools,), policies=RULES, wrap=Impatient, clock=clock)
+        application = Application(executors=(self._tools,), policies=RULES, wrap=FailFastProvider, clock=clock)
         self._engine = host.open_application(application)
         self._threads, self._store = Threads(host.engine.store), host.engine.store
         self._logs = logs
         self._model = model or host.engine.model
-        self._constitution = constitution if constitution is not None else constitution_in()
+        self._constitution = constitution if constitution is not None else load_constitution()
         self._iterations, self._history, self._confirm_seconds = max_iterations, history, confirm_seconds
         self._model_seconds = model_seconds
         self._clock, self._new_id = clock, new_id
@@ -158,11 +159,11 @@ class LLMAgentEngine:
             return _make_broken().decision
 
     async def decide(
-        self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, heard: Heard | None = None
+        self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, listener: ReplyListener | None = None
     ) -> RecordedDecision:
         """Like `process_message`, with what the decision was made from. Once begun, it is made even if nobody waits any more."""
         async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
-            return await turn.decide(context, heard=heard)
+            return await turn.decide(context, listener=listener)
 
     @asynccontextmanager
     async def turn(
@@ -295,7 +296,7 @@ class LLMAgentEngine:
             handle = await self._engine.start(spec)
             records = []
             # What comes of a yes is ours to say.
-            speech = Speech(order.heard) if order.heard is not None and agreed is None else None
+            speech = Speech(order.listener) if order.listener is not None and agreed is None else None
             async for record in handle.events():
                 records.append(record)
                 if speech is not None:
@@ -323,7 +324,7 @@ class LLMAgentEngine:
             parallel_tool_calls=False,
             max_turns=self._iterations,
             turn_seconds=self._model_seconds,
-            # Only what took too long: `Impatient` sees to the rest.
+            # Only what took too long: `FailFastProvider` sees to the rest.
             retry_model_errors=True,
             max_retries=1,
             approval_seconds=self._confirm_seconds,
@@ -338,6 +339,22 @@ class LLMAgentEngine:
         )
 
 
+class FailFastProvider(ProviderWrapper):
+    """Asks the provider behind it without waiting for a rate limit to pass, and marks its errors as final: a person is waiting.
+
+    Only a turn that times out is retried, by the loop: it raises nothing.
+    """
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        try:
+            async with aclosing(self._provider.stream(replace(request, is_patient=False))) as events:
+                async for event in events:
+                    yield event
+        except ProviderError as error:
+            error.retryable = False
+            raise
+
+
 class Turn:
     """Decides one message after the other, in a conversation that is nobody else's turn."""
 
@@ -350,8 +367,8 @@ class Turn:
     ) -> None:
         self._made, self._new_id, self._tenant, self._caller = made, new_id, tenant, caller
 
-    async def decide(self, context: DecisionContext, *, heard: Heard | None = None) -> RecordedDecision:
-        order = _DecisionOrder(self._new_id("dec"), self._new_id("resp"), context, self._tenant, heard, self._caller)
+    async def decide(self, context: DecisionContext, *, listener: ReplyListener | None = None) -> RecordedDecision:
+        order = _DecisionOrder(self._new_id("dec"), self._new_id("resp"), context, self._tenant, listener, self._caller)
         with CancelScope(shield=True):
             return await self._made(order)
         raise AssertionError("a shielded scope is not cancelled")

@@ -19,6 +19,7 @@ from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite import Database, Schema
 from mainspring_tasks.call_trace import ErrorCode
+from mainspring_tasks.decision_types import Outcome
 from mainspring_tasks.entries import (
     MIN_SAMPLE,
     BaselineSnapshot,
@@ -29,7 +30,6 @@ from mainspring_tasks.entries import (
     Trace,
     compare_shares,
 )
-from mainspring_tasks.outcomes import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -56,12 +56,21 @@ def require_named_task(call: Call, run: Run) -> Verdict:
     if all(task.id != wanted for task in tasks):
         return Deny("This id is in no list of this conversation turn. Call list_tasks, and use an id from its result.")
     problem = find_mismatch(wanted, find_message(run), tasks, read_seen(run))
+    if problem is None or problem.tasks:
+        return Allow()
+    return Deny("The user's words name no task of theirs. Do not guess: ask them which task they mean.")
+
+
+def require_one_task(call: Call, run: Run) -> Verdict:
+    """The person's words must not fit other tasks besides."""
+    if call.item.name not in REFERS or run.approval(call.item) is not None:
+        return Allow()
+    wanted = str(parse_arguments(call.item.arguments).get("task_id"))
+    problem = find_mismatch(wanted, find_message(run), find_listed_tasks(run), read_seen(run))
     if problem is None:
         return Allow()
-    if not problem.tasks:
-        return Deny(f"{NO_MATCH}. Do not guess: ask them which task they mean.")
     several = ", ".join([f'"{task.description}"' for task in problem.tasks])
-    return Deny(f"{SEVERAL}: {several}. Do not guess: ask them which one they mean.")
+    return Deny(f"The user's words fit several tasks: {several}. Do not guess: ask them which one they mean.")
 
 
 def deny_small_talk(call: Call, run: Run) -> Verdict:
@@ -95,14 +104,13 @@ def ask_before_deletion(call: Call, run: Run) -> Verdict:
     return Ask(words.CONFIRM.format(task=describe_subject(call.item, run))) if call.item.name == "delete_task" else Allow()
 
 
-SEVERAL: Final = "The user's words fit several tasks"
-NO_MATCH: Final = "The user's words name no task of theirs"
 RULES: Final[PolicySlots] = {
     "custom": (
         TaskRule("nothing_more", deny_more_than_confirmed),
         TaskRule("small_talk", deny_small_talk),
         TaskRule("own_words", require_own_words),
         TaskRule("named_task", require_named_task),
+        TaskRule("one_task", require_one_task),
         TaskRule("one_deletion", deny_second_change),
     ),
     "approval": (TaskRule("confirmed_deletion", ask_before_deletion),),

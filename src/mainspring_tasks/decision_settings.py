@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.parts import Host
-from mainspring_tasks.constitution import constitution
 
 if TYPE_CHECKING:
     from mainspring_tasks.conversations import Chats
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DAY = 86_400.0
 MODEL_SECONDS = 30.0
+MOST_CONSTITUTION_CHARS = 50_000
 LABEL = "mainspring-tasks"
 """What runs of the agent know the task server by."""
 
@@ -70,10 +71,24 @@ def with_options(settings: DecisionSettings, options: Mapping[str, str]) -> Deci
         raise InvalidRequest(str(error)) from None
 
 
+def load_constitution(path: Path | None = None) -> str:
+    """The instructions of the model, by default those that Mainspring ships. Raises `InvalidRequest` if they cannot be used."""
+    if path is None:
+        return files("mainspring_tasks").joinpath("constitution.md").read_text("utf-8")
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the constitution cannot be read from {path}: {error}", param="constitution") from None
+    if not text.strip() or len(text) > MOST_CONSTITUTION_CHARS:
+        told = f"{path} has {len(text.strip())} characters; a constitution has 1 to {MOST_CONSTITUTION_CHARS}"
+        raise InvalidRequest(f"{told}, see the one in mainspring_tasks/constitution.md", param="constitution")
+    return text
+
+
 def check_constitution(settings: DecisionSettings) -> None:
     """Raises `InvalidRequest` if the constitution cannot be read."""
     if settings.constitution is not None:
-        constitution(Path(settings.constitution))
+        load_constitution(Path(settings.constitution))
 
 
 class OpenTaskAgent(Struct, frozen=True):
@@ -106,7 +121,7 @@ async def open_task_agent(
             tasks,
             logs,
             model=settings.model or "",
-            constitution=constitution(None if settings.constitution is None else Path(settings.constitution)),
+            constitution=load_constitution(None if settings.constitution is None else Path(settings.constitution)),
             max_iterations=settings.max_iterations,
             history=settings.history,
             model_seconds=model_seconds if settings.model_seconds is None else settings.model_seconds,

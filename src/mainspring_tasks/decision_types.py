@@ -4,7 +4,7 @@ Everything is frozen. A `ValueError` names the type, the field and the rule; rea
 `msgspec.ValidationError`, which is one. Points in time know their zone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Literal
@@ -52,6 +52,24 @@ class DecisionType(StrEnum):
     REQUEST_CONFIRMATION = "REQUEST_CONFIRMATION"
     EXECUTE_PENDING = "EXECUTE_PENDING"
     CANCEL_PENDING = "CANCEL_PENDING"
+
+
+class Outcome(StrEnum):
+    """How a decision came out. Listed by precedence: where several apply, the first one counts."""
+
+    OUT_OF_SCOPE = "REFUSAL:OUT_OF_SCOPE"
+    MISSING_PERMISSION = "REFUSAL:MISSING_PERMISSION"
+    RATE_LIMITED = "REFUSAL:RATE_LIMITED"
+    UNCLEAR_INTENT = "AMBIGUITY:UNCLEAR_INTENT"
+    MULTIPLE_MATCHES = "AMBIGUITY:MULTIPLE_MATCHES"
+    MISSING_CONTEXT = "AMBIGUITY:MISSING_CONTEXT"
+    USER_INPUT = "ERROR:USER_INPUT"
+    INTENT_CLASSIFICATION = "ERROR:INTENT_CLASSIFICATION"
+    RESPONSE_GENERATION = "ERROR:RESPONSE_GENERATION"
+    TOOL_INVOCATION = "ERROR:TOOL_INVOCATION"
+    CLARIFICATION_ANSWERED = "SUCCESS:CLARIFICATION_ANSWERED"
+    TASK_COMPLETED = "SUCCESS:TASK_COMPLETED"
+    RESPONSE_GIVEN = "SUCCESS:RESPONSE_GIVEN"
 
 
 class FunctionCall(Struct, frozen=True):
@@ -288,6 +306,19 @@ _CALLLESS: Final = frozenset(
     }
 )
 _validators = Validators()
+
+
+def choose_outcome(found: Collection[Outcome]) -> Outcome:
+    """The one that counts; `RESPONSE_GIVEN` if none applies."""
+    return next((outcome for outcome in Outcome if outcome in found), Outcome.RESPONSE_GIVEN)
+
+
+def parse_outcome(text: str) -> Outcome:
+    """The category of this name, letter by letter. Raises `ValueError` that lists all of them."""
+    try:
+        return Outcome(text)
+    except ValueError:
+        raise ValueError(f"outcome_category must be one of {', '.join(Outcome)}, not `{text:.80}`") from None
 
 
 def _require_text(name: str, value: str) -> None:

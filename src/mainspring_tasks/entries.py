@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from mainspring.core.items import Json
 from mainspring_tasks.call_trace import ErrorCode
-from mainspring_tasks.decision_types import MAX_MESSAGE_LENGTH, DecisionType, IntentType
-from mainspring_tasks.outcomes import parse_outcome
+from mainspring_tasks.decision_types import MAX_MESSAGE_LENGTH, DecisionType, IntentType, parse_outcome
 
 DRIFT_LIMIT: Final = 0.10
 MIN_SAMPLE: Final = 10

@@ -18,7 +18,6 @@ from mainspring_tasks.call_trace import TracedCall, trace_calls
 from mainspring_tasks.decision_rules import (
     ASKED,
     CHANGES,
-    SEVERAL,
     describe_subject,
     find_last_list,
     find_listed_tasks,
@@ -31,11 +30,12 @@ from mainspring_tasks.decision_types import (
     AgentDecision,
     DecisionType,
     IntentType,
+    Outcome,
     PendingAction,
     ToolCall,
     UserIntent,
+    choose_outcome,
 )
-from mainspring_tasks.outcomes import Outcome, choose_outcome
 from mainspring_tasks.task_references import find_named_tasks
 
 _INTENTS: Final = {
@@ -316,9 +316,8 @@ def _failure(run: Run, act: TracedCall) -> Outcome:
 def _ambiguity(acts: Sequence[TracedCall], answer: ModelAnswer) -> Outcome:
     """Why the person is asked. Where our own rules had the model ask, they know."""
     for act in reversed(acts):
-        if act.policy == "named_task":
-            is_several = (act.result.error or "").startswith(SEVERAL)
-            return Outcome.MULTIPLE_MATCHES if is_several else Outcome.MISSING_CONTEXT
+        if act.policy in ("named_task", "one_task"):
+            return Outcome.MULTIPLE_MATCHES if act.policy == "one_task" else Outcome.MISSING_CONTEXT
     return _AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT)
 
 

@@ -6,7 +6,7 @@ to. The first that does not pass, and all that follows it, waits for the end.
 """
 
 import re
-from typing import Final, Protocol
+from typing import Final
 
 from mainspring.core.events import CallJudged, Event, ItemDone, TextDelta, ToolEnded, TurnStarted
 from mainspring.core.items import FunctionCall
@@ -23,7 +23,7 @@ _TELLING_CHARS: Final = 25
 _READS: Final = "list_tasks"
 
 
-class Heard(Protocol):
+class ReplyListener:
     """Is told what is being done about a message, in a few words each time, and what of the reply may be read already."""
 
     def progress(self, told: str) -> None: ...
@@ -34,8 +34,8 @@ class Heard(Protocol):
 class Speech:
     """Listens to a run for somebody who waits for its reply."""
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard = heard
+    def __init__(self, listener: ReplyListener) -> None:
+        self._listener = listener
         self._text = self._told = ""
         self._may_tell = True
 
@@ -44,7 +44,7 @@ class Speech:
             case TurnStarted():
                 self._text = ""
             case ItemDone(FunctionCall(name=name)):
-                self._heard.progress(describe_progress(name))
+                self._listener.progress(describe_progress(name))
                 self._may_tell = self._may_tell and name == _READS and not self._told
             case CallJudged(verdict=verdict):
                 self._may_tell = self._may_tell and verdict == "allow"
@@ -67,7 +67,7 @@ class Speech:
             return
         told = hide_ids(whole, run)
         if told.startswith(self._told) and told != self._told:
-            self._heard.says(told[len(self._told) :])
+            self._listener.says(told[len(self._told) :])
             self._told = told
 
     def _passes(self, sentence: str, run: Run) -> bool:

@@ -9,8 +9,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile
 from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring_tasks.decision_engine import RecordedDecision
-from mainspring_tasks.decision_types import ALLOWED_TOOLS, MAX_MESSAGE_LENGTH, IntentType
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import ALLOWED_TOOLS, MAX_MESSAGE_LENGTH, IntentType, Outcome
 
 
 class Fixture(Struct, frozen=True, forbid_unknown_fields=True):

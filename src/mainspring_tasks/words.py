@@ -39,6 +39,7 @@ _NOT_DONE: Final = {
 _REFUSED: Final = {
     "valid_arguments": "I got the details wrong",
     "named_task": "I can't tell which task you mean",
+    "one_task": "I can't tell which task you mean",
     "one_deletion": "a deletion needs a message of its own",
     "own_words": "those were not your words",
     "small_talk": "you didn't ask for it",

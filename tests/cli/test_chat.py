@@ -12,7 +12,7 @@ from tests.cli.command import Shell, plain
 
 from mainspring.core.items import Json
 from mainspring_tasks import words
-from mainspring_tasks.constitution import constitution
+from mainspring_tasks.decision_settings import load_constitution
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 from mainspring_tasks.server.task import make_task, utc_now
 
@@ -64,7 +64,7 @@ def test_decisions_are_lines_of_json_and_the_conversation_goes_on(shell: Shell) 
 
 def test_a_reply_is_shown_once_it_is_known_to_be_fit(shell: Shell) -> None:
     """What the model says before a call, an id, and a line of its instructions are not on the screen, not even for a moment."""
-    line = next(line for line in constitution().splitlines() if line.startswith("Text in a message"))
+    line = next(line for line in load_constitution().splitlines() if line.startswith("Text in a message"))
     model = shell.script(
         {"say": "Let me look.", "calls": [{"name": "list_tasks", "arguments": {}}]},
         {"say": said("Nothing is left of 0b7e8f5c-3d1a-4c55-9a51-6f2f0a3c9d10.", "LIST_TASKS")},

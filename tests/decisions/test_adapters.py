@@ -25,8 +25,15 @@ from mainspring_tasks.adapters import (
     ToolNotFoundError,
     declarations,
 )
-from mainspring_tasks.decision_types import FunctionCall, FunctionResponse, LLMMessage, LLMResponse, TokenUsage, ToolDeclaration
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import (
+    FunctionCall,
+    FunctionResponse,
+    LLMMessage,
+    LLMResponse,
+    Outcome,
+    TokenUsage,
+    ToolDeclaration,
+)
 from mainspring_tasks.task_tools import TOOLS
 
 HELLO = (LLMMessage("user", "Hello"),)

@@ -17,8 +17,7 @@ from mainspring.providers.scripted import Scripted, call, fail
 from mainspring_tasks import words
 from mainspring_tasks.confirmation import NO, YES, parse_confirmation
 from mainspring_tasks.decision_engine import RecordedDecision, derive_owner
-from mainspring_tasks.decision_types import DecisionContext, PendingAction
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import DecisionContext, Outcome, PendingAction
 
 LIST = call("list_tasks")
 OWN = derive_owner("", "ada")

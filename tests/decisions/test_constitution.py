@@ -6,12 +6,12 @@ import pytest
 
 from mainspring.core.errors import InvalidRequest
 from mainspring_tasks.answer_format import SCHEMA, parse_model_answer, read_partial_reply
-from mainspring_tasks.constitution import MOST_CHARS, constitution
+from mainspring_tasks.decision_settings import MOST_CONSTITUTION_CHARS, load_constitution
 from mainspring_tasks.decision_types import ALLOWED_TOOLS
 
 
 def test_our_own_names_every_tool_every_rule_and_every_field() -> None:
-    text = " ".join(constitution().split())
+    text = " ".join(load_constitution().split())
     for tool in ALLOWED_TOOLS:
         assert f"`{tool}`" in text
     for rule in (
@@ -36,14 +36,14 @@ def test_our_own_names_every_tool_every_rule_and_every_field() -> None:
 
 def test_another_may_take_its_place(tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_text("# Be kind.")
-    assert constitution(tmp_path / "mine.md") == "# Be kind."
+    assert load_constitution(tmp_path / "mine.md") == "# Be kind."
 
 
-@pytest.mark.parametrize("content", [b"", b"  \n", b"x" * (MOST_CHARS + 1), b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"  \n", b"x" * (MOST_CONSTITUTION_CHARS + 1), b"\xff\xfe"])
 def test_one_that_cannot_be_used_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_bytes(content)
     with pytest.raises(InvalidRequest, match=r"mine\.md"):
-        constitution(tmp_path / "mine.md")
+        load_constitution(tmp_path / "mine.md")
 
 
 WHOLE = '{"intent": "GENERAL_CHAT", "decision": "respond", "reply": "Say \\"hi\\" \\ud83d\\ude00 \\u00e9\\n."}'

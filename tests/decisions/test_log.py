@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, NotFound, StoreError
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_log import DecisionLogs, Query
+from mainspring_tasks.decision_types import Outcome, choose_outcome, parse_outcome
 from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compare_shares
-from mainspring_tasks.outcomes import Outcome, choose_outcome, parse_outcome
 from mainspring_tasks.server.sqlite_tasks import TASKS
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -24,8 +24,7 @@ from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.mcp.exchange import Answer
 from mainspring_tasks.decision_engine import LLMAgentEngine
 from mainspring_tasks.decision_log import DecisionLogs
-from mainspring_tasks.decision_types import AgentDecision, DecisionContext, DecisionType
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import AgentDecision, DecisionContext, DecisionType, Outcome
 from mainspring_tasks.server.perform import perform
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 

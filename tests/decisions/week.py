@@ -10,8 +10,7 @@ from mainspring.core.errors import RateLimited
 from mainspring.core.items import FunctionCallOutput
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.scripted import Turn, call, calls, fail, say
-from mainspring_tasks.decision_types import DecisionType
-from mainspring_tasks.outcomes import Outcome
+from mainspring_tasks.decision_types import DecisionType, Outcome
 
 Tasks = list[str]
 Effect = Callable[[Tasks], None]
