@@ -30,7 +30,7 @@ from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp import connection as connections
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.session import Session, _Screen
+from mainspring.tools.mcp.session import McpSession, _Screen
 
 SCRIPT = str(Path(__file__).resolve())
 ARGUMENTS = {"text": "tick tock"}
@@ -61,7 +61,7 @@ async def in_memory() -> AsyncIterator[Contestants]:
         # No configuration names a server in memory: the session is put where the owner task would put it.
         connection = tools._connection(spec, "")
         connection._life = life = connections._Life()
-        life.session = Session("echo", ours, _Screen(), [])
+        life.session = McpSession("echo", ours, _Screen(), [])
         life.opened.set()
         yield Contestants(bare, tools, spec)
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
+from mainspring.core.sandbox import OutputChunk
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
-from mainspring.tools.sandbox.sandbox_port import Chunk
 
 CODE = "print(1)"
 
@@ -40,7 +40,7 @@ def sandboxed(sandbox: LocalSandbox) -> Measure:
         began = time.perf_counter()
         async with sandbox.acquire() as lease:
             output = lease.run(CODE)
-            assert await anext(output) == Chunk("stdout", b"1\n")
+            assert await anext(output) == OutputChunk("stdout", b"1\n")
             first = time.perf_counter()
             async for _ in output:
                 pass

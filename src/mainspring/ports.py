@@ -2,6 +2,7 @@
 
 from asyncio import Future
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -13,6 +14,17 @@ from mainspring.core.items import FunctionCall, Item, Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import Response
 from mainspring.core.run import Call, Run
+from mainspring.core.sandbox import (
+    DEFAULT_SPEC,
+    Language,
+    OutputChunk,
+    ProgramExit,
+    ProgramResult,
+    SandboxHealth,
+    SandboxSpec,
+    WorkspaceFile,
+    WorkspaceListing,
+)
 from mainspring.core.spec import Charter, Conversation, RunSpec
 
 
@@ -501,3 +513,63 @@ class Recall(Protocol):
     """Finds what an agent of a tenant has learned before that fits a question, best first."""
 
     async def __call__(self, query: str, *, tenant: str, agent: str, top_k: int) -> Sequence[RecalledMemory]: ...
+
+
+class PythonSession(Protocol):
+    """A Python interpreter in a lease that keeps its variables from cell to cell."""
+
+    async def run_cell(self, code: str, *, timeout: float | None = None) -> ProgramResult:  # noqa: ASYNC109 - for the program
+        """Runs one cell. One that ends the interpreter, or is ended, says so; the next one gets a new interpreter."""
+        ...
+
+
+class SandboxLease(Protocol):
+    """One workspace and what runs in it. Cancelling whoever waits for a run ends that run and all it started."""
+
+    def run(
+        self,
+        program: str | Sequence[str],
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        stdin: bytes = b"",
+    ) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
+        """Runs code, or a command if it is a list. Closing the stream early ends the run.
+
+        Raises `InvalidRequest` for a language that is not there or a path that leads out, `SandboxError` if nothing starts.
+        """
+        ...
+
+    def session(self) -> AbstractAsyncContextManager[PythonSession]: ...
+
+    async def put(self, path: str, data: bytes) -> WorkspaceFile:
+        """Writes a file, making its folders. Raises `InvalidRequest` if the path leads out, over a link or to no regular file,
+        and if there is no room for it."""
+        ...
+
+    async def get(self, path: str) -> bytes:
+        """A file's content. Raises `NotFound`, and `InvalidRequest` as `put` does or if it is larger than `Limits.file`."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Removes a file. Raises as `get` does."""
+        ...
+
+    async def list(self) -> WorkspaceListing:
+        """The regular files, links left out, by path."""
+        ...
+
+    async def release(self) -> None:
+        """Ends everything in the lease and returns when it is removed. Leaving `async with` begins that without waiting."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Runs code that a model wrote apart from the machine, be it in a namespace of this one or in a pod elsewhere.
+
+    It lends out leases. Nothing of a lease is left once it is released.
+    """
+
+    def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AbstractAsyncContextManager[SandboxLease]: ...
+
+    async def health(self) -> SandboxHealth: ...

@@ -16,7 +16,7 @@ from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.content import output_of
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
 from mainspring_tasks.server.identity import fix_user, issue_token
@@ -40,7 +40,7 @@ TOOLS: Final[tuple[ToolDefinition, ...]] = tuple(
 class TaskServer(Protocol):
     """An MCP server with the five tools. `call` may raise anything: that becomes one error output."""
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer: ...
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer: ...
 
     async def close(self) -> None: ...
 
@@ -57,12 +57,12 @@ class LocalTasks:
         """Raises `MainspringError` if there can be no tasks there."""
         await self._open_store()
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         store = await self._open_store()
         async with await to_thread.run_sync(_session, store, user) as client:
             result = await client.call_tool(name, arguments)
         content = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]
-        return Answer(tuple(content), result.structured_content, bool(result.is_error))
+        return ToolAnswer(tuple(content), result.structured_content, bool(result.is_error))
 
     async def close(self) -> None:
         store, self._store = self._store, None
@@ -95,7 +95,7 @@ class RemoteTasks:
         self._connections: OrderedDict[str, Connection] = OrderedDict()
         self._released: set[Connection] = set()
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         repeatable = next(tool.repeatable for tool in TOOLS if tool.name == name)
         return await self._connection(user).call(name, arguments, seconds=SECONDS, repeatable=repeatable)
 

@@ -16,7 +16,7 @@ from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Store
 from mainspring.providers.scripted import call
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring_tasks.decision_engine import LLMAgentEngine
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import DecisionContext
@@ -47,7 +47,7 @@ class Dying(Actor):
 class Deadly(LocalTasks):
     """Ends its process instead of deleting anything."""
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         if name == "delete_task":
             die()
         return await super().call(user, name, arguments)

@@ -16,7 +16,7 @@ from mainspring.core.spec import spec_for
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.providers.retry import Retrying
 from mainspring.providers.scripted import Call, Turn, call, calls, fail, prompt, refuse, say, stall, turn
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring_tasks import words
 from mainspring_tasks.answer_format import parse_model_answer
 from mainspring_tasks.decision_engine import LLMAgentEngine
@@ -100,18 +100,18 @@ async def denied(w: World) -> None:
 class Lending(LocalTasks):
     """A server with a defect: everybody is shown bob's tasks. That they are not theirs is found out when they are changed."""
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         return await super().call("bob" if name == "list_tasks" else user, name, arguments)
 
 
 class Failing(LocalTasks):
     """A server whose database is away for writing."""
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         if name == "list_tasks":
             return await super().call(user, name, arguments)
         reply = {"success": False, "data": None, "error": "the tasks cannot be reached right now", "error_code": "DATABASE_ERROR"}
-        return Answer(({"type": "text", "text": json.dumps(reply)},), reply, is_error=True)
+        return ToolAnswer(({"type": "text", "text": json.dumps(reply)},), reply, is_error=True)
 
 
 def explained(request: ModelRequest) -> Turn:
@@ -312,7 +312,7 @@ def _now(w: World) -> datetime:
 @pytest.mark.requirement("D46")
 async def test_the_log_has_the_decision_before_its_calls_and_neither_without_the_other(tmp_path: Path) -> None:
     class Watching(LocalTasks):
-        async def call(self, user: str, name: str, arguments: Json) -> Answer:
+        async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
             rows.append([(row.message, row.outcome_category) for row in await w.logs.query_decisions(Query(user_id=user))])
             return await super().call(user, name, arguments)
 
@@ -509,7 +509,7 @@ async def test_a_log_that_cannot_be_written_means_that_nothing_is_done(tmp_path:
 
 async def test_a_task_server_that_raises_is_one_failed_call(tmp_path: Path) -> None:
     class Gone:
-        async def call(self, user: str, name: str, arguments: Json) -> Answer:
+        async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
             raise OSError("no route to host")
 
         async def close(self) -> None:

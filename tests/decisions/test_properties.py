@@ -21,7 +21,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Call, Scripted, Turn, call, calls, fail, refuse, say
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring_tasks.decision_engine import LLMAgentEngine
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import AgentDecision, DecisionContext, DecisionType, Outcome
@@ -112,10 +112,10 @@ class Direct:
     def __init__(self, store: SqliteTasks) -> None:
         self._store = store
 
-    async def call(self, user: str, name: str, arguments: Json) -> Answer:
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         reply = await perform(self._store, user, name, arguments)
         text = msgspec.json.encode(reply).decode()
-        return Answer(({"type": "text", "text": text},), msgspec.json.decode(text), not reply.success)
+        return ToolAnswer(({"type": "text", "text": text},), msgspec.json.decode(text), not reply.success)
 
     async def close(self) -> None:
         pass

@@ -150,7 +150,7 @@ async def test_a_schema_that_has_changed_is_told_in_the_next_set(zoo: Zoo, tools
     tools = tools_of(zoo.spec("changed"))
     before = await tools.toolset()
     await performed(tools, before, "read")
-    await until(lambda: not tools._connection(tools.servers[0], "").is_listed)
+    await until(lambda: tools._connection(tools.servers[0], "")._listing is None)
     after = await tools.toolset()
     assert [(made.definitions[0].parameters or {}).get("required") for made in (before, after)] == [None, ["text"]]
 

@@ -132,7 +132,7 @@ async def test_a_server_of_the_stateless_protocol_tells_of_new_tools(connect: Co
         assert [tool.name for tool in (await connection.list_tools()).tools] == ["add", "learn", "ask"]
         assert output_of(await connection.call("add", {"a": 1, "b": 2})) == "3"
         await connection.call("learn", {"name": "whistle"})
-        await until(lambda: not connection.is_listed)
+        await until(lambda: connection._listing is None)
         assert [tool.name for tool in (await connection.list_tools()).tools] == ["add", "learn", "ask", "whistle"]
         await connection.close()
 

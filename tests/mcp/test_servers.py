@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
-from mainspring.tools.mcp.server_specs import Approval, ServerSpec, ToolFilter, from_request
+from mainspring.tools.mcp.server_specs import ApprovalFilter, ServerSpec, ToolFilter, from_request
 
 URL = "https://tools.example/mcp"
 
@@ -27,7 +27,7 @@ def test_a_request_describes_a_server_by_its_url() -> None:
         url=URL,
         headers={"X-Team": "gears", "Authorization": "Bearer token"},
         allowed_tools=("read", "list"),
-        require_approval=Approval(never=ToolFilter(("read",))),
+        require_approval=ApprovalFilter(never=ToolFilter(("read",))),
     )
 
 
@@ -99,14 +99,14 @@ def test_secrets_are_not_shown() -> None:
     [
         ("always", {"read": True, "write": True}),
         ("never", {"read": False, "write": False}),
-        (Approval(never=ToolFilter(("read",))), {"read": False, "write": True}),
-        (Approval(never=ToolFilter(read_only=True)), {"read": False, "write": True}),
-        (Approval(always=ToolFilter(("write",))), {"read": True, "write": True}),
-        (Approval(always=ToolFilter(("write",)), never=ToolFilter()), {"read": False, "write": True}),
-        (Approval(always=ToolFilter(("read",)), never=ToolFilter(("read", "write"))), {"read": True, "write": False}),
+        (ApprovalFilter(never=ToolFilter(("read",))), {"read": False, "write": True}),
+        (ApprovalFilter(never=ToolFilter(read_only=True)), {"read": False, "write": True}),
+        (ApprovalFilter(always=ToolFilter(("write",))), {"read": True, "write": True}),
+        (ApprovalFilter(always=ToolFilter(("write",)), never=ToolFilter()), {"read": False, "write": True}),
+        (ApprovalFilter(always=ToolFilter(("read",)), never=ToolFilter(("read", "write"))), {"read": True, "write": False}),
     ],
 )
-def test_who_is_asked_follows_the_rule(rule: Approval, asks: dict[str, bool]) -> None:
+def test_who_is_asked_follows_the_rule(rule: ApprovalFilter, asks: dict[str, bool]) -> None:
     spec = ServerSpec("tools", url=URL, require_approval=rule)
     assert {name: spec.needs_approval(name, name == "read") for name in asks} == asks
 

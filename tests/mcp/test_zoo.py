@@ -18,7 +18,7 @@ from tests.mcp.conftest import Connect, Zoo
 from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.mcp import exchange
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program
 from mainspring.tools.sandbox.wrap import build_bare_command
@@ -27,7 +27,7 @@ from mainspring.tools.sandbox.wrap import build_bare_command
 pytestmark = pytest.mark.slow
 
 
-def text(answer: Answer) -> str:
+def text(answer: ToolAnswer) -> str:
     return "".join([block["text"] for block in answer.content])
 
 
@@ -135,7 +135,7 @@ async def test_renamed_tools_are_listed_anew_once_the_server_says_so(zoo: Zoo, c
     connection = connect(zoo.spec("renamed"))
     assert [tool.name for tool in (await connection.list_tools()).tools] == ["read", "write"]
     await connection.call("read", {})
-    await until(lambda: not connection.is_listed)
+    await until(lambda: connection._listing is None)
     assert [tool.name for tool in (await connection.list_tools()).tools] == ["peruse"]
     with pytest.raises(ToolUnavailable, match=r"`renamed` refused the call of `read`: Unknown tool: read \(-32602\)"):
         await connection.call("read", {})

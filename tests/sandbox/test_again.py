@@ -9,12 +9,12 @@ from tests.sandbox.attacks import ESCAPES, FORBIDDEN, Bait, attack, laid_out
 from tests.sandbox.test_resources import GIGABYTE_OF_OUTPUT, LOCKED, SURVIVOR, TWO_GIGABYTES
 from tests.sandbox.traces import mounts, processes_of
 
+from mainspring.core.sandbox import SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
-from mainspring.tools.sandbox.sandbox_port import Limits, SandboxSpec
 
 TIMES = 200
-LIMITS = Limits(memory=64 << 20, output=100_000)
+LIMITS = SandboxLimits(memory=64 << 20, output=100_000)
 
 
 def attacks(bait: Bait) -> list[str]:

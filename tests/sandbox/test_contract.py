@@ -9,8 +9,8 @@ from tests.kit.waiting import GROWING
 from tests.sandbox.traces import Traces
 
 from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
+from mainspring.core.sandbox import OutputChunk, ProgramExit, SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.sandbox_port import Chunk, Exit, Limits, SandboxSpec
 
 FOREVER = "import time\nprint('on', flush=True)\ntime.sleep(600)"
 
@@ -18,7 +18,7 @@ FOREVER = "import time\nprint('on', flush=True)\ntime.sleep(600)"
 async def test_python_code_runs_and_its_output_and_exit_code_come_back(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         result = await lease.execute("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
-    assert (result.stdout, result.stderr, result.exit) == ("out\n", "err\n", Exit(3))
+    assert (result.stdout, result.stderr, result.exit) == ("out\n", "err\n", ProgramExit(3))
 
 
 async def test_an_exception_is_told_with_the_lines_of_the_code_and_nothing_of_ours(runner: LocalSandbox) -> None:
@@ -33,14 +33,14 @@ async def test_an_exception_is_told_with_the_lines_of_the_code_and_nothing_of_ou
         "return x / 0",
         "ZeroDivisionError: division by zero",
     ]
-    assert result.exit == Exit(1)
+    assert result.exit == ProgramExit(1)
     assert result.text.endswith("[exit code 1]")
 
 
 async def test_shell_commands_run_with_pipes_that_break_quietly(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         result = await lease.execute("yes | head -n 2; echo $((6 * 7))", language="shell")
-    assert (result.stdout, result.stderr, result.exit) == ("y\ny\n42\n", "", Exit(0))
+    assert (result.stdout, result.stderr, result.exit) == ("y\ny\n42\n", "", ProgramExit(0))
 
 
 async def test_node_runs_if_it_is_installed(runner: LocalSandbox) -> None:
@@ -48,7 +48,7 @@ async def test_node_runs_if_it_is_installed(runner: LocalSandbox) -> None:
         pytest.skip("node is not installed")
     async with runner.acquire() as lease:
         result = await lease.execute("console.log([1, 2].map(x => x * 2).join())", language="node")
-    assert (result.stdout, result.exit) == ("2,4\n", Exit(0)), result.text
+    assert (result.stdout, result.exit) == ("2,4\n", ProgramExit(0)), result.text
 
 
 async def test_a_command_is_run_as_its_words_without_a_shell(runner: LocalSandbox) -> None:
@@ -56,21 +56,21 @@ async def test_a_command_is_run_as_its_words_without_a_shell(runner: LocalSandbo
         result = await lease.execute(["echo", "$HOME", "a b"])
         missing = await lease.execute(["no-such-program"])
     assert result.stdout == "$HOME a b\n"
-    assert (missing.exit, missing.stderr) == (Exit(127), "no-such-program: No such file or directory\n")
+    assert (missing.exit, missing.stderr) == (ProgramExit(127), "no-such-program: No such file or directory\n")
 
 
 async def test_a_program_that_a_signal_ended_says_so(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         child = await lease.execute(["sh", "-c", "kill -SEGV $$"])
         itself = await lease.execute("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
-    assert child.exit == Exit(139, 11, "signal")
-    assert itself.exit == Exit(139, 11, "signal")
+    assert child.exit == ProgramExit(139, 11, "signal")
+    assert itself.exit == ProgramExit(139, 11, "signal")
 
 
 async def test_code_may_end_the_interpreter_without_a_word(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         result = await lease.execute("import os\nprint('bye', flush=True)\nos._exit(7)")
-    assert (result.stdout, result.exit) == ("bye\n", Exit(7))
+    assert (result.stdout, result.exit) == ("bye\n", ProgramExit(7))
 
 
 async def test_threads_and_exit_functions_are_waited_for_and_forked_copies_are_not_taken_for_the_end(
@@ -92,36 +92,36 @@ async def test_threads_and_exit_functions_are_waited_for_and_forked_copies_are_n
 async def test_output_is_streamed_while_the_program_runs(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease, aclosing(lease.run("print('first')\nprint('got', input())", stdin=b"second")) as output:
         parts = [part async for part in output]
-    assert b"".join(part.data for part in parts if isinstance(part, Chunk)) == b"first\ngot second\n"
-    assert parts[-1] == Exit(0)
+    assert b"".join(part.data for part in parts if isinstance(part, OutputChunk)) == b"first\ngot second\n"
+    assert parts[-1] == ProgramExit(0)
     async with runner.acquire() as lease, aclosing(lease.run(FOREVER)) as output:
-        assert await anext(output) == Chunk("stdout", b"on\n"), "though the program is far from its end"
+        assert await anext(output) == OutputChunk("stdout", b"on\n"), "though the program is far from its end"
 
 
 async def test_a_megabyte_goes_in_and_comes_out_of_a_program(runner: LocalSandbox) -> None:
     data = bytes(range(256)) * 2048
     async with runner.acquire() as lease:
         parts = [part async for part in lease.run(["cat"], stdin=data)]
-    assert b"".join(part.data for part in parts if isinstance(part, Chunk)) == data
+    assert b"".join(part.data for part in parts if isinstance(part, OutputChunk)) == data
 
 
 async def test_a_program_that_ignores_its_input_is_not_waited_for(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         result = await lease.execute(["true"], stdin=b"x" * 1_000_000)
-    assert result.exit == Exit(0)
+    assert result.exit == ProgramExit(0)
 
 
 async def test_a_program_that_closes_its_output_is_waited_for_all_the_same(runner: LocalSandbox) -> None:
     code = "exec >&- 2>&-; head -c 1 /dev/zero > made; sleep 0.2; exit 5"
     async with runner.acquire() as lease:
         result = await lease.execute(code, language="shell")
-    assert result.exit == Exit(5)
+    assert result.exit == ProgramExit(5)
 
 
 async def test_an_answer_does_not_wait_for_what_runs_on_in_the_background(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         result = await lease.execute("sleep 600 & echo started", language="shell", timeout=60)
-    assert (result.stdout, result.exit) == ("started\n", Exit(0))
+    assert (result.stdout, result.exit) == ("started\n", ProgramExit(0))
 
 
 async def test_files_go_in_are_worked_on_and_come_out(runner: LocalSandbox) -> None:
@@ -143,17 +143,6 @@ async def test_runs_of_one_lease_share_its_files_but_no_other_lease_does(runner:
         assert "FileNotFoundError" in (await other.execute("print(open('note').read())")).stderr
 
 
-async def test_a_given_workspace_stays_when_the_lease_is_gone(runner: LocalSandbox) -> None:
-    workspace = runner.data / "given"
-    workspace.mkdir()
-    for words in ("first", "second"):
-        async with runner.acquire(SandboxSpec(workspace=workspace)) as lease:
-            result = await lease.execute(f"print(open('log', 'a+').write('{words} '))\nprint(open('log').read())")
-            assert result.exit == Exit(0), result.text
-            await lease.release()
-    assert (workspace / "log").read_text() == "first second "
-
-
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", ".", "a\0b"])
 async def test_a_path_that_is_not_in_the_workspace_is_refused(runner: LocalSandbox, path: str) -> None:
     async with runner.acquire() as lease:
@@ -164,7 +153,7 @@ async def test_a_path_that_is_not_in_the_workspace_is_refused(runner: LocalSandb
 
 
 async def test_a_missing_file_and_one_too_large_say_so(runner: LocalSandbox) -> None:
-    async with runner.acquire(SandboxSpec(limits=Limits(file=1000))) as lease:
+    async with runner.acquire(SandboxSpec(limits=SandboxLimits(file=1000))) as lease:
         with pytest.raises(NotFound, match="there is no file `gone`"):
             await lease.get("gone")
         with pytest.raises(InvalidRequest, match="more than the 1000"):
@@ -179,7 +168,7 @@ async def test_a_timeout_ends_the_run_and_keeps_what_was_said(runner: LocalSandb
             result = await lease.execute(FOREVER, timeout=seconds)
             if result.stdout:
                 break
-        assert (result.stdout, result.exit) == ("on\n", Exit(None, reason="timeout"))
+        assert (result.stdout, result.exit) == ("on\n", ProgramExit(None, reason="timeout"))
         assert "took longer than it may" in result.text
         assert (await lease.execute("print('fine')")).stdout == "fine\n", "the lease goes on"
 
@@ -188,7 +177,7 @@ async def test_closing_the_stream_ends_the_run(runner: LocalSandbox) -> None:
     async with runner.acquire(SandboxSpec(network=True)) as lease:
         traces = Traces.of(runner, lease)
         output = lease.run(FOREVER)
-        assert await anext(output) == Chunk("stdout", b"on\n")
+        assert await anext(output) == OutputChunk("stdout", b"on\n")
         await output.aclose()
         await lease.release()
         assert traces.left(runner) == []
@@ -197,7 +186,7 @@ async def test_closing_the_stream_ends_the_run(runner: LocalSandbox) -> None:
 async def test_cancelling_whoever_waits_ends_the_run(runner: LocalSandbox) -> None:
     started = asyncio.Event()
 
-    async def work(output: AsyncGenerator[Chunk | Exit, None]) -> None:
+    async def work(output: AsyncGenerator[OutputChunk | ProgramExit, None]) -> None:
         async with aclosing(output):
             async for _ in output:
                 started.set()
@@ -216,10 +205,10 @@ async def test_cancelling_whoever_waits_ends_the_run(runner: LocalSandbox) -> No
 async def test_releasing_a_lease_ends_what_another_task_runs_in_it(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease:
         output = lease.run(FOREVER)
-        assert await anext(output) == Chunk("stdout", b"on\n")
+        assert await anext(output) == OutputChunk("stdout", b"on\n")
         await lease.release()
         ends = [part async for part in output]
-    assert ends == [Exit(137, 9, "signal")]
+    assert ends == [ProgramExit(137, 9, "signal")]
 
 
 async def test_many_leases_work_side_by_side(runner: LocalSandbox) -> None:
@@ -265,7 +254,7 @@ async def test_cells_share_their_variables_and_show_their_last_value(runner: Loc
     assert (first.stdout, first.value, first.is_state_lost) == ("said\n", None, False)
     assert (second.value, [entry.path for entry in second.files]) == ("42", ["made"])
     assert third.stderr.endswith("ValueError: 42\n")
-    assert (third.exit, third.is_state_lost) == (Exit(1), False)
+    assert (third.exit, third.is_state_lost) == (ProgramExit(1), False)
     assert fourth.value == "42"
 
 
@@ -291,10 +280,10 @@ async def test_a_released_lease_runs_nothing_any_more(runner: LocalSandbox) -> N
 
 async def test_a_reader_that_dawdles_misses_nothing(runner: LocalSandbox) -> None:
     async with runner.acquire() as lease, aclosing(lease.run("print('first')\nimport os\nos.close(3)\nos._exit(4)")) as output:
-        assert await anext(output) == Chunk("stdout", b"first\n")
+        assert await anext(output) == OutputChunk("stdout", b"first\n")
         (jail,) = lease._slot._jails
         await asyncio.wait([jail.process.ended])
-        assert [part async for part in output] == [Exit(4)]
+        assert [part async for part in output] == [ProgramExit(4)]
 
 
 async def test_a_session_that_is_left_while_a_cell_runs_ends_the_cell(runner: LocalSandbox) -> None:
@@ -306,7 +295,7 @@ async def test_a_session_that_is_left_while_a_cell_runs_ends_the_cell(runner: Lo
             while not (await lease.list()).entries:
                 assert not cell.done()
         result = await asyncio.wait_for(cell, 30)
-    assert result.exit == Exit(137, 9, "signal")
+    assert result.exit == ProgramExit(137, 9, "signal")
     assert result.is_state_lost
 
 

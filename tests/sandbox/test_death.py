@@ -15,8 +15,8 @@ from msgspec import Struct
 from tests.sandbox.traces import ancestors, everything, owner, processes_of
 
 from mainspring.core.errors import SandboxError
+from mainspring.core.sandbox import OutputChunk, ProgramExit
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
-from mainspring.tools.sandbox.sandbox_port import Chunk, Exit
 
 ENGINE = Path(__file__).with_name("engine.py")
 ROOT = ENGINE.parents[2]
@@ -94,13 +94,13 @@ async def test_what_an_engine_and_its_supervisor_left_when_both_were_killed_goes
 async def test_a_supervisor_that_is_killed_takes_its_programs_along_and_is_told_of(mode: Mode) -> None:
     async with open_sandbox(mode, uid=27_000 + os.getpid() % 900, warm=0) as sandbox, sandbox.acquire() as lease:
         output = lease.run("import time\nprint('on', flush=True)\ntime.sleep(600)")
-        assert await anext(output) == Chunk("stdout", b"on\n")
+        assert await anext(output) == OutputChunk("stdout", b"on\n")
         running = processes_of(sandbox)
         assert running
         supervisor = sandbox.processes._supervisor
         assert supervisor is not None
         os.kill(supervisor.pid, signal.SIGKILL)
-        assert [part async for part in output] == [Exit(None, reason="lost")]
+        assert [part async for part in output] == [ProgramExit(None, reason="lost")]
         ended = await asyncio.gather(*(asyncio.to_thread(has_ended, pid) for pid in running))
         assert all(ended)
         assert not (await sandbox.health()).is_ok

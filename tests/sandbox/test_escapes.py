@@ -7,8 +7,8 @@ import pytest
 from tests.sandbox.attacks import ESCAPES, FORBIDDEN, Bait, attack, laid_out
 from tests.sandbox.traces import Traces
 
+from mainspring.core.sandbox import SandboxSpec
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.sandbox_port import SandboxSpec
 
 # A user namespace is needed to show what one would permit, and not every machine grants them.
 NEED_NAMESPACES = {name for name in ESCAPES if "namespace" in name}

@@ -6,14 +6,16 @@ import pytest
 from tests.sandbox.traces import Traces, processes_of
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.sandbox import MEGABYTE, ProgramExit, ProgramResult, SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Exit, Limits, Result, SandboxSpec
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root may ask what a process has mapped")
-SMALL = Limits(memory=128 * MEGABYTE, processes=24, seconds=20, output=100_000, file=MEGABYTE, disk=8 * MEGABYTE, entries=1_500)
+SMALL = SandboxLimits(
+    memory=128 * MEGABYTE, processes=24, seconds=20, output=100_000, file=MEGABYTE, disk=8 * MEGABYTE, entries=1_500
+)
 
 FORK_BOMB = """
 import os, time
@@ -92,7 +94,7 @@ DEEP = "import os\nfor _ in range(1100): os.mkdir('folder'); os.chdir('folder')\
 LOCKED = "import os\nos.makedirs('a/b/c'); open('a/b/c/f', 'w').close(); os.chmod('a/b', 0); os.chmod('a', 0o100)"
 
 
-async def attacked(sandbox: LocalSandbox, code: str, **options: float) -> Result:
+async def attacked(sandbox: LocalSandbox, code: str, **options: float) -> ProgramResult:
     """Runs the code in a lease with small limits; asserts that all of it goes and that the next run is well."""
     async with sandbox.acquire(SandboxSpec(limits=SMALL)) as lease:
         traces = Traces.of(sandbox, lease)
@@ -110,7 +112,7 @@ async def test_a_fork_bomb_gets_no_further_than_its_limit(sandbox: LocalSandbox)
 
 async def test_a_fork_bomb_that_never_ends_is_ended(sandbox: LocalSandbox) -> None:
     result = await attacked(sandbox, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", timeout=1.0)
-    assert result.exit == Exit(None, reason="timeout")
+    assert result.exit == ProgramExit(None, reason="timeout")
 
 
 async def test_two_gigabytes_in_one_process_are_refused(sandbox: LocalSandbox) -> None:
@@ -137,18 +139,18 @@ async def test_shared_memory_is_limited_too(sandbox: LocalSandbox) -> None:
 
 async def test_an_endless_loop_is_ended(sandbox: LocalSandbox) -> None:
     result = await attacked(sandbox, "while True: pass", timeout=0.5)
-    assert result.exit == Exit(None, reason="timeout")
+    assert result.exit == ProgramExit(None, reason="timeout")
 
 
 async def test_endless_output_is_cut_at_its_limit(sandbox: LocalSandbox) -> None:
     result = await attacked(sandbox, GIGABYTE_OF_OUTPUT)
-    assert result.exit == Exit(None, reason="output_limit")
+    assert result.exit == ProgramExit(None, reason="output_limit")
     assert len(result.stdout) == SMALL.output
 
 
 async def test_output_of_exactly_the_limit_is_no_error(sandbox: LocalSandbox) -> None:
     result = await attacked(sandbox, f"import sys\nsys.stdout.write('x' * {SMALL.output})")
-    assert (len(result.stdout), result.exit) == (SMALL.output, Exit(0))
+    assert (len(result.stdout), result.exit) == (SMALL.output, ProgramExit(0))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ async def test_output_of_exactly_the_limit_is_no_error(sandbox: LocalSandbox) ->
 )
 async def test_too_many_or_too_large_files_end_the_run(sandbox: LocalSandbox, code: str) -> None:
     result = await attacked(sandbox, code)
-    assert result.exit == Exit(None, reason="disk_limit")
+    assert result.exit == ProgramExit(None, reason="disk_limit")
     assert len(result.files) <= SMALL.entries
 
 
@@ -167,7 +169,7 @@ async def test_a_cell_that_holds_on_to_files_without_names_does_not_rest_with_th
     async with sandbox.acquire(SandboxSpec(limits=SMALL)) as lease, lease.session() as session:
         await session.run_cell("n = 1")
         result = await session.run_cell(code)
-        assert (result.exit, result.is_state_lost) == (Exit(None, reason="disk_limit"), True)
+        assert (result.exit, result.is_state_lost) == (ProgramExit(None, reason="disk_limit"), True)
         assert (await session.run_cell("'n' in globals()")).value == "False"
 
 
@@ -192,7 +194,7 @@ async def test_a_file_grows_no_further_than_its_limit(sandbox: LocalSandbox) -> 
 
 async def test_what_survives_in_the_background_is_ended_with_the_run(sandbox: LocalSandbox) -> None:
     result = await attacked(sandbox, SURVIVOR)
-    assert (result.stdout, result.exit) == ("left one behind\n", Exit(0))
+    assert (result.stdout, result.exit) == ("left one behind\n", ProgramExit(0))
 
 
 @pytest.mark.slow
@@ -216,7 +218,7 @@ async def test_locked_folders_are_removed(sandbox: LocalSandbox) -> None:
 )
 async def test_nonsense_on_the_line_to_the_engine_is_one_failed_run(sandbox: LocalSandbox, frame: str) -> None:
     result = await attacked(sandbox, f"import os, time\nos.write(3, {frame})\ntime.sleep(600)")
-    assert result.exit == Exit(None, reason="lost")
+    assert result.exit == ProgramExit(None, reason="lost")
 
 
 async def test_a_flood_on_the_line_to_the_engine_ends_with_the_run(sandbox: LocalSandbox) -> None:
@@ -228,14 +230,14 @@ async def test_a_line_that_is_closed_is_one_failed_run(sandbox: LocalSandbox) ->
     result = await attacked(sandbox, "import os\nos.close(3)")
     assert result.exit.is_error
     waiting = await attacked(sandbox, "import os, time\nos.close(3)\ntime.sleep(600)", timeout=0.5)
-    assert waiting.exit == Exit(None, reason="timeout")
+    assert waiting.exit == ProgramExit(None, reason="timeout")
 
 
 async def test_a_session_that_does_not_listen_is_ended_without_blocking_the_engine(sandbox: LocalSandbox) -> None:
     async with sandbox.acquire() as lease, lease.session() as session:
         await session.run_cell("import os, time\nos.read = lambda *_: time.sleep(600)")
         result = await session.run_cell("#" * 3_000_000, timeout=0.5)
-    assert result.exit == Exit(None, reason="timeout")
+    assert result.exit == ProgramExit(None, reason="timeout")
     assert result.is_state_lost
 
 
@@ -252,4 +254,4 @@ async def test_limits_of_each_process_hold_where_there_are_no_control_groups(mod
     assert memory.stderr.endswith("MemoryError\n")
     assert shared.exit.is_error
     assert 4 <= int(forks.stdout) <= SMALL.processes + 4
-    assert survivor.exit == Exit(0)
+    assert survivor.exit == ProgramExit(0)

@@ -12,9 +12,9 @@ from tests.kit.waiting import PATIENCE
 from tests.sandbox.conftest import opened
 from tests.sandbox.traces import Traces, processes_of
 
+from mainspring.core.sandbox import MEGABYTE, SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ async def test_a_process_that_a_cell_left_behind_does_not_go_on_either(resting: 
 
 
 async def test_a_writer_in_the_background_cannot_fill_the_disk(resting: LocalSandbox) -> None:
-    limits = Limits(disk=16 * MEGABYTE)
+    limits = SandboxLimits(disk=16 * MEGABYTE)
     async with resting.acquire(SandboxSpec(limits=limits)) as lease, lease.session() as session:
         assert not (await session.run_cell(WRITER)).exit.is_error
         found = await settled(resting, lease.list)
@@ -137,7 +137,7 @@ async def test_a_writer_in_the_background_cannot_fill_the_disk(resting: LocalSan
 
 
 async def test_a_program_that_wakes_itself_is_frozen_or_ended_before_it_has_filled_the_disk(resting: LocalSandbox) -> None:
-    limits = Limits(disk=2 * MEGABYTE)
+    limits = SandboxLimits(disk=2 * MEGABYTE)
     async with resting.acquire(SandboxSpec(limits=limits)) as lease, lease.session() as session:
         assert not (await session.run_cell(WAKER + WRITER)).exit.is_error
         found = await settled(resting, lease.list, 0.6)

@@ -15,13 +15,13 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.sandbox import MEGABYTE, SandboxLimits, SandboxSpec
 from mainspring.features.containers.routes import parse_upload
 from mainspring.http.auth import Keys
 from mainspring.http.faults import Fault
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.sandbox.lease import LocalLease
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits, SandboxSpec
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,7 @@ async def test_what_names_no_file_is_refused_and_nothing_is_written(name: str) -
 async def test_uploads_in_parallel_do_not_fill_more_than_the_disk() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
         assert engine.builtins.containers is not None
-        engine.builtins.containers.spec = SandboxSpec(limits=Limits(disk=4 * MEGABYTE))
+        engine.builtins.containers.spec = SandboxSpec(limits=SandboxLimits(disk=4 * MEGABYTE))
         container = await openai_client.containers.create(name="full")
         files = openai_client.containers.files
         sent = await asyncio.gather(
@@ -238,7 +238,7 @@ async def test_what_does_not_fit_is_refused() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
         containers = engine.builtins.containers
         assert containers is not None
-        containers.spec = SandboxSpec(limits=Limits(file=MEGABYTE, disk=2 * MEGABYTE, entries=3))
+        containers.spec = SandboxSpec(limits=SandboxLimits(file=MEGABYTE, disk=2 * MEGABYTE, entries=3))
         container = await openai_client.containers.create(name="small")
         files = openai_client.containers.files
         with pytest.raises(openai.BadRequestError, match="more than the 1048576 a file may have"):

@@ -11,14 +11,14 @@ from tests.tasks.conftest import SERVE, served
 from mainspring.app.engine import Engine
 from mainspring.providers.scripted import Scripted, call, say, turn
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.server_specs import Approval, ServerSpec, ToolFilter
+from mainspring.tools.mcp.server_specs import ApprovalFilter, ServerSpec, ToolFilter
 from mainspring_tasks.server.identity import issue_token, read_secret
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 from mainspring_tasks.server.task_definitions import make_definitions
 
 pytestmark = pytest.mark.slow
 
-ASKS = Approval(always=ToolFilter(tool_names=("delete_task",)), never=ToolFilter())
+ASKS = ApprovalFilter(always=ToolFilter(tool_names=("delete_task",)), never=ToolFilter())
 
 
 @pytest.fixture

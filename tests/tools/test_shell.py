@@ -13,6 +13,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import SandboxError
 from mainspring.core.events import ToolEnded, ToolProgress
 from mainspring.core.items import FunctionCallOutput, Json
+from mainspring.core.sandbox import OutputChunk, SandboxLimits, SandboxSpec
 from mainspring.providers.scripted import Scripted, call, calls, prompt, say
 from mainspring.tools.builtin.builtins import DeferredSandbox
 from mainspring.tools.builtin.container_tools import ProgressLines, Shell
@@ -20,7 +21,6 @@ from mainspring.tools.builtin.containers import NEW, Containers
 from mainspring.tools.contract import SchemaAwareTool, ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.sandbox_port import Chunk, Limits, SandboxSpec
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ async def test_a_command_that_takes_too_long_is_stopped_and_what_it_said_is_kept
 
 
 async def test_a_flood_of_output_is_stopped(sandbox: LocalSandbox) -> None:
-    async with Containers(sandbox, spec=SandboxSpec(limits=Limits(output=50_000))) as containers:
+    async with Containers(sandbox, spec=SandboxSpec(limits=SandboxLimits(output=50_000))) as containers:
         result = await ran(Shell(containers), "yes")
     assert not result.success
     assert "[stopped: too much output" in str(result.output)
@@ -152,8 +152,8 @@ async def test_lines_that_come_together_are_one_piece_of_progress() -> None:
     heard: list[str] = []
     with ProgressLines(heard.append) as lines:
         for piece in (b"one\ncaf", b"\xc3", b"\xa9\n", b"99%\r100%"):
-            lines.add(Chunk("stdout", piece))
-        lines.add(Chunk("stderr", b"oops\n"))
+            lines.add(OutputChunk("stdout", piece))
+        lines.add(OutputChunk("stderr", b"oops\n"))
         assert heard == [], "not an event for each"
         with anyio.fail_after(PATIENCE):
             while not heard:  # noqa: ASYNC110 (a timer shows it, which sets no event)

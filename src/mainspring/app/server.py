@@ -12,6 +12,7 @@ from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
+from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
 from mainspring.features.approvals.pending import Approvals
@@ -30,7 +31,6 @@ from mainspring.http.endpoints import PUBLIC, Endpoint
 from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
-from mainspring.tools.sandbox.sandbox_port import SandboxHealth
 
 log = getLogger(__name__)
 

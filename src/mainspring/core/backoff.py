@@ -1,8 +1,6 @@
 """Exponential backoff."""
 
-import math
 
-
-def backoff(attempt: int, *, base: float, cap: float = math.inf) -> float:
+def backoff(attempt: int, *, base: float, cap: float = float("inf")) -> float:
     """Seconds to wait after a failed attempt, counted from 1: exponential, from `base` to `cap`."""
     return min(cap, base * 2.0 ** (attempt - 1))

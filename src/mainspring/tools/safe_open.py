@@ -26,7 +26,7 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """Something in a folder: `path` is relative to where the walk began, `folder` open until the walk goes on."""
 
     folder: int
@@ -89,7 +89,7 @@ def open_folder(root: "str | os.PathLike[str]", parts: Sequence[str] = (), *, ma
         os.close(top)
 
 
-def walk(folder: int, deepest: int = DEEPEST, prefix: str = "") -> Iterator[Found]:
+def walk(folder: int, deepest: int = DEEPEST, prefix: str = "") -> Iterator[FoundEntry]:
     """All that is in a folder, by name, each folder before what it holds. Links are not followed; what vanishes or is locked is
     passed over."""
     for name in sorted(os.listdir(folder)):
@@ -97,7 +97,7 @@ def walk(folder: int, deepest: int = DEEPEST, prefix: str = "") -> Iterator[Foun
             about = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError:
             continue
-        found = Found(folder, name, prefix + name, about)
+        found = FoundEntry(folder, name, prefix + name, about)
         yield found
         if not found.is_folder or deepest <= 1 or name in SKIPPED:
             continue

@@ -19,15 +19,15 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
+from mainspring.core.sandbox import WorkspaceFile
 from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
 from mainspring.tools.builtin.builtins import JAILED
-from mainspring.tools.builtin.containers import IDLE_SECONDS, About, Containers
+from mainspring.tools.builtin.containers import IDLE_SECONDS, ContainerInfo, Containers
 from mainspring.tools.contract import EXECUTE
-from mainspring.tools.sandbox.sandbox_port import Entry
 
 LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
 
@@ -180,7 +180,7 @@ class ContainerRoutes:
             )
         return self._offered
 
-    async def _entry(self, request: Request) -> Entry:
+    async def _entry(self, request: Request) -> WorkspaceFile:
         """The file that the path names. Raises `NotFound`."""
         tenant, id = _key(request)
         wanted = str(request.path_params["file_id"])
@@ -249,16 +249,16 @@ def _key(request: Request) -> tuple[str, str]:
     return get_tenant(request), str(request.path_params["container_id"])
 
 
-def _render_container(about: About) -> ContainerObject:
+def _render_container(about: ContainerInfo) -> ContainerObject:
     expires = ExpiresAfter(int(about.idle_seconds // 60))
     return ContainerObject(about.id, int(about.created_at), int(about.used_at), about.name, expires)
 
 
-def _derive_file_id(container: str, entry: Entry) -> str:
+def _derive_file_id(container: str, entry: WorkspaceFile) -> str:
     return f"cfile_{sha256(os.fsencode(f'{container}/{entry.path}')).hexdigest()[:24]}"
 
 
-def _render_file(container: str, entry: Entry, given: Collection[str]) -> ContainerFile:
+def _render_file(container: str, entry: WorkspaceFile, given: Collection[str]) -> ContainerFile:
     return ContainerFile(
         _derive_file_id(container, entry),
         entry.size,

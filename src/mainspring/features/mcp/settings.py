@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.mcp.server_specs import CALL_SECONDS, Approval, ServerSpec, ToolFilter, Transport
+from mainspring.tools.mcp.server_specs import CALL_SECONDS, ApprovalFilter, ServerSpec, ToolFilter, Transport
 
 
 class McpServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class McpServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Headers to send with every request."""
     allowed_tools: tuple[str, ...] | ToolFilter | None = None
     """The tools that may be used, by name, or a table with `tool_names` and `read_only`. Default: all."""
-    require_approval: Literal["always", "never"] | Approval = "never"
+    require_approval: Literal["always", "never"] | ApprovalFilter = "never"
     """Whether a person approves calls: `always`, `never`, or a table with `always` and `never`."""
     timeout: float = CALL_SECONDS
     """Seconds that a call may take."""

@@ -63,7 +63,7 @@ class HttpRequestTool:
     async def _send(self, params: Json, url: str) -> ToolResult:
         from aiohttp import ClientSession, DummyCookieJar
 
-        from mainspring.tools.builtin.web_fetch import Page, decoded
+        from mainspring.tools.builtin.web_fetch import FetchedPage, decoded
         from mainspring.tools.connector import guarded_connector
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
@@ -84,7 +84,7 @@ class HttpRequestTool:
                     raise InvalidRequest(f"`{url:.200}` answers with more than {MOST_BYTES:,} bytes, too much for a step")
             headers = {name.lower(): value for name, value in response.headers.items()}
             told = "\n".join([f"{name.lower()}: {value}" for name, value in response.headers.items()])
-            page = Page(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
+            page = FetchedPage(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
             facts: Json = {
                 "status": response.status,
                 "headers": {name.lower(): value for name, value in response.headers.items()},

@@ -20,14 +20,14 @@ import anyio
 
 from mainspring.core.errors import SandboxFull, ToolUnavailable
 from mainspring.core.items import Json
+from mainspring.core.sandbox import SandboxHealth
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.browser.chromium import Chromium, found, running
 from mainspring.tools.browser.protocol import CommandFailed
 from mainspring.tools.browser.proxy import Flaw, Proxy
-from mainspring.tools.browser.session import Session
+from mainspring.tools.browser.session import BrowserSession
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.grants import Wrap
-from mainspring.tools.sandbox.sandbox_port import SandboxHealth
 
 log = getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Browser:
     ) -> None:
         self._wrap, self._health, self._guard, self._flaw, self._program = wrap, health, guard, flaw, program
         self._most, self._most_each, self._idle_seconds, self._clock = most, most_each, idle_seconds, clock
-        self._sessions: OrderedDict[Key, Session] = OrderedDict()
+        self._sessions: OrderedDict[Key, BrowserSession] = OrderedDict()
         self._changing = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._chromium: Chromium | None = None
@@ -79,7 +79,7 @@ class Browser:
         return self._chromium.pid if self._chromium is not None else None
 
     @asynccontextmanager
-    async def session(self, context: ToolContext, *, makes: bool = False) -> AsyncIterator[Session]:
+    async def session(self, context: ToolContext, *, makes: bool = False) -> AsyncIterator[BrowserSession]:
         """The session of a conversation for one call, which is made if it may be and is not there.
 
         Raises `ToolUnavailable` or `SandboxError` if there is no browser, `SandboxFull` if there is no room.
@@ -104,7 +104,7 @@ class Browser:
             if self._sessions.get(key) is session:
                 self._sessions.move_to_end(key)
 
-    async def close(self, key: Key, session: Session | None = None) -> None:
+    async def close(self, key: Key, session: BrowserSession | None = None) -> None:
         """Ends a session, if it is there, and is this one."""
         with anyio.CancelScope(shield=True):
             async with self._changing:
@@ -120,7 +120,7 @@ class Browser:
             if not self._sessions:
                 await self._stop()
 
-    async def _found(self, key: Key, makes: bool) -> Session:
+    async def _found(self, key: Key, makes: bool) -> BrowserSession:
         if self._chromium is not None and not self._chromium.protocol.is_open:
             log.warning("Chromium has ended by itself; the pages in it are gone")
             await self._stop()
@@ -130,7 +130,7 @@ class Browser:
             raise ToolUnavailable("no page is open in this conversation; begin with `open`")
         await self._make_room(key[0])
         chromium = self._chromium or await self._started()
-        session = Session(chromium.protocol, self._free[-1])
+        session = BrowserSession(chromium.protocol, self._free[-1])
         try:
             await session.begin()
         except (CommandFailed, TimeoutError) as error:

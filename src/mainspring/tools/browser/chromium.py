@@ -22,7 +22,7 @@ from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import ToolUnavailable
-from mainspring.tools.browser.protocol import MOST_BYTES, Protocol
+from mainspring.tools.browser.protocol import MOST_BYTES, DevTools
 from mainspring.tools.sandbox.grants import Program, Wrap
 from mainspring.tools.sandbox.places import is_system
 from mainspring.tools.sandbox.processes import library_path
@@ -70,7 +70,7 @@ FLAGS = (
 class Chromium(Struct, frozen=True):
     """One that runs. `doors` are sockets that listen on its loopback."""
 
-    protocol: Protocol
+    protocol: DevTools
     doors: tuple[socket, ...]
     pid: int
 
@@ -123,7 +123,7 @@ async def _connect(ours: socket, doors: int, pid: int, stack: AsyncExitStack) ->
     listening = tuple([stack.enter_context(socket(fileno=file)) for file in files])
     if len(listening) < doors:
         raise ToolUnavailable("it has no doors")
-    protocol = Protocol(*await asyncio.open_unix_connection(sock=ours, limit=MOST_BYTES))
+    protocol = DevTools(*await asyncio.open_unix_connection(sock=ours, limit=MOST_BYTES))
     stack.push_async_callback(_cancel, asyncio.create_task(protocol.read()))
     await protocol.send("Browser.getVersion", seconds=START_SECONDS)
     return Chromium(protocol, listening, pid)

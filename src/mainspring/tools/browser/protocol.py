@@ -32,7 +32,7 @@ class _Message(Struct, frozen=True):
     sessionId: str = ""
 
 
-class Protocol:
+class DevTools:
     """`listen` hears the browser's own events; a page's are heard by whoever is in `listeners` for its session."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.tools.browser.outline import CLICK, FOCUS, OUTLINE
-from mainspring.tools.browser.protocol import SECONDS, CommandFailed, Protocol
+from mainspring.tools.browser.protocol import SECONDS, CommandFailed, DevTools
 from mainspring.tools.browser.proxy import Proxy
 
 MOST_TABS = 4
@@ -37,7 +37,7 @@ _WHY = {
 }
 
 
-class Item(Struct, frozen=True):
+class PageItem(Struct, frozen=True):
     """Something to use. `address` is where a link leads, or what there is to choose."""
 
     number: int
@@ -47,12 +47,12 @@ class Item(Struct, frozen=True):
     address: str
 
 
-class View(Struct, frozen=True):
+class PageView(Struct, frozen=True):
     """A page as text."""
 
     title: str
     text: str
-    items: tuple[Item, ...]
+    items: tuple[PageItem, ...]
     is_cut: bool
     address: str = ""
     is_loading: bool = False
@@ -61,7 +61,7 @@ class View(Struct, frozen=True):
 class Tab:
     """One page of a session, which hears what happens in it."""
 
-    def __init__(self, protocol: Protocol, session: str, target: str, note: Callable[[str], None]) -> None:
+    def __init__(self, protocol: DevTools, session: str, target: str, note: Callable[[str], None]) -> None:
         self.session, self.target = session, target
         self.is_crashed = False
         self.idle = asyncio.Event()
@@ -123,10 +123,10 @@ class Tab:
         return False
 
 
-class Session:
+class BrowserSession:
     """Serves one call at a time. Raises `ToolUnavailable` when its browser or its page has gone, `TimeoutError` when it hangs."""
 
-    def __init__(self, protocol: Protocol, proxy: Proxy) -> None:
+    def __init__(self, protocol: DevTools, proxy: Proxy) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
         self.last_use = 0.0
@@ -225,7 +225,7 @@ class Session:
         else:
             raise InvalidRequest("there is no page to go back to; `open` another one")
 
-    async def view(self) -> View:
+    async def view(self) -> PageView:
         """The page as it is now, once it has been loaded. Raises `InvalidRequest` if it is one that may not be loaded."""
         tab = self.tab
         is_whole = await tab.settled()
@@ -235,7 +235,7 @@ class Session:
         parts = urlsplit(address)
         if (why := self.proxy.refused.get(f"{parts.scheme}://{parts.netloc}")) is not None:
             raise InvalidRequest(f"`{address}` may not be opened: {why}")
-        seen = msgspec.convert(await tab.call(OUTLINE, MOST_CHARS, MOST_ITEMS), View)
+        seen = msgspec.convert(await tab.call(OUTLINE, MOST_CHARS, MOST_ITEMS), PageView)
         return msgspec.structs.replace(seen, address=address, is_loading=not is_whole)
 
     async def picture(self) -> str:

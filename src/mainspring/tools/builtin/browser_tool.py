@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from mainspring.core.errors import CallerError, InvalidRequest, OurError, PeerError, ToolUnavailable
 from mainspring.core.items import Effect, InputImage, InputText, Json, Purpose
 from mainspring.tools.browser.browser import Browser
-from mainspring.tools.browser.session import Session, View
+from mainspring.tools.browser.session import BrowserSession, PageView
 from mainspring.tools.builtin.web_fetch import target
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import describe_arguments
@@ -110,13 +110,13 @@ def _needed(asked: BrowserArguments, name: str) -> str:
     return str(value)
 
 
-async def _pictured(session: Session) -> ToolResult:
+async def _pictured(session: BrowserSession) -> ToolResult:
     view = await session.view()
     head = InputText("\n".join([f"{view.title or 'No title'}: {view.address}", *session.told()]))
     return ToolResult.ok((head, InputImage(f"data:image/jpeg;base64,{await session.picture()}")))
 
 
-def _told(view: View, news: list[str], asked: BrowserArguments) -> ToolResult:
+def _told(view: PageView, news: list[str], asked: BrowserArguments) -> ToolResult:
     lines = [f"# {view.title or 'No title'}", view.address, *news]
     if view.is_loading:
         lines.append("The page is still loading; look again with `text`.")
@@ -135,7 +135,7 @@ def _told(view: View, news: list[str], asked: BrowserArguments) -> ToolResult:
     return ToolResult.ok("\n".join(lines))
 
 
-def _listed(view: View, start: int, most: int) -> str:
+def _listed(view: PageView, start: int, most: int) -> str:
     lines: list[str] = []
     for item in view.items[start:]:
         value = f' = "{item.value}"' if item.value else ""

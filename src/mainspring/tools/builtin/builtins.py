@@ -17,11 +17,11 @@ from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
 from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
+from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
-from mainspring.ports import OrderContext, OrderStep
+from mainspring.ports import OrderContext, OrderStep, SandboxLease
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
-from mainspring.tools.sandbox.sandbox_port import DEFAULT, Lease, SandboxHealth, SandboxSpec
 
 if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
@@ -130,7 +130,7 @@ class DeferredSandbox:
     def __init__(self, target: "LocalSandbox | SandboxError | None" = None) -> None:
         self.target = target or SandboxError("the sandbox is not open; use the engine as `async with`")
 
-    def acquire(self, spec: SandboxSpec = DEFAULT) -> AbstractAsyncContextManager[Lease]:
+    def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AbstractAsyncContextManager[SandboxLease]:
         return self.open().acquire(spec)
 
     async def health(self) -> SandboxHealth:

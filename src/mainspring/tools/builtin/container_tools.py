@@ -18,11 +18,12 @@ from msgspec import Meta, Struct
 
 from mainspring.core.errors import CallerError, InvalidRequest, SandboxError
 from mainspring.core.items import Effect, InputImage, InputText, Json, Part, Purpose
+from mainspring.core.sandbox import OutputChunk, ProgramExit, ProgramResult, Stream, WorkspaceFile
+from mainspring.ports import SandboxLease
 from mainspring.tools.builtin.containers import Container, Containers, container_of, list_files
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.images import image_kind
 from mainspring.tools.sandbox.lease import gather
-from mainspring.tools.sandbox.sandbox_port import Chunk, Entry, Exit, Lease, Result, Stream
 from mainspring.tools.schema import describe_arguments
 
 DEFAULT_MS, LONGEST_MS = 60_000, 600_000
@@ -79,7 +80,7 @@ class Shell:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
-        ending = "[exit code 0]" if result.exit == Exit(0) else ""
+        ending = "[exit code 0]" if result.exit == ProgramExit(0) else ""
         text = _join(news, result.text, ending)
         data: Json = {"exit_code": result.exit.code, "before": f"{news}\n" if news else "", "after": ending}
         return ToolResult(not result.exit.is_stopped, text, text if result.exit.is_stopped else "", data)
@@ -136,15 +137,17 @@ def _build_line(asked: ShellArguments) -> str:
     return asked.command if not folder.parts else f"cd -- {quote(str(folder))} || exit\n{asked.command}"
 
 
-async def _show(output: AsyncGenerator[Chunk | Exit, None], lines: "ProgressLines") -> AsyncGenerator[Chunk | Exit, None]:
+async def _show(
+    output: AsyncGenerator[OutputChunk | ProgramExit, None], lines: "ProgressLines"
+) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
     async with aclosing(output):
         async for part in output:
-            if isinstance(part, Chunk):
+            if isinstance(part, OutputChunk):
                 lines.add(part)
             yield part
 
 
-async def _render_cell(container: Container, news: str, result: Result) -> ToolResult:
+async def _render_cell(container: Container, news: str, result: ProgramResult) -> ToolResult:
     images = await _read_images(container.lease, result.files)
     others = [entry for entry in result.files if entry.path not in images]
     text = _join(news, result.text, f"[files written: {list_files(others)}]" if others else "") or "[no output]"
@@ -152,7 +155,7 @@ async def _render_cell(container: Container, news: str, result: Result) -> ToolR
     return ToolResult(not result.exit.is_stopped, output, text if result.exit.is_stopped else "")
 
 
-async def _read_images(lease: Lease, files: Iterable[Entry]) -> dict[str, InputImage]:
+async def _read_images(lease: SandboxLease, files: Iterable[WorkspaceFile]) -> dict[str, InputImage]:
     """Those of the files that can be shown, by path."""
     found: dict[str, InputImage] = {}
     for entry in files:
@@ -187,7 +190,7 @@ class ProgressLines:
         self._whole += "".join([stream.end() for stream in self._streams.values()])
         self._flush()
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: OutputChunk) -> None:
         self._whole += self._streams[chunk.stream].take_lines(chunk.data)
         if self._whole and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)

@@ -21,8 +21,9 @@ from msgspec import Struct
 
 from mainspring.core.errors import NotFound, SandboxError, SandboxFull
 from mainspring.core.ids import derive_id
+from mainspring.core.sandbox import DEFAULT_SPEC, ProgramResult, SandboxSpec, WorkspaceFile, WorkspaceListing
+from mainspring.ports import PythonSession, Sandbox, SandboxLease
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.sandbox.sandbox_port import DEFAULT, Entry, Lease, Listing, Result, Sandbox, SandboxSpec, Session
 
 MOST = 32
 MOST_EACH = 24
@@ -34,7 +35,7 @@ NEW = "[new container: it has no files or variables of earlier calls]"
 Key = tuple[str, str]
 
 
-def list_files(files: Sequence[Entry]) -> str:
+def list_files(files: Sequence[WorkspaceFile]) -> str:
     """The files with their sizes, the first of them if there are many."""
     # A name need not be text; what is shown must be.
     names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
@@ -47,7 +48,7 @@ def container_of(context: ToolContext) -> str:
     return derive_id("cntr", context.scope or context.run_id)
 
 
-class About(Struct, frozen=True):
+class ContainerInfo(Struct, frozen=True):
     """A container, from outside. The times are seconds since 1970."""
 
     id: str
@@ -60,11 +61,11 @@ class About(Struct, frozen=True):
 class Container:
     """A workspace with a Python interpreter, in the hands of one call at a time."""
 
-    def __init__(self, lease: Lease, session: Session) -> None:
+    def __init__(self, lease: SandboxLease, session: PythonSession) -> None:
         self.lease = lease
         self.given: set[str] = set()
         """The files that were put in from outside."""
-        self.unseen: dict[str, Entry] = {}
+        self.unseen: dict[str, WorkspaceFile] = {}
         """Those that no call has been told of."""
         self.is_state_lost = False
         """The interpreter of earlier cells has ended, so the next cell begins with nothing."""
@@ -78,7 +79,7 @@ class Container:
         given = [f"[files put in by the user: {list_files(files)}]"] if files else []
         return "\n".join([*([NEW] if is_new and not self.given else []), *given])
 
-    async def run_cell(self, code: str, seconds: float) -> Result:
+    async def run_cell(self, code: str, seconds: float) -> ProgramResult:
         self.is_state_lost = True  # And stays so if this is cancelled.
         result = await self._session.run_cell(code, timeout=seconds)
         self.is_state_lost = result.is_state_lost
@@ -92,7 +93,7 @@ class Containers:
         self,
         sandbox: Sandbox,
         *,
-        spec: SandboxSpec = DEFAULT,
+        spec: SandboxSpec = DEFAULT_SPEC,
         most: int = MOST,
         most_each: int = MOST_EACH,
         idle_seconds: float = IDLE_SECONDS,
@@ -133,27 +134,27 @@ class Containers:
                 await place.close()
                 raise
 
-    async def create(self, tenant: str, id: str, name: str = "", idle_seconds: float | None = None) -> About:
+    async def create(self, tenant: str, id: str, name: str = "", idle_seconds: float | None = None) -> ContainerInfo:
         """Makes a container. Raises as `use` does."""
         async with self.use(tenant, id):
             place = self._places[tenant, id]
             place.name, place.idle_seconds = name, idle_seconds
         return self.about(tenant, id)
 
-    def about(self, tenant: str, id: str) -> About:
+    def about(self, tenant: str, id: str) -> ContainerInfo:
         """Raises `NotFound` if there is no such container."""
         with self._found(tenant, id, is_use=False):
             return self._about(id, self._places[tenant, id])
 
-    def all(self, tenant: str) -> tuple[About, ...]:
+    def all(self, tenant: str) -> tuple[ContainerInfo, ...]:
         """Those of a tenant, in the order in which they were made."""
         found = [self._about(id, place) for (whose, id), place in self._places.items() if whose == tenant and place.container]
         return tuple(sorted(found, key=lambda about: about.created_at))
 
-    def _about(self, id: str, place: "_Place") -> About:
-        return About(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
+    def _about(self, id: str, place: "_Place") -> ContainerInfo:
+        return ContainerInfo(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
 
-    async def put(self, tenant: str, id: str, path: str, data: bytes) -> Entry:
+    async def put(self, tenant: str, id: str, path: str, data: bytes) -> WorkspaceFile:
         """Writes a file, whatever runs in the container. Raises as `Lease.put` does, and `NotFound` if there is none."""
         with self._found(tenant, id) as container:
             entry = await container.lease.put(path, data)
@@ -172,7 +173,7 @@ class Containers:
             await container.lease.remove(path)
             container.unseen.pop(path, None)
 
-    async def list(self, tenant: str, id: str) -> Listing:
+    async def list(self, tenant: str, id: str) -> WorkspaceListing:
         """Raises `NotFound` if there is no such container."""
         with self._found(tenant, id) as container:
             return await container.lease.list()

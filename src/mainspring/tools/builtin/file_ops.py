@@ -28,7 +28,7 @@ from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.builtin.patching import patched, replaced
 from mainspring.tools.builtin.subprocess_work import apart
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.tools.safe_open import DEEPEST, FILE, Found, open_descriptor, open_folder, walk
+from mainspring.tools.safe_open import DEEPEST, FILE, FoundEntry, open_descriptor, open_folder, walk
 from mainspring.tools.safe_read import explain_errors
 from mainspring.tools.schema import describe_arguments
 
@@ -71,7 +71,7 @@ class FileArguments(Struct, frozen=True, forbid_unknown_fields=True):
     diff: Annotated[str, Meta(description="patch: a unified diff of this file, instead of `old` and `new`.")] | UnsetType = UNSET
 
 
-class Place(Struct, frozen=True):
+class FilePlace(Struct, frozen=True):
     """A path as it was asked for, and where that is: these names below this root, none of them a link when it was looked up."""
 
     asked: str
@@ -115,7 +115,7 @@ class FileOps:
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
 
-    def _performed(self, place: Place, asked: FileArguments) -> str:
+    def _performed(self, place: FilePlace, asked: FileArguments) -> str:
         with explain_errors(place.asked, "the working directory"):
             match asked.operation:
                 case "read":
@@ -139,7 +139,7 @@ def _no_flaw(path: str) -> None:
     return None
 
 
-def located(path: str, context: ToolContext) -> Place:
+def located(path: str, context: ToolContext) -> FilePlace:
     """Where a path leads. Raises `InvalidRequest` for one that is not to be touched."""
     if context.working_dir is None:
         raise InvalidRequest("no working directory is set, so no file can be touched; the operator can set one")
@@ -156,7 +156,7 @@ def located(path: str, context: ToolContext) -> Place:
     if allowed is not None and not any(real.is_relative_to(each) for each in allowed):
         listed = ", ".join([f"`{each}`" for each in context.path_allowlist or ()]) or "none"
         raise InvalidRequest(f"`{path}` is not among the allowed paths; allowed: {listed}")
-    return Place(path, str(root), real.relative_to(root).parts)
+    return FilePlace(path, str(root), real.relative_to(root).parts)
 
 
 class _Text(Struct, frozen=True):
@@ -168,7 +168,7 @@ class _Text(Struct, frozen=True):
     is_cut: bool
 
 
-def _content(place: Place) -> _Text:
+def _content(place: FilePlace) -> _Text:
     with open_folder(place.root, place.parts[:-1]) as folder, open_descriptor(folder, _name(place), FILE) as descriptor:
         about = os.fstat(descriptor)
         _check_regular(place, about.st_mode)
@@ -188,7 +188,7 @@ def _content(place: Place) -> _Text:
     return _Text(text.replace("\r\n", "\n") if has_returns else text, "\r\n" if has_returns else "\n", about.st_mode, is_cut)
 
 
-def _page(place: Place, content: _Text, first: int, last: int | None) -> str:
+def _page(place: FilePlace, content: _Text, first: int, last: int | None) -> str:
     """The lines asked for, as many as fit, and a note of what is missing."""
     lines = content.text.removesuffix("\n").split("\n") if content.text else []
     if not lines:
@@ -210,7 +210,7 @@ def _page(place: Place, content: _Text, first: int, last: int | None) -> str:
     return "\n".join([*shown, f"[lines {first} to {end} of {len(lines)}{cut}{more}]"])
 
 
-def _listing(place: Place, depth: int, flaw: Flaw) -> str:
+def _listing(place: FilePlace, depth: int, flaw: Flaw) -> str:
     prefix = "".join([f"{part}/" for part in place.parts])
     with open_folder(place.root, place.parts) as folder:
         seen = (each for each in walk(folder, depth, prefix) if flaw(os.path.join(place.root, each.path)) is None)
@@ -220,7 +220,7 @@ def _listing(place: Place, depth: int, flaw: Flaw) -> str:
     return "\n".join(found) or f"`{place.asked}` is empty."
 
 
-def _shown(found: Found) -> str:
+def _shown(found: FoundEntry) -> str:
     # A name need not be text; what is shown must be.
     path = os.fsencode(found.path).decode("utf-8", "replace")
     if found.is_folder:
@@ -230,7 +230,7 @@ def _shown(found: Found) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _searched(place: Place, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
+async def _searched(place: FilePlace, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -265,7 +265,7 @@ def _fitting(lines: list[str]) -> list[str]:
     return lines
 
 
-def _written(place: Place, text: str) -> str:
+def _written(place: FilePlace, text: str) -> str:
     if MARK in text:
         _check_marks(place, text, _existing(place))
     with open_folder(place.root, place.parts[:-1], make=True) as folder:
@@ -278,7 +278,7 @@ def _written(place: Place, text: str) -> str:
     return f"{'Wrote' if mode is None else 'Replaced'} `{place.asked}` ({size:,} bytes)."
 
 
-def _patched(place: Place, asked: FileArguments) -> str:
+def _patched(place: FilePlace, asked: FileArguments) -> str:
     content = _content(place)
     if content.is_cut:
         raise InvalidRequest(f"`{place.asked}` has more than {MOST_BYTES:,} bytes, too many to patch")
@@ -297,7 +297,7 @@ def _patched(place: Place, asked: FileArguments) -> str:
     return f"Patched `{place.asked}` ({size:,} bytes)."
 
 
-def _existing(place: Place) -> str:
+def _existing(place: FilePlace) -> str:
     """The text of a file that is to be replaced; none if there is no such text."""
     try:
         return _content(place).text
@@ -305,7 +305,7 @@ def _existing(place: Place) -> str:
         return ""
 
 
-def _check_marks(place: Place, text: str, before: str) -> None:
+def _check_marks(place: FilePlace, text: str, before: str) -> None:
     if text.count(MARK) > before.count(MARK):
         raise InvalidRequest(
             f"`{place.asked}` is not written: `{MARK}` stands for a secret that you are not shown, and would replace it; change "
@@ -325,7 +325,7 @@ def _without_marks(quoted: str, text: str) -> Iterator[None]:
         raise InvalidRequest(f"{error.message}; {hint}") from error
 
 
-def _replace(place: Place, folder: int, data: bytes, mode: int | None) -> int:
+def _replace(place: FilePlace, folder: int, data: bytes, mode: int | None) -> int:
     """Puts a complete file in the place of what is there, durably; whoever reads meanwhile sees the old one or the new one."""
     if len(data) > MOST_BYTES:
         raise InvalidRequest(f"`{place.asked}` would have {len(data):,} bytes, more than the {MOST_BYTES:,} a file may have")
@@ -349,13 +349,13 @@ def _replace(place: Place, folder: int, data: bytes, mode: int | None) -> int:
     return len(data)
 
 
-def _name(place: Place) -> str:
+def _name(place: FilePlace) -> str:
     if not place.parts:
         raise InvalidRequest("the working directory is no file; name one in it")
     return place.parts[-1]
 
 
-def _check_regular(place: Place, mode: int) -> None:
+def _check_regular(place: FilePlace, mode: int) -> None:
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise InvalidRequest(f"`{place.asked}` is {what}; name a file, as `list` shows them")

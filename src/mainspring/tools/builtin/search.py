@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from time import monotonic
 
-from mainspring.tools.safe_open import FILE, Found, open_descriptor, open_folder, walk
+from mainspring.tools.safe_open import FILE, FoundEntry, open_descriptor, open_folder, walk
 
 LARGEST = 4 << 20
 LONGEST = 240
@@ -28,7 +28,7 @@ def answer(root: str, parts: list[str], pattern: str, regex: bool, glob: str, mo
         return {"error": f"`{'/'.join(parts)}` cannot be searched: {error.strerror}"}
 
 
-def _searched(files: Iterable[Found], wanted: re.Pattern[str], glob: str, most: int, ends: float) -> dict[str, object]:
+def _searched(files: Iterable[FoundEntry], wanted: re.Pattern[str], glob: str, most: int, ends: float) -> dict[str, object]:
     matches: list[tuple[str, int, str]] = []
     for file in files:
         if monotonic() > ends:
@@ -42,21 +42,21 @@ def _searched(files: Iterable[Found], wanted: re.Pattern[str], glob: str, most: 
     return {"matches": matches, "is_complete": True}
 
 
-def _files(root: str, parts: list[str]) -> Iterable[Found]:
+def _files(root: str, parts: list[str]) -> Iterable[FoundEntry]:
     path = "/".join(parts)
     try:
         with open_folder(root, parts) as folder:
             yield from walk(folder, prefix=f"{path}/" if parts else "")
     except NotADirectoryError:
         with open_folder(root, parts[:-1]) as folder:
-            yield Found(folder, parts[-1], path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
+            yield FoundEntry(folder, parts[-1], path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
 
 
-def _is_named(file: Found, glob: str) -> bool:
+def _is_named(file: FoundEntry, glob: str) -> bool:
     return not glob or fnmatchcase(file.name, glob) or fnmatchcase(file.path, glob)
 
 
-def _matches(file: Found, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
+def _matches(file: FoundEntry, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
     try:
         with open_descriptor(file.folder, file.name, FILE) as descriptor, open(descriptor, "rb", closefd=False) as content:
             data = content.read(LARGEST)

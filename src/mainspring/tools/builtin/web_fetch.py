@@ -43,7 +43,7 @@ _META = re.compile(rb"""<meta[^>]{0,200}?charset\s{0,5}=\s{0,5}["']?([\w.:-]{1,4
 _MARKS = ((BOM_UTF8, "utf-8-sig"), (BOM_UTF16_LE, "utf-16"), (BOM_UTF16_BE, "utf-16"))
 
 
-class Page(Struct, frozen=True):
+class FetchedPage(Struct, frozen=True):
     """What a server answered. `data` is unpacked; `is_cut` says that there was more."""
 
     url: str
@@ -96,7 +96,7 @@ class WebFetch:
         except (ClientError, OSError) as error:
             return ToolResult.fail(f"`{url}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
-    async def _fetched(self, url: str, context: ToolContext) -> Page:
+    async def _fetched(self, url: str, context: ToolContext) -> FetchedPage:
         asked = target(url, context)
         for _ in range(MOST_REDIRECTS + 1):
             if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
@@ -140,13 +140,13 @@ def target(text: str, context: ToolContext, base: URL | None = None) -> URL:
     return url.with_fragment(None)
 
 
-async def _page(url: URL, response: ClientResponse) -> Page:
+async def _page(url: URL, response: ClientResponse) -> FetchedPage:
     kind = response.content_type if "Content-Type" in response.headers else ""
     if kind and not _TEXT.fullmatch(kind):
         size = f"{response.content_length:,} bytes" if response.content_length is not None else "unknown size"
         raise InvalidRequest(f"`{url}` is {kind} ({size}), which is not text; web_fetch reads text only")
     data, is_cut = await _body(response)
-    return Page(str(url), response.status, response.reason or "", kind, response.charset or "", data, is_cut)
+    return FetchedPage(str(url), response.status, response.reason or "", kind, response.charset or "", data, is_cut)
 
 
 async def _body(response: ClientResponse) -> tuple[bytes, bool]:
@@ -185,7 +185,7 @@ class _Unpacked:
         return len(self.data) > MOST_BYTES or (self._unpack is not None and self._unpack.eof)
 
 
-async def _told(page: Page, start: int) -> ToolResult:
+async def _told(page: FetchedPage, start: int) -> ToolResult:
     if not page.data:
         told = f"`{page.url}` answered {page.status} {page.reason} without content."
         return ToolResult.fail(told) if page.status >= 400 else ToolResult.ok(told)
@@ -201,7 +201,7 @@ async def _told(page: Page, start: int) -> ToolResult:
     return _piece(page, title, text, start)
 
 
-def _piece(page: Page, title: str, text: str, start: int) -> ToolResult:
+def _piece(page: FetchedPage, title: str, text: str, start: int) -> ToolResult:
     if start and start >= len(text):
         return ToolResult.fail(f"`{page.url}` has {len(text):,} characters of text; there is nothing from {start:,} on")
     end = min(start + PAGE_CHARS, len(text))
@@ -212,7 +212,7 @@ def _piece(page: Page, title: str, text: str, start: int) -> ToolResult:
     return ToolResult.ok(f"{heading}{text[start:end] or '[no text]'}{note}")
 
 
-def decoded(page: Page) -> str:
+def decoded(page: FetchedPage) -> str:
     """The text, by the first that says which encoding it is in: a byte order mark, the server, the page. Else UTF-8, or Latin."""
     mark = next((name for mark, name in _MARKS if page.data.startswith(mark)), "")
     meta = _META.search(page.data[:2048])

@@ -23,11 +23,11 @@ from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.exchange import Answer, Elicit, Listing, Lost, Progress, leaves
+from mainspring.tools.mcp.exchange import Elicit, Progress, SessionLost, ToolAnswer, ToolListing, leaves
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.session import Session
+    from mainspring.tools.mcp.session import McpSession
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
@@ -63,9 +63,9 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._life: _Life | None = None
         self._owners: set[asyncio.Task[None]] = set()
-        self._listing: Listing | None = None
+        self._listing: ToolListing | None = None
         self._listed_at = -math.inf
-        self._asking: asyncio.Task[Listing] | None = None
+        self._asking: asyncio.Task[ToolListing] | None = None
         self._failures = 0
         self._failure = ""
         self._resume_at = -math.inf
@@ -73,7 +73,7 @@ class Connection:
         self._last_use = -math.inf
         self._is_closed = False
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> ToolListing:
         """The server's tools; asked again once the server says that they changed, after a while, and in each new session.
 
         All who ask at the same time wait for the same answer.
@@ -93,7 +93,7 @@ class Connection:
         progress: Progress | None = None,
         seconds: float = CALL_SECONDS,
         repeatable: bool = False,
-    ) -> Answer:
+    ) -> ToolAnswer:
         """The answer of a tool. If the session is lost on the way, the call is made once more only if it is repeatable."""
         heard = progress or _unheard
         return await self._ask(lambda session: session.call(name, arguments, heard), seconds, is_repeatable=repeatable)
@@ -102,11 +102,6 @@ class Connection:
         """The next `list_tools` asks the server."""
         self._listing = None
         self._listed_at = -math.inf
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether the list of tools is at hand."""
-        return self._listing is not None
 
     def idle_seconds(self) -> float:
         """How long nobody has used the connection; 0 while somebody does."""
@@ -135,7 +130,7 @@ class Connection:
             for owner in late:
                 owner.cancel()
 
-    async def _listed(self) -> Listing:
+    async def _listed(self) -> ToolListing:
         # Set before the question: a change that is told while the answer is on its way must not be forgotten.
         self._listed_at = began = asyncio.get_running_loop().time()
         listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
@@ -143,12 +138,12 @@ class Connection:
             self._listing = listing
         return listing
 
-    async def _ask(self, question: "Callable[[Session], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
+    async def _ask(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
         self._in_use += 1
         try:
             try:
                 return await self._ask_once(question, seconds)
-            except Lost as lost:
+            except SessionLost as lost:
                 if not is_repeatable:
                     raise ToolUnavailable(
                         f"MCP server `{self.spec.label}` was lost during the call ({lost}); whether it was carried out is not "
@@ -158,13 +153,13 @@ class Connection:
             self._resume_at = -math.inf
             try:
                 return await self._ask_once(question, seconds)
-            except Lost as lost:
+            except SessionLost as lost:
                 raise ToolUnavailable(f"MCP server `{self.spec.label}` was lost twice ({lost}); try again later") from lost
         finally:
             self._in_use -= 1
             self._last_use = asyncio.get_running_loop().time()
 
-    async def _ask_once(self, question: "Callable[[Session], Awaitable[T]]", seconds: float) -> T:
+    async def _ask_once(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float) -> T:
         life = await self._alive()
         assert life.session is not None
         try:
@@ -174,11 +169,11 @@ class Connection:
             raise ToolTimeout(
                 f"MCP server `{self.spec.label}` did not answer within {seconds:g} s; the request was cancelled"
             ) from None
-        except Lost as lost:
+        except SessionLost as lost:
             await self._retire(life, str(lost))
             if life.fault is not None:
                 raise life.fault from lost
-            raise Lost(life.reason) from lost
+            raise SessionLost(life.reason) from lost
         life.has_answered = True
         self._failures = 0
         return answer
@@ -263,7 +258,7 @@ class _Life:
         self.opened = asyncio.Event()
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
-        self.session: Session | None = None
+        self.session: McpSession | None = None
         self.has_answered = False
         self.is_lost = False
         self.fault: MainspringError | None = None
@@ -272,18 +267,18 @@ class _Life:
     def end(self, error: BaseException) -> None:
         found = leaves(error)
         self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
-        said = [str(leaf) if isinstance(leaf, Lost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
+        said = [str(leaf) if isinstance(leaf, SessionLost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
         self.reason = shorten_line(", ".join(dict.fromkeys(said)))
 
 
-def _sdk() -> "Callable[..., AbstractAsyncContextManager[Session]]":
+def _sdk() -> "Callable[..., AbstractAsyncContextManager[McpSession]]":
     # The SDK takes a second and 65 MB to import: nobody pays for it who uses no MCP server, and no other run waits for it.
     from mainspring.tools.mcp.session import opened
 
     return opened
 
 
-def _heard(task: asyncio.Task[Listing]) -> None:
+def _heard(task: asyncio.Task[ToolListing]) -> None:
     """Takes note of an error that nobody may be there to hear any more."""
     if not task.cancelled():
         task.exception()

@@ -11,12 +11,12 @@ import msgspec
 from mainspring.core.items import InputFile, InputImage, InputText, Json, Part
 from mainspring.core.text import shorten_line
 from mainspring.tools.images import image_kind
-from mainspring.tools.mcp.exchange import Answer
+from mainspring.tools.mcp.exchange import ToolAnswer
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 
 
-def output_of(answer: Answer) -> str | tuple[Part, ...]:
+def output_of(answer: ToolAnswer) -> str | tuple[Part, ...]:
     """One text if all is text; else the parts in their order. Structured content is added unless a text says the same."""
     parts = [_part(block) for block in answer.content]
     texts = [part.text for part in parts if isinstance(part, InputText)]

@@ -27,19 +27,19 @@ class RemoteTool(Struct, frozen=True):
         return self.annotations.get("readOnlyHint") is True
 
 
-class Rejected(Struct, frozen=True):
+class RejectedTool(Struct, frozen=True):
     """A listed tool that cannot be used, and why."""
 
     name: str
     reason: str
 
 
-class Listing(Struct, frozen=True):
+class ToolListing(Struct, frozen=True):
     tools: tuple[RemoteTool, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedTool, ...] = ()
 
 
-class Answer(Struct, frozen=True):
+class ToolAnswer(Struct, frozen=True):
     """The result of a call: content blocks as the protocol spells them, and the structured content if there is any."""
 
     content: tuple[Json, ...] = ()
@@ -47,7 +47,7 @@ class Answer(Struct, frozen=True):
     is_error: bool = False
 
 
-class Lost(Exception):
+class SessionLost(Exception):
     """The session ended under a request. Whether the server carried it out is not known."""
 
 

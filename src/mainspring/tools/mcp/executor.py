@@ -15,9 +15,9 @@ from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
 from mainspring.tools.mcp.content import output_of
-from mainspring.tools.mcp.exchange import Listing
+from mainspring.tools.mcp.exchange import ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.toolset import Offer, Route, Toolset, offer_of, toolset
+from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset, offer_of, toolset
 
 if TYPE_CHECKING:
     from mainspring.tools.sandbox.grants import Wrap
@@ -55,7 +55,7 @@ class McpTools:
         self._connections: dict[tuple[bytes, str], Connection] = {}
         self._released: set[Connection] = set()
         # What an unchanged list offers is not worked out again.
-        self._offers: dict[tuple[bytes, str], tuple[Listing, Offer]] = {}
+        self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
 
     async def toolset(
@@ -67,7 +67,7 @@ class McpTools:
         """
         self._release_idle()
         wanted = self.servers if servers is None else tuple(servers)
-        offers: dict[int, Offer] = {}
+        offers: dict[int, ServerOffer] = {}
 
         async def ask(place: int, spec: ServerSpec) -> None:
             offers[place] = await self._offer(spec, principal)
@@ -107,18 +107,18 @@ class McpTools:
             for connection in connections:
                 tasks.start_soon(connection.close)
 
-    async def _offer(self, spec: ServerSpec, principal: str) -> Offer:
+    async def _offer(self, spec: ServerSpec, principal: str) -> ServerOffer:
         try:
             listing = await self._connection(spec, principal).list_tools()
         except MainspringError as error:
-            return Offer(spec, error=error.message)
+            return ServerOffer(spec, error=error.message)
         known, offer = self._offers.get(self._key(spec, principal), (None, None))
         if offer is None or known is not listing or offer.spec != spec:
             offer = offer_of(spec, listing)
             self._offers[self._key(spec, principal)] = listing, offer
         return offer
 
-    async def _performed(self, call: ToolCall, context: CallContext, route: Route, principal: str) -> ToolResult:
+    async def _performed(self, call: ToolCall, context: CallContext, route: ToolRoute, principal: str) -> ToolResult:
         connection = self._connection(route.spec, principal)
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
@@ -160,7 +160,7 @@ class McpTools:
                 self._released.add(connection)
 
 
-def _is_meant(route: Route, tool: ToolDefinition) -> bool:
+def _is_meant(route: ToolRoute, tool: ToolDefinition) -> bool:
     """Whether the run knows the tool as this server's. Another may have one of that name, and other people's things behind it."""
     meant = tool.server
     return not isinstance(meant, ServerTool) or (meant.label, meant.at) == (route.spec.label, route.spec.at)

@@ -15,7 +15,7 @@ from mainspring.core.spec import RunSpec, ToolChoice
 from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec, from_request
-from mainspring.tools.mcp.toolset import Offer, Route, Toolset
+from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset
 
 MARK = "mcp:"
 
@@ -74,12 +74,12 @@ def _check_labels(servers: Sequence[ServerSpec]) -> None:
             raise InvalidRequest(f"two MCP servers have the label `{label}`; give each its own `server_label`", param="tools")
 
 
-def _definition(route: Route) -> ToolDefinition:
+def _definition(route: ToolRoute) -> ToolDefinition:
     server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
     return replace(route.definition, server=server, asks=route.needs_approval)
 
 
-def _list(offer: Offer, new_id: NewId) -> Item:
+def _list(offer: ServerOffer, new_id: NewId) -> Item:
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.schema, "annotations": tool.annotations}
         for tool in offer.tools

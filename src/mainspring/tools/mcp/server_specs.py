@@ -50,7 +50,7 @@ class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
         return is_named and (self.read_only is None or self.read_only == is_read_only)
 
 
-class Approval(Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """Which tools a person must agree to. What neither names is asked for, and so is what both name."""
 
     always: ToolFilter | None = None
@@ -75,7 +75,7 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     headers: dict[str, str] = {}
     allowed_tools: tuple[str, ...] | ToolFilter | None = None
-    require_approval: Literal["always", "never"] | Approval = "always"
+    require_approval: Literal["always", "never"] | ApprovalFilter = "always"
     timeout: float = CALL_SECONDS
     repeatable: tuple[str, ...] = ()
     trusted: bool = False
@@ -142,7 +142,7 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     def needs_approval(self, name: str, is_read_only: bool) -> bool:
         rule = self.require_approval
-        if not isinstance(rule, Approval):
+        if not isinstance(rule, ApprovalFilter):
             return rule == "always"
         if rule.always is not None and rule.always.matches(name, is_read_only):
             return True

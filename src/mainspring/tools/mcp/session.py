@@ -1,7 +1,7 @@
 """One session with an MCP server, by the official SDK. This module and those it imports alone know the SDK.
 
-Everything the SDK raises becomes `Lost` or `ToolUnavailable` here. One malformed tool would make the SDK refuse a whole list, so
-each list is screened on its way in, and what the protocol forbids is set aside.
+Everything the SDK raises becomes `SessionLost` or `ToolUnavailable` here. One malformed tool would make the SDK refuse a whole
+list, so each list is screened on its way in, and what the protocol forbids is set aside.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -39,13 +39,13 @@ from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import (
     MOST_BYTES,
-    Answer,
     Elicit,
-    Listing,
-    Lost,
     Progress,
-    Rejected,
+    RejectedTool,
     RemoteTool,
+    SessionLost,
+    ToolAnswer,
+    ToolListing,
     leaves,
 )
 from mainspring.tools.mcp.mcp_http import SECONDS, guarded_client
@@ -69,8 +69,8 @@ for name in ("httpx2", "mcp"):
         getLogger(name).setLevel(CRITICAL)
 
 
-class Session:
-    """An open session. Its methods raise `Lost` if it ends under them, and `ToolUnavailable` for what the server refuses."""
+class McpSession:
+    """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
 
     def __init__(self, label: str, client: Client, screen: "_Screen", refusals: list[int]) -> None:
         self._label = label
@@ -78,7 +78,7 @@ class Session:
         self._screen = screen
         self._refusals = refusals
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> ToolListing:
         """All tools, page by page. Those that are no tools by the protocol's rules are rejected, not the list."""
         self._screen.clear()
         tools: list[Tool] = []
@@ -89,9 +89,9 @@ class Session:
                 tools += page.tools
                 if (cursor := page.next_cursor) is None:
                     break
-        return Listing(tuple(map(_remote, tools)), self._screen.rejected({tool.name for tool in tools}))
+        return ToolListing(tuple(map(_remote, tools)), self._screen.rejected({tool.name for tool in tools}))
 
-    async def call(self, name: str, arguments: Json, told: Progress) -> Answer:
+    async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
         async def note(progress: float, total: float | None, message: str | None) -> None:
             told(shorten_line(message or "") or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
@@ -110,13 +110,13 @@ class Session:
             raise ToolUnavailable(f"MCP server `{self._label}` answered {what} with what it may not: {said}") from error
 
     def _failure(self, error: MCPError, what: str) -> Exception:
-        return Lost(shorten_line(error.message)) if _is_loss(error) else _refusal(self._label, what, error, self._refusals)
+        return SessionLost(shorten_line(error.message)) if _is_loss(error) else _refusal(self._label, what, error, self._refusals)
 
 
 @asynccontextmanager
 async def opened(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
-) -> AsyncGenerator[Session, None]:
+) -> AsyncGenerator[McpSession, None]:
     """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list."""
 
     async def heard(message: IncomingMessage) -> None:
@@ -138,7 +138,7 @@ async def opened(
             tools = client.server_capabilities.tools
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and tools is not None and tools.list_changed:
                 tasks.start_soon(_follow, client, changed)
-            yield Session(spec.label, client, screen, refusals)
+            yield McpSession(spec.label, client, screen, refusals)
             tasks.cancel_scope.cancel()
     except* HTTPStatusError as group:
         # Its own words hold the whole URL, which may hold a secret.
@@ -146,7 +146,7 @@ async def opened(
         raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: HTTP {status}") from None
     except* MCPError as group:
         first = next(error for error in leaves(group) if isinstance(error, MCPError))
-        raise Lost(first.message) if _is_loss(first) else _refusal(spec.label, "the handshake", first, refusals) from first
+        raise SessionLost(first.message) if _is_loss(first) else _refusal(spec.label, "the handshake", first, refusals) from first
 
 
 async def _follow(client: Client, changed: Callable[[], None]) -> None:
@@ -200,14 +200,14 @@ class _Screen:
     def __init__(self) -> None:
         self.version = _EARLIEST
         self._sound: set[str] = set()
-        self._unsound: list[Rejected] = []
+        self._unsound: list[RejectedTool] = []
 
     def clear(self) -> None:
         self._sound, self._unsound = set(), []
 
-    def rejected(self, kept: set[str]) -> tuple[Rejected, ...]:
+    def rejected(self, kept: set[str]) -> tuple[RejectedTool, ...]:
         """What was taken out, here and by the SDK itself, which leaves out tools with headers that it must not send."""
-        missing = [Rejected(name, "its x-mcp-header annotations are not valid") for name in sorted(self._sound - kept)]
+        missing = [RejectedTool(name, "its x-mcp-header annotations are not valid") for name in sorted(self._sound - kept)]
         return (*self._unsound, *missing)
 
     def sift(self, result: Json) -> None:
@@ -221,7 +221,7 @@ class _Screen:
     def _is_sound(self, tool: object, place: int, result: Json) -> bool:
         if (flaw := self._flaw({**result, "tools": [tool]})) is not None:
             name = tool.get("name") if isinstance(tool, dict) else None
-            self._unsound.append(Rejected(str(name or f"tool {place}"), flaw))
+            self._unsound.append(RejectedTool(str(name or f"tool {place}"), flaw))
         return flaw is None
 
     def _flaw(self, result: Json) -> str | None:
@@ -294,6 +294,6 @@ def _remote(tool: Tool) -> RemoteTool:
     )
 
 
-def _answer(result: CallToolResult) -> Answer:
+def _answer(result: CallToolResult) -> ToolAnswer:
     content = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]
-    return Answer(tuple(content), result.structured_content, bool(result.is_error))
+    return ToolAnswer(tuple(content), result.structured_content, bool(result.is_error))

@@ -21,7 +21,7 @@ from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from mainspring.core.errors import SandboxError, ToolUnavailable
 from mainspring.core.text import shorten_line
-from mainspring.tools.mcp.exchange import MOST_BYTES, Lost
+from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program, Wrap
 from mainspring.tools.sandbox.wrap import HAS_LAUNCHER, StartedProgram, build_bare_command, start_program
@@ -39,7 +39,7 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 @asynccontextmanager
 async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
-    """Starts the server and ends it. Raises `Lost` if it ends by itself, `ToolUnavailable` if it cannot start or is too loud."""
+    """Starts the server and ends it. Raises `SessionLost` if it ends by itself, `ToolUnavailable` if it cannot start."""
     async with AsyncExitStack() as stack:
         process = await _start(spec, wrap, stack)
         async with _served(spec, process) as streams:
@@ -89,7 +89,7 @@ class _Server:
                     raise ToolUnavailable(
                         f"MCP server `{self._label}` said more than {size} at once, and was stopped; ask it for less"
                     )
-        raise Lost(await self._end())
+        raise SessionLost(await self._end())
 
     async def write(self, session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         assert self._process.stdin is not None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Effect, Json, ToolDefinition, encode
 from mainspring.core.text import shorten_line
-from mainspring.tools.mcp.exchange import Listing, Rejected, RemoteTool
+from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
@@ -29,16 +29,16 @@ MOST_BYTES = 512_000
 _HASH_CHARS = 8
 
 
-class Offer(Struct, frozen=True):
+class ServerOffer(Struct, frozen=True):
     """What one server gave when it was asked for its tools: those that may be used, those that cannot, or why there are none."""
 
     spec: ServerSpec
     tools: tuple[RemoteTool, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedTool, ...] = ()
     error: str | None = None
 
 
-class Route(Struct, frozen=True):
+class ToolRoute(Struct, frozen=True):
     """A tool under the name that the model knows it by, and whose it is."""
 
     spec: ServerSpec
@@ -50,21 +50,21 @@ class Route(Struct, frozen=True):
 class Toolset(Struct, frozen=True):
     """The tools of some servers, for one principal. `routes` is by the model's names, `qualified` by `server__tool`."""
 
-    offers: tuple[Offer, ...] = ()
-    routes: dict[str, Route] = {}
-    qualified: dict[str, Route] = {}
+    offers: tuple[ServerOffer, ...] = ()
+    routes: dict[str, ToolRoute] = {}
+    qualified: dict[str, ToolRoute] = {}
     principal: str = ""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         return tuple([route.definition for route in self.routes.values()])
 
-    def route(self, name: str) -> Route | None:
+    def route(self, name: str) -> ToolRoute | None:
         """Whose tool this is. A qualified name is known even where a shorter one is in use: an older set may have needed it."""
         return self.routes.get(name) or self.qualified.get(name)
 
 
-def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
+def offer_of(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
     """The tools that the server's description allows, each looked at by itself: one that cannot be used costs no other."""
     sound: dict[str, RemoteTool] = {}
     unsound = list(listing.rejected)
@@ -74,19 +74,19 @@ def offer_of(spec: ServerSpec, listing: Listing) -> Offer:
             continue
         tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
         if len(sound) >= MOST_TOOLS:
-            unsound.append(Rejected(shorten_line(tool.name), f"the server has more than {MOST_TOOLS} tools"))
+            unsound.append(RejectedTool(shorten_line(tool.name), f"the server has more than {MOST_TOOLS} tools"))
         elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool, size)) is None:
             sound[tool.name] = tool
             size += len(encode(tool))
         else:
-            unsound.append(Rejected(shorten_line(tool.name), reason))
-    return Offer(spec, tuple(sound.values()), tuple(unsound))
+            unsound.append(RejectedTool(shorten_line(tool.name), reason))
+    return ServerOffer(spec, tuple(sound.values()), tuple(unsound))
 
 
-def toolset(offers: Sequence[Offer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
+def toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
     """All tools of all offers, each with a name of its own that is not one of `taken`."""
-    routes: dict[str, Route] = {}
-    qualified: dict[str, Route] = {}
+    routes: dict[str, ToolRoute] = {}
+    qualified: dict[str, ToolRoute] = {}
     for is_trusted in (True, False):
         every = [(offer.spec, tool) for offer in offers if offer.spec.trusted == is_trusted for tool in offer.tools]
         shorts = Counter([_clean(tool.name) for _, tool in every])
@@ -133,7 +133,7 @@ def _flaw(tool: RemoteTool, others: int) -> str | None:
     return None if tool.name else "it has no name"
 
 
-def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> Route:
+def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
     definition = ToolDefinition(
         name,
         tool.description,
@@ -145,7 +145,7 @@ def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> Route:
         effects=_effects(spec, tool),
         timeout=spec.timeout,
     )
-    return Route(spec, tool, definition, spec.needs_approval(tool.name, tool.is_read_only))
+    return ToolRoute(spec, tool, definition, spec.needs_approval(tool.name, tool.is_read_only))
 
 
 def _parameters(schema: Json) -> Json:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mainspring.tools.sandbox.places import SYSTEM_PATH, Python
+from mainspring.core.sandbox import Language, SandboxLimits
+from mainspring.tools.sandbox.places import SYSTEM_PATH, PythonInstall
 from mainspring.tools.sandbox.processes import Launch, library_path
-from mainspring.tools.sandbox.sandbox_port import Language, Limits
 from mainspring.tools.sandbox.workspace_files import Owner
 
 WORKER = Path(__file__).with_name("worker.py").read_text()
@@ -17,7 +17,7 @@ NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/s
 LOADER_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
 
 
-class Place(Struct, frozen=True):
+class LeaseFolders(Struct, frozen=True):
     """The folders of one lease on the host."""
 
     workspace: Path
@@ -25,11 +25,11 @@ class Place(Struct, frozen=True):
     scratch: Path
 
 
-def worker_argv(python: Python) -> tuple[str, ...]:
+def worker_argv(python: PythonInstall) -> tuple[str, ...]:
     return (python.executable, "-I", "-c", WORKER)
 
 
-def environment(python: Python, home: str, scratch: str) -> dict[str, str]:
+def environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str]:
     """All the variables there are: none of the engine's."""
     return {
         "PATH": ":".join((*python.path, *SYSTEM_PATH)),
@@ -53,11 +53,11 @@ class Backend:
     isolates: tuple[str, ...] = ()
     is_namespaced = False
 
-    def __init__(self, python: Python, owner: Owner) -> None:
+    def __init__(self, python: PythonInstall, owner: Owner) -> None:
         self.python = python
         self.owner = owner
 
-    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+    def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         return Launch(
             argv=worker_argv(self.python),
             env=environment(self.python, str(place.home), str(place.scratch)),
@@ -79,7 +79,7 @@ class Unsafe(Backend):
     name = "unsafe"
 
 
-def languages(python: Python) -> dict[Language, str]:
+def languages(python: PythonInstall) -> dict[Language, str]:
     """Where the languages are found in the sandbox; the programs have the same names there as here."""
     path = ":".join((*python.path, *SYSTEM_PATH))
     found: dict[Language, str] = {"python": python.executable}
@@ -91,7 +91,7 @@ def languages(python: Python) -> dict[Language, str]:
     return found
 
 
-def process_limits(limits: Limits, language: Language, *, has_totals: bool, others: int | None) -> dict[str, int]:
+def process_limits(limits: SandboxLimits, language: Language, *, has_totals: bool, others: int | None) -> dict[str, int]:
     """What each process is held to. `others` are processes the kernel counts as well; None if a control group counts.
 
     Node reserves far more address space than it uses, so only what can be written to is limited there.

@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, Place, environment, worker_argv
-from mainspring.tools.sandbox.places import SYSTEM, Python
+from mainspring.core.sandbox import MEGABYTE
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, LeaseFolders, environment, worker_argv
+from mainspring.tools.sandbox.places import SYSTEM, PythonInstall
 from mainspring.tools.sandbox.processes import Launch
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, program
 from mainspring.tools.sandbox.workspace_files import Owner
 
@@ -30,7 +30,7 @@ class Bwrap(Backend):
     is_namespaced = True
     isolates: tuple[str, ...] = ("files", "processes", "network", "ipc", "users", "system calls")
 
-    def __init__(self, bwrap: Path, python: Python, owner: Owner, accounts: Path) -> None:
+    def __init__(self, bwrap: Path, python: PythonInstall, owner: Owner, accounts: Path) -> None:
         """`accounts` is a folder with the `passwd` and `group` that the sandbox sees."""
         super().__init__(python, owner)
         self.version = version_of(bwrap)
@@ -38,7 +38,7 @@ class Bwrap(Backend):
         self._accounts = accounts
         self._before = (*_namespaces(), *_system(), *_devices(), *self._python_binds())
 
-    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+    def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         argv = (*self.line(("--bind", str(place.workspace)), network=network), "--", *worker_argv(self.python))
         env = environment(self.python, "/home", "/tmp")
         return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)

@@ -14,7 +14,7 @@ from secrets import token_hex
 
 from msgspec import Struct
 
-from mainspring.tools.sandbox.sandbox_port import Limits
+from mainspring.core.sandbox import SandboxLimits
 
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
@@ -44,7 +44,7 @@ class Group:
     def joins(self) -> tuple[str, ...]:
         return tuple([str(folder / "cgroup.procs") for folder in self.folders])
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: SandboxLimits) -> None:
         raise NotImplementedError
 
     def count_kills(self) -> int:
@@ -65,7 +65,7 @@ class GroupV1(Group):
         self._memory, self._pids, *freezers = self.folders
         self._freezers = freezers
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: SandboxLimits) -> None:
         # A new limit may be above or below the last one, and that of memory with swap may never be the smaller one.
         swap = self._memory / "memory.memsw.limit_in_bytes"
         if swap.exists():
@@ -86,7 +86,7 @@ class GroupV1(Group):
 class GroupV2(Group):
     """One folder for all controllers."""
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: SandboxLimits) -> None:
         (folder,) = self.folders
         (folder / "memory.max").write_text(str(limits.memory))
         swap = folder / "memory.swap.max"
@@ -114,7 +114,7 @@ def find_groups() -> Groups:
         with suppress(OSError):
             if (group := groups.make()) is not None:
                 try:
-                    group.limit(Limits())
+                    group.limit(SandboxLimits())
                     return groups
                 finally:
                     remove(group)

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.processes import Launch, Process, Processes
-from mainspring.tools.sandbox.sandbox_port import Chunk, Exit, Reason, Stream
+from mainspring.core.sandbox import ExitReason, OutputChunk, ProgramExit, Stream
+from mainspring.tools.sandbox.processes import Launch, SupervisedProcess, SupervisorClient
 
 PIECE = 1 << 16
 LONGEST_ANSWER = 1 << 20
@@ -25,7 +25,7 @@ START_SECONDS = 20.0
 NUMBERS = struct.Struct(">iii")
 
 
-class Answer(Struct):
+class WorkerAnswer(Struct):
     """What the worker says. The code it runs may have forged it, which deceives only itself. No code: it was nonsense."""
 
     code: int | None = None
@@ -33,7 +33,7 @@ class Answer(Struct):
     value: str | None = None
 
 
-class Order(Struct, omit_defaults=True):
+class WorkerOrder(Struct, omit_defaults=True):
     """What the worker is asked: exactly one of command, code and cell."""
 
     limits: dict[str, int]
@@ -42,15 +42,15 @@ class Order(Struct, omit_defaults=True):
     cell: str | None = None
 
 
-class Ended(Struct, frozen=True):
-    exit: Exit
+class WorkerExit(Struct, frozen=True):
+    exit: ProgramExit
     value: str | None = None
 
 
 class Jail:
     """A started worker. It is single-use but for cells; `end` is to be called in any case."""
 
-    def __init__(self, processes: Processes, launch: Launch, extra: bytes = b"") -> None:
+    def __init__(self, processes: SupervisorClient, launch: Launch, extra: bytes = b"") -> None:
         """Starts the worker; `extra` is what it, or its launcher, can read as file 4. Raises `SandboxError`."""
         lines = _lines(extra)
         self._stdin, self._stdout, self._stderr, self._control = lines.stdin, lines.stdout, lines.stderr, lines.control
@@ -63,7 +63,7 @@ class Jail:
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None
         try:
-            self.process: Process = processes.start(launch, lines.theirs)
+            self.process: SupervisedProcess = processes.start(launch, lines.theirs)
         except SandboxError:
             self._close()
             raise
@@ -93,9 +93,9 @@ class Jail:
         self._is_ready = True
 
     async def run(
-        self, order: Order, *, stdin: bytes, deadline: float, most: int, spoiled: Callable[[], Reason | None]
-    ) -> AsyncGenerator[Chunk | Ended, None]:
-        """Output as it comes, then one `Ended`. `most` bytes at most; `spoiled` may name another reason to stop.
+        self, order: WorkerOrder, *, stdin: bytes, deadline: float, most: int, spoiled: Callable[[], ExitReason | None]
+    ) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
+        """Output as it comes, then one `WorkerExit`. `most` bytes at most; `spoiled` may name another reason to stop.
 
         Stopping is left to the caller, who calls `end`: a cell that ended by itself must not end its interpreter.
         """
@@ -114,8 +114,8 @@ class Jail:
                 self._close()
 
     async def _followed(
-        self, deadline: float, most: int, spoiled: Callable[[], Reason | None]
-    ) -> AsyncGenerator[Chunk | Ended, None]:
+        self, deadline: float, most: int, spoiled: Callable[[], ExitReason | None]
+    ) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
         while True:
             self._feed()
             answer = self._answer()
@@ -124,17 +124,17 @@ class Jail:
             chunks = self._drained(most + 1)
             for chunk in chunks:
                 if piece := chunk.data[:most]:
-                    yield Chunk(chunk.stream, piece)
+                    yield OutputChunk(chunk.stream, piece)
                 most -= len(chunk.data)
             if most < 0:
-                yield Ended(Exit(None, reason="output_limit"))
+                yield WorkerExit(ProgramExit(None, reason="output_limit"))
                 return
             if is_over:
                 yield _ended(answer, self.process)
                 return
             reason = spoiled() or ("timeout" if self._loop.time() >= deadline else None)
             if reason is not None:
-                yield Ended(Exit(None, reason=reason))
+                yield WorkerExit(ProgramExit(None, reason=reason))
                 return
             # Much may have happened while the reader had the chunks, so look again before waiting.
             if not chunks:
@@ -168,7 +168,7 @@ class Jail:
             pass  # Nobody reads any more, which is theirs to decide.
         return True
 
-    def _answer(self) -> Answer | None:
+    def _answer(self) -> WorkerAnswer | None:
         """The next whole message of the worker, if there is one. Nonsense is as good as none: the worker is then of no use."""
         try:
             # No more than one message can have: hostile code may never stop talking.
@@ -186,16 +186,16 @@ class Jail:
             return None
         length = struct.unpack_from(">I", self._heard)[0]
         if length > LONGEST_ANSWER:
-            return Answer()
+            return WorkerAnswer()
         if len(self._heard) < 4 + length:
             return None
         message = bytes(self._heard[4 : 4 + length])
         del self._heard[: 4 + length]
         return _parsed(message, self._asked)
 
-    def _drained(self, most: int) -> list[Chunk]:
+    def _drained(self, most: int) -> list[OutputChunk]:
         """What is in the pipes, up to so many bytes."""
-        chunks: list[Chunk] = []
+        chunks: list[OutputChunk] = []
         streams: tuple[tuple[Stream, int], ...] = (("stdout", self._stdout), ("stderr", self._stderr))
         for stream, file in streams:
             while most > 0:
@@ -206,7 +206,7 @@ class Jail:
                 if not data:
                     self._silent.add(file)
                     break
-                chunks.append(Chunk(stream, data))
+                chunks.append(OutputChunk(stream, data))
                 most -= len(data)
         return chunks
 
@@ -240,26 +240,26 @@ class Jail:
         self._stdin = -1
 
 
-def _parsed(message: bytes, asked: int) -> Answer:
+def _parsed(message: bytes, asked: int) -> WorkerAnswer:
     """An answer to another request is nonsense, too: code has spoken in place of the worker, whose own answer would come late."""
     if len(message) < NUMBERS.size:
-        return Answer()
+        return WorkerAnswer()
     number, code, signal = NUMBERS.unpack_from(message)
     if number != asked:
-        return Answer()
-    return Answer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
+        return WorkerAnswer()
+    return WorkerAnswer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
 
 
-def _ended(answer: Answer | None, process: Process) -> Ended:
+def _ended(answer: WorkerAnswer | None, process: SupervisedProcess) -> WorkerExit:
     if answer is not None and answer.code is None:
-        return Ended(Exit(None, reason="lost"))
+        return WorkerExit(ProgramExit(None, reason="lost"))
     if answer is not None:
-        reason: Reason = "exited" if answer.signal is None else "signal"
-        return Ended(Exit(answer.code, answer.signal, reason), answer.value)
+        reason: ExitReason = "exited" if answer.signal is None else "signal"
+        return WorkerExit(ProgramExit(answer.code, answer.signal, reason), answer.value)
     status = process.ended.result()
     if status is None:
-        return Ended(Exit(None, reason="lost"))
-    return Ended(Exit(status, status - 128, "signal") if status > 128 else Exit(status))
+        return WorkerExit(ProgramExit(None, reason="lost"))
+    return WorkerExit(ProgramExit(status, status - 128, "signal") if status > 128 else ProgramExit(status))
 
 
 class _Lines(Struct):

@@ -9,8 +9,8 @@ ask whether a file of the host exists and how large it is.
 from msgspec.structs import replace
 
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, Place
-from mainspring.tools.sandbox.places import SYSTEM, Python
+from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, LeaseFolders
+from mainspring.tools.sandbox.places import SYSTEM, PythonInstall
 from mainspring.tools.sandbox.processes import Confine, Launch
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
 from mainspring.tools.sandbox.supervisor import landlock_version
@@ -26,7 +26,7 @@ class Landlock(Backend):
     name = "landlock"
     isolates: tuple[str, ...] = ("files", "network", "signals", "system calls")
 
-    def __init__(self, python: Python, owner: Owner, *, version: int | None = None) -> None:
+    def __init__(self, python: PythonInstall, owner: Owner, *, version: int | None = None) -> None:
         """Raises `SandboxError` if this kernel's Landlock is too old; `version` is for trying what an older one would do."""
         found = landlock_version() if version is None else version
         if found < OLDEST:
@@ -37,7 +37,7 @@ class Landlock(Backend):
         self.version = f"Landlock ABI {found}"
         self._has_signals = found >= SCOPES_SIGNALS
 
-    def launch(self, place: Place, joins: tuple[str, ...], *, network: bool) -> Launch:
+    def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         sources = tuple(source for _, source in self.python.parts)
         confine = Confine(
             read=(*SYSTEM, *sources, *LOADER_FILES, *(NETWORK_FILES if network else ())),

@@ -10,10 +10,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.sandbox import (
+    MEGABYTE,
+    ExitReason,
+    Language,
+    OutputChunk,
+    ProgramExit,
+    ProgramResult,
+    WorkspaceFile,
+    WorkspaceListing,
+)
 from mainspring.tools.sandbox import workspace_files
 from mainspring.tools.sandbox.backend import languages, process_limits
-from mainspring.tools.sandbox.jail import Ended, Jail, Order
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Chunk, Entry, Exit, Language, Listing, Reason, Result
+from mainspring.tools.sandbox.jail import Jail, WorkerExit, WorkerOrder
 from mainspring.tools.sandbox.slot import Slot
 
 # A command line's longest word is 128 KB on Linux.
@@ -24,7 +33,7 @@ SURPLUS_BYTES, SURPLUS_ENTRIES = 256 * MEGABYTE, 10_000
 
 
 class LocalLease:
-    """See `port.Lease`. `remove` returns when whoever lent the slot out has removed it."""
+    """See `ports.SandboxLease`. `remove` returns when whoever lent the slot out has removed it."""
 
     def __init__(self, slot: Slot, remove: Callable[[Slot], Coroutine[None, None, None]]) -> None:
         self._slot = slot
@@ -37,7 +46,7 @@ class LocalLease:
         language: Language = "python",
         timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
         stdin: bytes = b"",
-    ) -> AsyncGenerator[Chunk | Exit, None]:
+    ) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
         order = _order(self._slot, program, language)
         await asyncio.to_thread(_check_room, self._slot)
         with self._slot.awake():
@@ -45,7 +54,7 @@ class LocalLease:
             try:
                 async with aclosing(supervised(self._slot, jail, order, stdin, timeout)) as output:
                     async for part in output:
-                        yield part.exit if isinstance(part, Ended) else part
+                        yield part.exit if isinstance(part, WorkerExit) else part
             finally:
                 jail.end()
 
@@ -56,7 +65,7 @@ class LocalLease:
         language: Language = "python",
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         stdin: bytes = b"",
-    ) -> Result:
+    ) -> ProgramResult:
         """`run`, waited for to its end."""
         before = await self.list()
         output = self.run(program, language=language, timeout=timeout, stdin=stdin)
@@ -71,7 +80,7 @@ class LocalLease:
         finally:
             session.end()
 
-    async def put(self, path: str, data: bytes) -> Entry:
+    async def put(self, path: str, data: bytes) -> WorkspaceFile:
         return await asyncio.to_thread(_put, self._slot, path, data)
 
     async def remove(self, path: str) -> None:
@@ -80,7 +89,7 @@ class LocalLease:
     async def get(self, path: str) -> bytes:
         return await asyncio.to_thread(workspace_files.read, self._slot.place.workspace, path, self._slot.limits.file)
 
-    async def list(self) -> Listing:
+    async def list(self) -> WorkspaceListing:
         return await asyncio.to_thread(workspace_files.listing, self._slot.place.workspace, self._slot.limits.entries)
 
     async def release(self) -> None:
@@ -88,7 +97,7 @@ class LocalLease:
 
 
 class LocalSession:
-    """See `port.Session`."""
+    """See `ports.PythonSession`."""
 
     def __init__(self, lease: LocalLease) -> None:
         self._lease = lease
@@ -96,7 +105,7 @@ class LocalSession:
         self._jail: Jail | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def run_cell(self, code: str, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - likewise
+    async def run_cell(self, code: str, *, timeout: float | None = None) -> ProgramResult:  # noqa: ASYNC109 - likewise
         await asyncio.to_thread(_check_room, self._slot)
         before = await self._lease.list()
         self._look_away()
@@ -104,11 +113,11 @@ class LocalSession:
         with self._slot.awake():
             try:
                 jail = self._jail = self._jail or await self._slot.jail()
-                order = Order(limits=_limits(self._slot, "python"), cell=code)
+                order = WorkerOrder(limits=_limits(self._slot, "python"), cell=code)
                 result = await gather(supervised(self._slot, jail, order, b"", timeout))
                 if jail.is_alive and await asyncio.to_thread(_is_over, self._slot, jail):
                     # It would keep what it holds while it rests.
-                    result = replace(result, exit=Exit(None, reason="disk_limit"))
+                    result = replace(result, exit=ProgramExit(None, reason="disk_limit"))
                 is_over = result.exit.reason == "exited" and jail.is_alive
             finally:
                 if not is_over:
@@ -139,9 +148,9 @@ class _Watch(Struct):
 
     slot: Slot
     jail: Jail
-    reason: Reason | None = None
+    reason: ExitReason | None = None
 
-    def found(self) -> Reason | None:
+    def found(self) -> ExitReason | None:
         return self.reason
 
     async def look(self) -> None:
@@ -153,8 +162,8 @@ class _Watch(Struct):
 
 
 async def supervised(
-    slot: Slot, jail: Jail, order: Order, stdin: bytes, seconds: float | None
-) -> AsyncGenerator[Chunk | Ended, None]:
+    slot: Slot, jail: Jail, order: WorkerOrder, stdin: bytes, seconds: float | None
+) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
     """The output of one order and how it ended, as far as limits decide that."""
     loop = asyncio.get_running_loop()
     kills = slot.count_kills()
@@ -165,30 +174,32 @@ async def supervised(
     try:
         async with aclosing(run) as output:
             async for part in output:
-                if isinstance(part, Ended) and part.exit.is_error and slot.count_kills() > kills:
+                if isinstance(part, WorkerExit) and part.exit.is_error and slot.count_kills() > kills:
                     part = replace(part, exit=replace(part.exit, reason="memory"))
                 yield part
     finally:
         looking.cancel()
 
 
-async def gather(output: AsyncGenerator[Chunk | Ended, None] | AsyncGenerator[Chunk | Exit, None]) -> Result:
+async def gather(
+    output: AsyncGenerator[OutputChunk | WorkerExit, None] | AsyncGenerator[OutputChunk | ProgramExit, None],
+) -> ProgramResult:
     """A stream of output as one result."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     streams = {"stdout": bytearray(), "stderr": bytearray()}
-    ended = Ended(Exit(None, reason="lost"))
+    ended = WorkerExit(ProgramExit(None, reason="lost"))
     async with aclosing(output):
         async for part in output:
-            if isinstance(part, Chunk):
+            if isinstance(part, OutputChunk):
                 streams[part.stream] += part.data
             else:
-                ended = part if isinstance(part, Ended) else Ended(part)
+                ended = part if isinstance(part, WorkerExit) else WorkerExit(part)
     stdout, stderr = (data.decode(errors="replace") for data in streams.values())
-    return Result(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
+    return ProgramResult(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
 
 
-def _put(slot: Slot, path: str, data: bytes) -> Entry:
+def _put(slot: Slot, path: str, data: bytes) -> WorkspaceFile:
     workspace, limits = slot.place.workspace, slot.limits
     with slot.writing:
         used = workspace_files.usage(workspace, limits.entries)
@@ -200,9 +211,9 @@ def _put(slot: Slot, path: str, data: bytes) -> Entry:
         return workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
 
 
-def _used(slot: Slot, most: int) -> workspace_files.Usage:
+def _used(slot: Slot, most: int) -> workspace_files.DiskUsage:
     used = [workspace_files.usage(folder, most) for folder in slot.folders]
-    return workspace_files.Usage(
+    return workspace_files.DiskUsage(
         sum([one.size for one in used]), sum([one.entries for one in used]), all(one.is_whole for one in used)
     )
 
@@ -232,23 +243,23 @@ def _check_room(slot: Slot) -> None:
     raise InvalidRequest(f"nothing runs in this workspace any more, it has {what}; remove files from outside, or begin a new one")
 
 
-def changed(before: Listing, after: Listing) -> tuple[Entry, ...]:
+def changed(before: WorkspaceListing, after: WorkspaceListing) -> tuple[WorkspaceFile, ...]:
     known = set(before.entries)
     return tuple(entry for entry in after.entries if entry not in known)
 
 
-def _order(slot: Slot, program: str | Sequence[str], language: Language) -> Order:
+def _order(slot: Slot, program: str | Sequence[str], language: Language) -> WorkerOrder:
     limits = _limits(slot, language)
     if not isinstance(program, str):
-        return Order(limits=limits, argv=tuple(program))
+        return WorkerOrder(limits=limits, argv=tuple(program))
     known = languages(slot.backend.python)
     if language not in known:
         raise InvalidRequest(f"`{language}` is not installed for the sandbox; there is: {', '.join(known)}")
     if language == "python":
-        return Order(limits=limits, code=program)
+        return WorkerOrder(limits=limits, code=program)
     if len(program.encode()) > LONGEST_CODE:
         raise InvalidRequest(f"{len(program)} characters are too much for one command; put them into a file and run that")
-    return Order(limits=limits, argv=(known[language], "-c" if language == "shell" else "-e", program))
+    return WorkerOrder(limits=limits, argv=(known[language], "-c" if language == "shell" else "-e", program))
 
 
 def _limits(slot: Slot, language: Language) -> dict[str, int]:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from mainspring.core.errors import SandboxError
+from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox import leftovers
 from mainspring.tools.sandbox import slot as slots
 from mainspring.tools.sandbox.backend import Backend, Unsafe, languages
@@ -24,9 +25,8 @@ from mainspring.tools.sandbox.bwrap import Bwrap
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
-from mainspring.tools.sandbox.places import Views, prefixes, python_for
-from mainspring.tools.sandbox.processes import Processes
-from mainspring.tools.sandbox.sandbox_port import DEFAULT, SandboxHealth, SandboxSpec
+from mainspring.tools.sandbox.places import FolderViews, prefixes, python_for
+from mainspring.tools.sandbox.processes import SupervisorClient
 from mainspring.tools.sandbox.slot import Slot
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
@@ -38,7 +38,7 @@ NOBODY = 65534
 
 
 class LocalSandbox:
-    """See `port.Sandbox`. Whether the backend holds is not asked here; `probe` does."""
+    """See `ports.Sandbox`. Whether the backend holds is not asked here; `probe` does."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LocalSandbox:
         self._owner = Owner(uid, uid) if os.getuid() == 0 else Owner()
         self._finds_groups, self.groups = groups is None, groups or Groups()
         self._refused = refused
-        self.processes = Processes()
+        self.processes = SupervisorClient()
         self._pool = _Pool(warm, self._warm_slot)
         self._leases: set[Slot] = set()
         self._removals: set[asyncio.Task[None]] = set()
@@ -94,7 +94,7 @@ class LocalSandbox:
         await self._close()
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec = DEFAULT) -> AsyncIterator[LocalLease]:
+    async def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AsyncIterator[LocalLease]:
         slot = await self._slot(spec)
         self._leases.add(slot)
         try:
@@ -130,7 +130,7 @@ class LocalSandbox:
 
     async def _slot(self, spec: SandboxSpec) -> Slot:
         await self.revive()
-        taken = None if spec.network or spec.workspace is not None else self._pool.take()
+        taken = None if spec.network else self._pool.take()
         if taken is None:
             return await self._made(spec)
         taken.confine_to(spec.limits)
@@ -150,7 +150,7 @@ class LocalSandbox:
         await (await making).remove()
 
     async def _warm_slot(self) -> Slot:
-        slot = await self._made(DEFAULT)
+        slot = await self._made(DEFAULT_SPEC)
         try:
             slot.warm = slot.start()
             await slot.warm.ready()
@@ -194,14 +194,14 @@ class LocalSandbox:
         self.data.mkdir(mode=0o711)
         (self._folder / "views").mkdir()
 
-    def _wanted_views(self) -> Views:
-        views = Views(self._folder / "views", self._owner)
+    def _wanted_views(self) -> FolderViews:
+        views = FolderViews(self._folder / "views", self._owner)
         if self._bwrap is not None:
             for wanted in (*prefixes(), self._bwrap.parents[2]):
                 views.want(wanted)
         return views
 
-    def _make_backend(self, views: Views) -> Backend:
+    def _make_backend(self, views: FolderViews) -> Backend:
         python = python_for(views)
         if python is None:
             raise SandboxError("no Python can be reached by the sandbox's user; install python3 in /usr/bin")
@@ -211,7 +211,7 @@ class LocalSandbox:
             return Unsafe(python, self._owner)
         return Bwrap(self._reached(views), python, self._owner, self._accounts())
 
-    def _reached(self, views: Views) -> Path:
+    def _reached(self, views: FolderViews) -> Path:
         reached = views.of(self._bwrap) if self._bwrap is not None else None
         if reached is None:
             raise SandboxError("bubblewrap is not there, or not where the sandbox's user can reach it; install `bubblewrap`")

@@ -1,8 +1,8 @@
 """Where things are on this machine, as an unprivileged user sees them.
 
 The interpreter may be installed below a home that only root can enter, while sandboxed code runs as nobody. The supervisor
-bind-mounts such folders elsewhere (`Views`), read-only and visible to sandboxes alone; where that is not permitted, the system's
-own Python is used.
+bind-mounts such folders elsewhere (`FolderViews`), read-only and visible to sandboxes alone; where that is not permitted, the
+system's own Python is used.
 """
 
 import os
@@ -21,7 +21,7 @@ SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
 
 
-class Views:
+class FolderViews:
     """Other names for folders that the sandbox's user cannot reach."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
@@ -53,7 +53,7 @@ class Views:
         return None
 
 
-class Python(Struct, frozen=True):
+class PythonInstall(Struct, frozen=True):
     """An interpreter, and where its parts are: what the sandbox calls them, and where they are found."""
 
     executable: str
@@ -67,7 +67,7 @@ def prefixes() -> tuple[Path, ...]:
     return tuple(folder for folder in found if not is_system(folder))
 
 
-def python_for(views: Views) -> Python | None:
+def python_for(views: FolderViews) -> PythonInstall | None:
     """This interpreter if it can be reached under its own name or another, else the system's, else none."""
     parts: list[tuple[str, str]] = []
     for prefix in prefixes():
@@ -78,12 +78,12 @@ def python_for(views: Views) -> Python | None:
             if part.exists() and not part.is_symlink():
                 parts.append((str(part), str(source)))
     path = tuple(str(prefix / "bin") for prefix in prefixes())
-    return Python(str(Path(sys.executable)), tuple(parts), path)
+    return PythonInstall(str(Path(sys.executable)), tuple(parts), path)
 
 
-def system_python() -> Python | None:
+def system_python() -> PythonInstall | None:
     found = shutil.which("python3", path=":".join(SYSTEM_PATH))
-    return Python(found) if found else None
+    return PythonInstall(found) if found else None
 
 
 def is_system(path: Path) -> bool:

@@ -43,10 +43,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     confine: Confine | None = None
 
 
-class Process:
+class SupervisedProcess:
     """One started process. `ended` becomes its exit status, or None if the supervisor was lost and took it with it."""
 
-    def __init__(self, owner: "Processes", number: int) -> None:
+    def __init__(self, owner: "SupervisorClient", number: int) -> None:
         self._owner = owner
         self._number = number
         self.pid: int | None = None
@@ -76,14 +76,14 @@ def library_path() -> dict[str, str]:
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
 
 
-class Processes:
+class SupervisorClient:
     """The engine's end of the line to one supervisor, from `open` to `close`."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._supervisor: asyncio.subprocess.Process | None = None
         self._numbers = count()
-        self._running: dict[int, Process] = {}
+        self._running: dict[int, SupervisedProcess] = {}
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._opened: asyncio.Future[bool] | None = None
 
@@ -124,13 +124,13 @@ class Processes:
             await self._supervisor.wait()
             self._supervisor = None
 
-    def start(self, launch: Launch, files: Sequence[int]) -> Process:
+    def start(self, launch: Launch, files: Sequence[int]) -> SupervisedProcess:
         """Starts a process with these files as 0, 1, 2, ...; closes them. Raises `SandboxError` if the supervisor is gone."""
         if self._socket is None:
             for file in files:
                 os.close(file)
             raise SandboxError("the sandbox is closed, or its supervisor process was ended; try again")
-        process = Process(self, next(self._numbers))
+        process = SupervisedProcess(self, next(self._numbers))
         self._running[process._number] = process
         self.send({"do": "start", "id": process._number, **msgspec.to_builtins(launch)}, tuple(files))
         return process

@@ -9,13 +9,13 @@ from secrets import token_hex
 from threading import Lock
 
 from mainspring.core.errors import SandboxError
+from mainspring.core.sandbox import SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox import cgroup
-from mainspring.tools.sandbox.backend import Backend, Place
+from mainspring.tools.sandbox.backend import Backend, LeaseFolders
 from mainspring.tools.sandbox.jail import Jail
 from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.places import is_reachable
-from mainspring.tools.sandbox.processes import Processes
-from mainspring.tools.sandbox.sandbox_port import Limits, SandboxSpec
+from mainspring.tools.sandbox.processes import SupervisorClient
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 PATIENCE = 200
@@ -26,13 +26,13 @@ class Slot:
     """Made by `make`, gone after `remove`. Every worker started in it is in `jails` until it is gone."""
 
     def __init__(
-        self, backend: Backend, processes: Processes, spec: SandboxSpec, folder: Path, group: cgroup.Group | None
+        self, backend: Backend, processes: SupervisorClient, spec: SandboxSpec, folder: Path, group: cgroup.Group | None
     ) -> None:
         self.backend = backend
         self.group = group
         self.limits = spec.limits
         self.network = spec.network
-        self.place = Place(spec.workspace or folder / "workspace", folder / "home", folder / "tmp")
+        self.place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp")
         self.warm: Jail | None = None
         self.removal: asyncio.Task[None] | None = None
         self.writing = Lock()
@@ -106,7 +106,7 @@ class Slot:
             for jail in self._jails:
                 jail.process.pause(is_at_rest)
 
-    def confine_to(self, limits: Limits) -> None:
+    def confine_to(self, limits: SandboxLimits) -> None:
         if limits != self.limits and self.group is not None:
             self.group.limit(limits)
         self.limits = limits
@@ -134,11 +134,10 @@ class Slot:
         await asyncio.to_thread(remove_tree, self._folder)
 
 
-def make(backend: Backend, processes: Processes, groups: cgroup.Groups, data: Path, spec: SandboxSpec) -> Slot:
+def make(backend: Backend, processes: SupervisorClient, groups: cgroup.Groups, data: Path, spec: SandboxSpec) -> Slot:
     """Makes the folders and the group; blocks for a moment. Raises `SandboxError`, and has made nothing then."""
-    place = spec.workspace or data
-    if not is_reachable(place, backend.owner):
-        raise SandboxError(f"{place} cannot be reached by the sandbox's user; choose a folder that others may enter")
+    if not is_reachable(data, backend.owner):
+        raise SandboxError(f"{data} cannot be reached by the sandbox's user; choose a folder that others may enter")
     folder = data / token_hex(12)
     with ExitStack() as undo:
         try:

@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.sandbox import WorkspaceFile, WorkspaceListing
 from mainspring.tools.safe_open import FOLDER, open_beneath, open_descriptor, open_folder
 from mainspring.tools.safe_read import clean_path, explain_errors, read_beneath
-from mainspring.tools.sandbox.sandbox_port import Entry, Listing
 
 DEEPEST = 64
 """How many folders a file may be in to be put in or taken out."""
@@ -42,7 +42,7 @@ class Owner(Struct, frozen=True):
             os.fchown(descriptor, self.uid, self.gid)
 
 
-class Usage(Struct, frozen=True):
+class DiskUsage(Struct, frozen=True):
     """`is_whole` is false if something could not be looked into."""
 
     size: int
@@ -55,7 +55,7 @@ def read(workspace: Path, path: str, most: int) -> bytes:
     return read_beneath(workspace, path, most, PLACE)
 
 
-def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> Entry:
+def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> WorkspaceFile:
     """Writes a file and makes the folders on the way to it. Raises `InvalidRequest`."""
     if len(data) > most:
         raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {most} a file may have")
@@ -72,7 +72,7 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> E
             os.ftruncate(descriptor, 0)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
-            return Entry(name, len(data), os.fstat(descriptor).st_mtime_ns)
+            return WorkspaceFile(name, len(data), os.fstat(descriptor).st_mtime_ns)
 
 
 def remove(workspace: Path, path: str) -> None:
@@ -86,22 +86,22 @@ def remove(workspace: Path, path: str) -> None:
         os.unlink(name.name, dir_fd=folder)
 
 
-def listing(workspace: Path, most: int) -> Listing:
+def listing(workspace: Path, most: int) -> WorkspaceListing:
     """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
-    entries: list[Entry] = []
+    entries: list[WorkspaceFile] = []
     hidden: list[str] = []
     with open_folder(workspace) as root:
         for count, (path, found) in enumerate(_walk(root, hidden)):
             if count >= most or path.count("/") > DEEPEST:
                 hidden.append(path)
             elif stat.S_ISREG(found.st_mode):
-                entries.append(Entry(path, found.st_size, found.st_mtime_ns))
+                entries.append(WorkspaceFile(path, found.st_size, found.st_mtime_ns))
             if count >= most:
                 break
-    return Listing(tuple(sorted(entries, key=attrgetter("path"))), is_complete=not hidden)
+    return WorkspaceListing(tuple(sorted(entries, key=attrgetter("path"))), is_complete=not hidden)
 
 
-def usage(folder: Path, most: int) -> Usage:
+def usage(folder: Path, most: int) -> DiskUsage:
     """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
     size = entries = 0
     hidden: list[str] = []
@@ -111,7 +111,7 @@ def usage(folder: Path, most: int) -> Usage:
             entries += 1
             if entries > most:
                 break
-    return Usage(size, entries, not hidden)
+    return DiskUsage(size, entries, not hidden)
 
 
 def remove_tree(folder: Path) -> None:

@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import SandboxError
-from mainspring.tools.sandbox.backend import Place, environment
+from mainspring.core.sandbox import MEGABYTE, SandboxLimits
+from mainspring.tools.sandbox.backend import LeaseFolders, environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
 from mainspring.tools.sandbox.cgroup import Group
 from mainspring.tools.sandbox.grants import Grant, Program, grants_of
@@ -30,7 +31,6 @@ from mainspring.tools.sandbox.leftovers import name_groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import is_reachable
 from mainspring.tools.sandbox.processes import Launch
-from mainspring.tools.sandbox.sandbox_port import MEGABYTE, Limits
 from mainspring.tools.sandbox.slot import give, remove_group
 from mainspring.tools.sandbox.workspace_files import remove_tree
 
@@ -40,7 +40,7 @@ log = getLogger(__name__)
 HAS_LAUNCHER = hasattr(os, "pidfd_open")
 LAUNCHER = Path(__file__).with_name("launcher.py")
 # A server stays, and may have much to do; still it must not take the whole machine.
-LIMITS = Limits(memory=2048 * MEGABYTE, processes=512, file=1024 * MEGABYTE)
+LIMITS = SandboxLimits(memory=2048 * MEGABYTE, processes=512, file=1024 * MEGABYTE)
 
 
 class LauncherOrder(Struct, frozen=True):
@@ -189,7 +189,7 @@ def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], f
         if not is_reachable(Path(grant.path), backend.owner):
             uid = backend.owner.uid
             raise SandboxError(f"the sandbox's user, {uid}, cannot reach `{grant.path}`; let others enter the folders above it")
-    place = Place(folder / "workspace", folder / "home", folder / "tmp")
+    place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp")
     for own in (place.workspace, place.home, place.scratch):
         own.mkdir(mode=0o700)
         give(own, backend.owner)
