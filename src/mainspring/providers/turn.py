@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.core import events, items
 from mainspring.core.errors import BadOutput
@@ -34,15 +34,14 @@ class TurnEvents(ABC):
 
     def take(self) -> list[ModelEvent]:
         """The events since the last time."""
-        told = self._events
-        self._events = []
+        told, self._events = self._events, []
         return told
 
     @abstractmethod
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn."""
 
-    def _unused(self, call_id: str) -> str:
+    def _make_unique(self, call_id: str) -> str:
         while not call_id or call_id in self._taken:
             call_id = self._new_id("call")
         self._taken.add(call_id)
@@ -101,21 +100,13 @@ class TurnBuilder(TurnEvents):
     def reasoning(self, delta: str) -> None:
         if not delta:
             return
-        thought = self._reasoning
-        if thought is None:
-            thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
-            self._events.append(events.ItemStarted(items.Reasoning(id=thought.id, status="in_progress")))
-        self._last = thought
+        thought = self._last = self._thinking()
         thought.pieces.append(delta)
         self._events.append(events.ReasoningDelta(thought.id, delta))
 
     def seal(self, content: str) -> None:
         """Attaches what the vendor wants back to the reasoning so far, or to an empty reasoning item, and closes it."""
-        thought = self._reasoning
-        if thought is None:
-            thought = self._reasoning = _ReasoningDraft(self._new_id("rs"))
-            self._events.append(events.ItemStarted(items.Reasoning(id=thought.id, status="in_progress")))
-        thought.sealed = content
+        self._thinking().sealed = content
         self._close_reasoning()
 
     def call(
@@ -133,7 +124,9 @@ class TurnBuilder(TurnEvents):
             if call is not None and call.is_repeated(id, name, arguments):
                 return
             if call is None or not call.is_continued(index, id, name, arguments, is_beside):
-                call = self._begin(id, index)
+                self._close_message()
+                call = _CallDraft(id, index)
+                self._calls.append(call)
             self._known[index, id] = self._known[None, id] = call
         self._known[index, ""] = self._known[None, ""] = call
         self._last = call
@@ -167,6 +160,12 @@ class TurnBuilder(TurnEvents):
                 raise build_unnamed_error(call.arguments)
         self._events.append(events.TurnEnded(finish, usage))
 
+    def _thinking(self) -> "_ReasoningDraft":
+        if self._reasoning is None:
+            self._reasoning = _ReasoningDraft(self._new_id("rs"))
+            self._events.append(events.ItemStarted(items.Reasoning(id=self._reasoning.id, status="in_progress")))
+        return self._reasoning
+
     def _speaking(self) -> "_MessageDraft":
         if self._reasoning is not None:
             self._close_reasoning()
@@ -198,17 +197,9 @@ class TurnBuilder(TurnEvents):
         if latest is not None:
             # The same index with another id is another call; an id that only comes later is not.
             return None if latest.vendor_id else latest
-        if not name:
-            # No beginning: the call was begun without an index.
-            started = self._known.get((None, id))
-            return started if started is not None and started.index is None else None
-        return None
-
-    def _begin(self, id: str, index: Index | None) -> "_CallDraft":
-        self._close_message()
-        call = _CallDraft(id, index)
-        self._calls.append(call)
-        return call
+        # A piece without a name is no beginning: the call was begun without an index.
+        started = None if name else self._known.get((None, id))
+        return started if started is not None and started.index is None else None
 
     def _name(self, call: "_CallDraft", name: str) -> None:
         if call.name:
@@ -217,33 +208,27 @@ class TurnBuilder(TurnEvents):
             return
         call.name = name
         call.id = self._new_id("fc")
-        call.call_id = self._unused(call.vendor_id)
+        call.call_id = self._make_unique(call.vendor_id)
         self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
         if call.pieces:
             self._events.append(events.ArgumentsDelta(call.id, call.arguments))
 
 
-class _ReasoningDraft:
-    __slots__ = ("id", "pieces", "sealed")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.pieces: list[str] = []
-        self.sealed: str | UnsetType = UNSET
+class _ReasoningDraft(Struct, eq=False):
+    id: str
+    pieces: list[str] = []
+    sealed: str | UnsetType = UNSET
 
     def build(self, is_cut: bool) -> items.Reasoning:
         content = (items.ReasoningText("".join(self.pieces)),) if self.pieces else UNSET
         return items.Reasoning(id=self.id, content=content, encrypted_content=self.sealed, status=_status(is_cut))
 
 
-class _MessageDraft:
+class _MessageDraft(Struct, eq=False):
     """A message: parts of text and refusal, each a list of pieces."""
 
-    __slots__ = ("id", "parts")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.parts: list[_PartDraft] = []
+    id: str
+    parts: list["_PartDraft"] = []
 
     def piece(self, kind: Literal["text", "refusal"], delta: str) -> int:
         """Adds a piece and returns the index of its part."""
@@ -261,31 +246,25 @@ class _MessageDraft:
         return items.Message("assistant", tuple([part.build() for part in self.parts]), id=self.id, status=_status(is_cut))
 
 
-class _PartDraft:
-    __slots__ = ("kind", "notes", "pieces")
-
-    def __init__(self, kind: Literal["text", "refusal"]) -> None:
-        self.kind = kind
-        self.pieces: list[str] = []
-        self.notes: list[Json] = []
+class _PartDraft(Struct, eq=False):
+    kind: Literal["text", "refusal"]
+    pieces: list[str] = []
+    notes: list[Json] = []
 
     def build(self) -> items.Part:
         said = "".join(self.pieces)
         return items.OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else items.Refusal(said)
 
 
-class _CallDraft:
+class _CallDraft(Struct, eq=False):
     """A call. It gets our ids with its name; until then its pieces wait."""
 
-    __slots__ = ("call_id", "id", "index", "name", "pieces", "vendor_id")
-
-    def __init__(self, vendor_id: str, index: Index | None) -> None:
-        self.vendor_id = vendor_id
-        self.index = index
-        self.name = ""
-        self.id = ""
-        self.call_id = ""
-        self.pieces: list[str] = []
+    vendor_id: str
+    index: Index | None
+    name: str = ""
+    id: str = ""
+    call_id: str = ""
+    pieces: list[str] = []
 
     @property
     def arguments(self) -> str:

@@ -37,7 +37,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         event = self._decode_event(data)
         match event.type:
             case "content_block_delta":
-                self._continue(event.index or 0, event.delta or _NO_DELTA)
+                self._continue(event.index or 0, event.delta or _NO_BLOCK)
             case "content_block_start":
                 self._begin(event.index or 0, event.content_block or _NO_BLOCK)
             case "content_block_stop":
@@ -46,7 +46,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
                 self._add_usage(event.message.usage if event.message else NULL)
             case "message_delta":
                 self._add_usage(event.usage)
-                self._stop_turn(event.delta or _NO_DELTA)
+                self._stop_turn(event.delta or _NO_BLOCK)
             case "message_stop":
                 self.is_over = True
             case "message":
@@ -60,7 +60,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             self._begin(index, block)
             self._stop(index)
         self._add_usage(event.usage)
-        self._stop_turn(_AnthropicDelta(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
+        self._stop_turn(_Block(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
         self.is_over = True
 
     def _begin(self, index: int, block: "_Block") -> None:
@@ -76,7 +76,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
                 self._calls[index] = json_text(block.input or None)
                 self._turn.call(index=index, id=block.id or "", name=block.name or "")
 
-    def _continue(self, index: int, delta: "_AnthropicDelta") -> None:
+    def _continue(self, index: int, delta: "_Block") -> None:
         match delta.type:
             case "text_delta":
                 self._turn.text(delta.text or "")
@@ -101,7 +101,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         self._thought.append(delta)
         self._turn.reasoning(delta)
 
-    def _stop_turn(self, delta: "_AnthropicDelta") -> None:
+    def _stop_turn(self, delta: "_Block") -> None:
         if not delta.stop_reason:
             return
         self._finish = _FINISH.get(delta.stop_reason, "stop")
@@ -144,6 +144,8 @@ def _is_foreign(event: object) -> bool:
 
 
 class _Block(Struct, gc=False):
+    """A block, what is new in one, or, without a type, what is new in the message."""
+
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -152,26 +154,12 @@ class _Block(Struct, gc=False):
     id: str | None = None
     name: str | None = None
     input: object = None
-
-
-class _AnthropicDelta(Struct, gc=False):
-    """What is new in a block, or, without a type, in the message."""
-
-    type: str = ""
-    text: str | None = None
     partial_json: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
     stop_reason: str | None = None
     stop_details: object = None
 
 
-class _AnthropicMessage(Struct, gc=False):
-    usage: msgspec.Raw = NULL
-
-
 _NO_BLOCK = _Block()
-_NO_DELTA = _AnthropicDelta()
 
 
 class _AnthropicEvent(Struct, gc=False):
@@ -179,9 +167,9 @@ class _AnthropicEvent(Struct, gc=False):
 
     type: str = ""
     index: int | None = None
-    delta: _AnthropicDelta | None = None
+    delta: _Block | None = None
     content_block: _Block | None = None
-    message: _AnthropicMessage | None = None
+    message: "_AnthropicEvent | None" = None
     usage: msgspec.Raw = NULL
     content: list[_Block] | None = None
     stop_reason: str | None = None

@@ -2,11 +2,12 @@
 
 The vendor refuses what it finds out of order, so order is made here: user and assistant take turns, a user speaks first and
 last, every call is answered in the very next message, no block is empty. What the caller wants and this model cannot do is
-left out (`_anthropic_models`) or said in words.
+left out (`claude_models`) or said in words.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -48,16 +49,12 @@ def build_body(request: ModelRequest) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     family = find_family(request.model)
     turns = transcript.list_turns(request.items)
-    leading = list(takewhile(_is_system, turns))
+    leading = list(takewhile(lambda turn: isinstance(turn, InputTurn) and turn.role == "system", turns))
     form = _form(request, family)
     messages = _messages(turns[len(leading) :], family)
     system = [request.instructions or "", *[_words(turn) for turn in leading], form.words]
-    body: Json = {
-        "model": request.model,
-        "max_tokens": family.room(request.max_output_tokens),
-        "messages": messages,
-        "stream": True,
-    }
+    limit = family.room(request.max_output_tokens)
+    body: Json = {"model": request.model, "max_tokens": limit, "messages": messages, "stream": True}
     options = {
         "system": [_text(text) for text in system if text.strip()],
         "tools": _tools(request, family),
@@ -109,14 +106,9 @@ def _tools(request: ModelRequest, family: Family) -> list[Json]:
     for tool in transcript.list_functions(request):
         narrow = _strict(_parameters(tool)) if tool.strict and left else None
         left -= narrow is not None
-        tools.append(_tool(tool, narrow))
+        schema = {"input_schema": _parameters(tool)} if narrow is None else {"input_schema": narrow, "strict": True}
+        tools.append({"name": tool.name, **({"description": tool.description} if tool.description else {}), **schema})
     return tools
-
-
-def _tool(tool: ToolDefinition, narrow: Json | None) -> Json:
-    schema = {"input_schema": _parameters(tool)} if narrow is None else {"input_schema": narrow, "strict": True}
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, **schema}
 
 
 def _parameters(tool: ToolDefinition) -> Json:
@@ -189,10 +181,8 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Js
                 transcript.append_parts(messages, "user", "content", _blocks(parts))
             case InputTurn():
                 # Of a system that speaks later the vendor hears only on some models, and only in some places.
-                words = _words(turn)
-                transcript.append_parts(
-                    messages, "user", "content", [_text(f"<system>\n{words}\n</system>")] if words.strip() else []
-                )
+                said = [_text(f"<system>\n{words}\n</system>")] if (words := _words(turn)).strip() else []
+                transcript.append_parts(messages, "user", "content", said)
             case ModelTurn():
                 _add_turn(messages, turn, used, family)
     if not messages or messages[0]["role"] == "assistant":
@@ -213,8 +203,8 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
                 said += [_text(text) for text in map(transcript.get_text, item.content) if text.strip()]
     calls, results = [], []
     for called in turn.calls:
-        id = _unused(called.call.call_id, used)
-        calls.append(_call(called.call, id))
+        id, name = _make_unique(called.call.call_id, used), _ODD.sub("_", called.call.name)[:128] or "unnamed"
+        calls.append({"type": "tool_use", "id": id, "name": name, "input": transcript.parse_call_arguments(called.call)})
         results.append(_result(called.output, id))
     while said and not calls and said[-1]["type"] in _THOUGHTS:
         # A thought that led to nothing may not end a message.
@@ -225,20 +215,11 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
 
 def _thought(item: items.Reasoning) -> Json | None:
     """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
-    secret = transcript.unseal(VENDOR, item)
-    if secret is None:
-        return None
-    try:
-        thought = _secret.decode(secret)
-    except ValueError:
-        return None
-    block: Json = msgspec.to_builtins(thought)
-    return block
-
-
-def _call(call: items.FunctionCall, id: str) -> Json:
-    name = _ODD.sub("_", call.name)[:128] or "unnamed"
-    return {"type": "tool_use", "id": id, "name": name, "input": transcript.parse_call_arguments(call)}
+    with suppress(ValueError):
+        if (secret := transcript.unseal(VENDOR, item)) is not None:
+            block: Json = msgspec.to_builtins(_secret.decode(secret))
+            return block
+    return None
 
 
 def _result(output: items.FunctionCallOutput | None, id: str) -> Json:
@@ -251,7 +232,7 @@ def _result(output: items.FunctionCallOutput | None, id: str) -> Json:
     return {"type": "tool_result", "tool_use_id": id, **drop_none({"content": content or None, "is_error": is_error or None})}
 
 
-def _unused(call_id: str, used: set[str]) -> str:
+def _make_unique(call_id: str, used: set[str]) -> str:
     """An id that the vendor accepts: of few characters, and no other call's. Those of other backends may be neither."""
     plain = id = _ODD.sub("_", call_id) or "call"
     number = 1
@@ -320,10 +301,6 @@ def _words(turn: InputTurn | ModelTurn) -> str:
     return items.text_of(turn.parts) if isinstance(turn, InputTurn) else ""
 
 
-def _is_system(turn: InputTurn | ModelTurn) -> bool:
-    return isinstance(turn, InputTurn) and turn.role == "system"
-
-
 def narrow_schema(schema: Any) -> Json:
     """The schema in the vendor's subset for answers and strict tools: closed objects, few keywords, the rest in the description.
 
@@ -382,12 +359,8 @@ def _object(rest: Json) -> Json:
     if isinstance(rest.pop("additionalProperties", None), dict):
         raise ValueError("a schema must name its properties")
     required = {"required": rest.pop("required")} if rest.get("required") else {}
-    return {
-        "type": "object",
-        "properties": {key: narrow_schema(part) for key, part in properties.items()},
-        **required,
-        "additionalProperties": False,
-    }
+    narrowed = {key: narrow_schema(part) for key, part in properties.items()}
+    return {"type": "object", "properties": narrowed, **required, "additionalProperties": False}
 
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}

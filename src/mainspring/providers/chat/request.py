@@ -50,14 +50,12 @@ def name_token_limit(host: str) -> str:
 
 
 def _tool(tool: items.ToolDefinition) -> Json:
-    function: Json = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": parameters, **strict},
     }
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
 
 
 def _choice(choice: ToolChoice) -> str | Json | None:
@@ -102,11 +100,10 @@ def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> 
         return []
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
     if turn.calls:
-        message["tool_calls"] = [_tool_call(called.call) for called in turn.calls]
+        message["tool_calls"] = [_write_call(called.call) for called in turn.calls]
         if profile.recalls:
-            message["reasoning_content"] = "".join(
-                [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
-            )
+            thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
+            message["reasoning_content"] = "".join(thoughts)
     return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
 
 
@@ -131,7 +128,7 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
     return [{"role": "user", "content": parts}] if parts else []
 
 
-def _tool_call(call: items.FunctionCall) -> Json:
+def _write_call(call: items.FunctionCall) -> Json:
     function = {"name": call.name, "arguments": transcript.repair_arguments(call.arguments)}
     return {"id": transcript.shorten_id(call.call_id, CALL_ID_CHARS), "type": "function", "function": function}
 

@@ -124,7 +124,9 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
             case InputTurn("system", parts) if not contents and all(isinstance(part, items.InputText) for part in parts):
                 system += [part.text for part in parts if isinstance(part, items.InputText) and part.text]
             case InputTurn(parts=parts):
-                transcript.append_parts(contents, "user", "parts", [_part(part) for part in parts if _says(part)])
+                transcript.append_parts(
+                    contents, "user", "parts", [said for part in parts if (said := _part(part)) != {"text": ""}]
+                )
             case ModelTurn() if not turn.is_mute:
                 transcript.append_parts(contents, "model", "parts", _write_turn(turn, request.model))
                 transcript.append_parts(contents, "user", "parts", _responses(turn.calls, request.model))
@@ -178,21 +180,13 @@ def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
         files = [_part(part) for part in called.attachments]
         inner = [part for part in files if _is_modern(model) and part.get("inlineData", {}).get("mimeType") in _WITHIN]
         outer = [part for part in files if part not in inner]
-        response: Json = {"id": call.call_id, "name": call.name, "response": _outcome(output)}
+        how = "error" if output is None or output.is_error is True else "output"
+        outcome = {how: transcript.UNANSWERED if output is None else transcript.render_output(output)}
+        response: Json = {"id": call.call_id, "name": call.name, "response": outcome}
         responses.append({"functionResponse": response | ({"parts": inner} if inner else {})})
         if outer:
             exhibits += [{"text": f"Attached by the output of `{call.name}` ({call.call_id}):"}, *outer]
     return responses + exhibits
-
-
-def _outcome(output: items.FunctionCallOutput | None) -> Json:
-    if output is None:
-        return {"error": transcript.UNANSWERED}
-    return {"error" if output.is_error is True else "output": transcript.render_output(output)}
-
-
-def _says(part: Part) -> bool:
-    return isinstance(part, items.InputImage | items.InputFile) or bool(transcript.get_text(part))
 
 
 def _part(part: Part) -> Json:
@@ -255,9 +249,7 @@ def _inner(key: str, value: object) -> object:
 def _enumerate(schema: Json) -> Json:
     """The values to choose from, which can only be words and numbers."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(values, list) or not all(
-        isinstance(value, str | int | float) and not isinstance(value, bool) for value in values
-    ):
+    if not isinstance(values, list) or {*map(type, values)} - {str, int, float}:
         return {}
     is_text = "type" not in schema and all(isinstance(value, str) for value in values)
     return {"enum": values} | ({"type": "string"} if is_text else {})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Unpack
 
 from mainspring.core.model_request import ModelRequest
@@ -32,9 +33,8 @@ class Ollama(HttpProvider):
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take."""
-        return await self._post_supported(
-            "api/chat", request.model, lambda lacks: build_body(request, num_ctx=self._num_ctx, without=lacks), _LACKS
-        )
+        build = partial(build_body, request, self._num_ctx)
+        return await self._post_supported("api/chat", request.model, build, _LACKS)
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models on the machine. Raises a `ProviderError` if there is no such list."""

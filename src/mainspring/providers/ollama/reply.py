@@ -26,20 +26,15 @@ class OllamaReply(ReplyReader[TurnBuilder]):
         chunk = self._decode(_chunk, data)
         if chunk.error:
             raise self._failure(data)
-        if chunk.message is not None:
-            self._say(chunk.message)
-        if chunk.done:
-            self._close(chunk)
-
-    def _say(self, message: "_OllamaMessage") -> None:
-        self._turn.reasoning(message.thinking or "")
-        self._turn.text(message.content or "")
-        for call in message.tool_calls or ():
-            self._calls += 1
-            arguments = json_text(call.function.arguments) or "{}"
-            self._turn.call(index=self._calls, id=call.id or "", name=call.function.name or "", arguments=arguments)
-
-    def _close(self, chunk: "_OllamaChunk") -> None:
+        if (message := chunk.message) is not None:
+            self._turn.reasoning(message.thinking or "")
+            self._turn.text(message.content or "")
+            for call in message.tool_calls or ():
+                self._calls += 1
+                arguments = json_text(call.function.arguments) or "{}"
+                self._turn.call(index=self._calls, id=call.id or "", name=call.function.name or "", arguments=arguments)
+        if not chunk.done:
+            return
         if chunk.done_reason in ("load", "unload"):
             raise Unavailable(f"{self._http.url} did not answer, but {chunk.done_reason}ed the model; try again")
         self._finish = "length" if chunk.done_reason == "length" else "stop"

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
-from mainspring.core.items import FunctionCall, InputFile, InputImage, InputText, Item, Json, Part, Reasoning, ToolDefinition
+from mainspring.core.items import InputFile, InputImage, InputText, Item, Json, Part, Reasoning, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
@@ -20,18 +20,14 @@ from mainspring.providers.profiles import find_profile
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 
-def build_body(request: ModelRequest, *, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
+def build_body(request: ModelRequest, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
     """The request as JSON, but for the fields in `without`. Raises `Refused` for content that this wire format cannot carry."""
     can_call = find_profile(request.model).calls and "tools" not in without
     tools = list(map(_tool, transcript.list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
-    options = {
-        "num_ctx": num_ctx,
-        "num_predict": request.max_output_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-    }
+    sampling = {"temperature": request.temperature, "top_p": request.top_p}
+    options = {"num_ctx": num_ctx, "num_predict": request.max_output_tokens, **sampling}
     fields = {
         "tools": tools or None,
         "format": None if tools or form is None else form or "json",
@@ -104,7 +100,8 @@ def _write_turn(turn: ModelTurn) -> list[Json]:
     if thought := "".join([word for item in open_thoughts for word in words(item)]):
         message["thinking"] = thought
     if turn.calls:
-        message["tool_calls"] = [_call(called.call) for called in turn.calls]
+        calls = [(called.call.name, transcript.parse_call_arguments(called.call)) for called in turn.calls]
+        message["tool_calls"] = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     messages = [message] if texts or turn.calls else []
     messages += [{"role": "tool", "tool_name": called.call.name, "content": called.output_text} for called in turn.calls]
     return messages + _exhibits(turn)
@@ -115,10 +112,6 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
     shown = [(called.call.name, called.attachments) for called in turn.calls if called.attachments]
     exhibits = [_write_input("user", [InputText(f"Attached by the output of `{name}`:"), *parts]) for name, parts in shown]
     return [message for message in exhibits if message is not None]
-
-
-def _call(call: FunctionCall) -> Json:
-    return {"function": {"name": call.name, "arguments": transcript.parse_call_arguments(call)}}
 
 
 def _read_out(part: Part) -> str:

@@ -56,7 +56,9 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
             raise BadOutput(f"{self._http.url} sent what is no Response: `{self._http.quote(data)}`")
         for index, raw in enumerate(response.output or ()):
             self._turn.add_missing(self._item(raw), index)
-        self._finish, self._usage, self.is_over = _finish_of(response), _usage_of(response.usage), True
+        is_filtered = (response.incomplete_details or {}).get("reason") == "content_filter"
+        self._finish = "stop" if response.status != "incomplete" else "content_filter" if is_filtered else "length"
+        self._usage, self.is_over = _usage_of(response.usage), True
 
     def _item(self, raw: msgspec.Raw) -> "_Item":
         item = self._decode(_item, bytes(raw))
@@ -115,7 +117,8 @@ class ResponsesTurn(TurnEvents):
         """Begins an item, but for a call that has no name yet: that one begins when it is whole."""
         if given.type == "function_call_output" or (given.type == "function_call" and not given.name):
             return None
-        found = _OpenItem(given.type, index, self._begin(given))
+        item = self._begin(given)
+        found = _OpenItem(given.type, index, item, item_id(item))
         self._by_index[index] = found
         if given.id:
             self._by_id[given.id] = found
@@ -134,7 +137,7 @@ class ResponsesTurn(TurnEvents):
             case "reasoning":
                 return items.Reasoning(id=id, status="in_progress")
             case "function_call":
-                return items.FunctionCall(self._unused(given.call_id or ""), given.name or "", id=id, status="in_progress")
+                return items.FunctionCall(self._make_unique(given.call_id or ""), given.name or "", id=id, status="in_progress")
             case _:
                 return self._foreign(given, id)
 
@@ -157,7 +160,7 @@ class ResponsesTurn(TurnEvents):
 
     def _close(self, found: "_OpenItem", given: "_Item") -> None:
         found.is_done = True
-        status = _STATUSES.get(given.status or "", "completed")
+        status: items.ItemStatus = "incomplete" if given.status == "incomplete" else "completed"
         item = found.item
         match item:
             case items.Message():
@@ -180,7 +183,7 @@ class ResponsesTurn(TurnEvents):
             text = self._final(found, "text", index, part.text or "")
             notes = part.annotations or found.notes.pop(index, [])
             parts.append(items.OutputText(text, tuple(notes), tuple(part.logprobs or ())))
-        for channel, index in _left(found):
+        for channel, index in _list_unfinished(found):
             said = self._final(found, channel, index, None)
             parts.append(
                 items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(found.notes.pop(index, [])))
@@ -191,7 +194,7 @@ class ResponsesTurn(TurnEvents):
         content, summary = given.content or (), given.summary or ()
         raw = [self._final(found, "thought", index, part.text or "") for index, part in enumerate(content)]
         short = [self._final(found, "summary", index, part.text or "") for index, part in enumerate(summary)]
-        for channel, index in _left(found):
+        for channel, index in _list_unfinished(found):
             (short if channel == "summary" else raw).append(self._final(found, channel, index, None))
         return replace(
             item,
@@ -217,19 +220,16 @@ class ResponsesTurn(TurnEvents):
             raise BadOutput(f"the backend sent an item of type `{given.type}` that cannot be read: {error}; ask again") from error
 
 
-class _OpenItem:
+class _OpenItem(Struct, eq=False):
     """An item being said: its pieces by channel and index."""
 
-    __slots__ = ("id", "index", "is_done", "item", "kind", "notes", "said")
-
-    def __init__(self, kind: str, index: int | None, item: Item) -> None:
-        self.kind = kind
-        self.index = index
-        self.item = item
-        self.id = item_id(item)
-        self.said: dict[tuple[Channel, int], list[str]] = {}
-        self.notes: dict[int, list[Json]] = {}
-        self.is_done = False
+    kind: str
+    index: int | None
+    item: Item
+    id: str
+    said: dict[tuple[Channel, int], list[str]] = {}
+    notes: dict[int, list[Json]] = {}
+    is_done: bool = False
 
     def part(self, channel: Channel, index: int) -> tuple[int, list[str]]:
         """A place for the pieces of a part, and its index: words and a refusal cannot share one."""
@@ -239,7 +239,7 @@ class _OpenItem:
         return index, self.said.setdefault((channel, index), [])
 
 
-def _left(found: _OpenItem) -> list[tuple[Channel, int]]:
+def _list_unfinished(found: _OpenItem) -> list[tuple[Channel, int]]:
     """What was streamed and is not in the whole item, in its order."""
     return sorted(found.said, key=lambda place: place[1])
 
@@ -293,23 +293,12 @@ class _Item(Struct):
     data: Json = field(default_factory=dict, name="")
 
 
-class _Reason(Struct, gc=False):
-    reason: str | None = None
-
-
 class _Response(Struct, gc=False):
     status: str | None = None
     error: object = None
-    incomplete_details: _Reason | None = None
+    incomplete_details: Json | None = None
     output: list[msgspec.Raw] | None = None
     usage: msgspec.Raw = NULL
-
-
-def _finish_of(response: _Response) -> Finish:
-    if response.status != "incomplete":
-        return "stop"
-    details = response.incomplete_details
-    return "content_filter" if details is not None and details.reason == "content_filter" else "length"
 
 
 def _usage_of(data: msgspec.Raw) -> items.Usage | None:
@@ -336,7 +325,6 @@ _CHANNELS: dict[str, Channel] = {
 _KINDS = {"text": "message", "refusal": "message", "thought": "reasoning", "summary": "reasoning", "arguments": "function_call"}
 _OTHERS: dict[Channel, Channel] = {"text": "refusal", "refusal": "text"}
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_STATUSES: dict[str, items.ItemStatus] = {"incomplete": "incomplete"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _event = msgspec.json.Decoder(_ResponsesEvent)
 _item = msgspec.json.Decoder(_Item)

@@ -103,7 +103,8 @@ class _ItemWriter:
                     yield {"type": "function_call_output", "call_id": call_ids[place], "output": _output(item)}
                 case items.Reasoning() if _leads_on(history, place):
                     yield from self._thought(item)
-                case items.Unknown() if place in pairs or not _is_half(item):
+                # A call or an output must have its counterpart.
+                case items.Unknown() if place in pairs or not isinstance(item.data.get("call_id"), str):
                     yield item.data
 
     def _message(self, message: items.Message) -> Iterator[Json]:
@@ -166,17 +167,11 @@ def _pairs(history: Sequence[Item]) -> dict[int, int]:
     return pairs
 
 
-def _is_half(item: items.Unknown) -> bool:
-    """A call or an output, which must have a counterpart."""
-    return isinstance(item.data.get("call_id"), str)
-
-
 def _leads_on(history: Sequence[Item], place: int) -> bool:
     """Whether the model said something behind this thought: a backend refuses a thought that leads to nothing."""
     behind = next((item for item in history[place + 1 :] if not isinstance(item, items.Reasoning)), None)
-    return isinstance(behind, items.FunctionCall | items.Unknown) or (
-        isinstance(behind, items.Message) and behind.role == "assistant"
-    )
+    is_said = isinstance(behind, items.Message) and behind.role == "assistant"
+    return is_said or isinstance(behind, items.FunctionCall | items.Unknown)
 
 
 def _write_part(part: Part) -> Json:
@@ -192,9 +187,7 @@ def _write_part(part: Part) -> Json:
         case items.Unknown(data):
             return data
         case _:
-            raise Refused(
-                f"a part of type {type(part).__name__} cannot be sent to a Responses backend; send text, images or files"
-            )
+            raise Refused(f"a part of type {type(part).__name__} cannot be sent to this backend; send text, images or files")
 
 
 def _write_output_part(part: Part) -> Json | None:
