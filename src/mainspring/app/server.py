@@ -69,13 +69,14 @@ def server(
             resumed = await engine.resume_all()
             if resumed:
                 log.info("took up %d unfinished runs", len(resumed))
-            async with AsyncExitStack() as stack, create_task_group() as tasks:
+            async with AsyncExitStack() as stack:
                 for part in served:
                     if part.lifespan is not None:
                         await stack.enter_async_context(part.lifespan())
-                tasks.start_soon(engine.watch_over)
-                yield
-                tasks.cancel_scope.cancel()
+                async with create_task_group() as tasks:
+                    tasks.start_soon(engine.watch_over)
+                    yield
+                    tasks.cancel_scope.cancel()
 
     endpoints = [endpoint for each in routes for endpoint in each.endpoints()]
     endpoints += [endpoint for part in served for endpoint in part.endpoints]
