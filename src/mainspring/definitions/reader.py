@@ -2,15 +2,18 @@
 
 What the YAML library finds becomes plain values here: text, numbers, truth values, lists and mappings, nothing else, each key
 once, and no more of them than `MOST_NODES`, whatever aliases multiply them, nor deeper than `MOST_DEPTH`. The library is
-imported when it is needed: it takes longer to import than most commands.
+imported when it is needed: it takes longer to import than most commands. A file that is JSON is read as JSON, which YAML
+understands otherwise in places: `1e5`, a surrogate pair, U+007F.
 """
 
+import re
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
@@ -24,6 +27,7 @@ MOST_DEPTH: Final = 100
 T = TypeVar("T")
 
 _TAG = "tag:yaml.org,2002:"
+_JSON_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]]|[^\s{}\[\],:"]+')
 _TYPED = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")})
 
 
@@ -76,6 +80,10 @@ def decode_text(file: Path, data: bytes) -> str:
 
 
 def _parse(file: Path, text: str, first_line: int, as_text: bool) -> Iterator[ParsedFile]:
+    if file.suffix == ".json" and not as_text and (parsed := _parse_json(file, text)) is not None:
+        yield parsed
+        return
+
     import yaml
 
     # The library counts this place in bytes.
@@ -95,6 +103,50 @@ def _parse(file: Path, text: str, first_line: int, as_text: bool) -> Iterator[Pa
         raise InvalidRequest(f"{file}:{first_line}: this is not YAML: {' '.join(str(error).split())[:200]}") from error
     finally:
         loader.dispose()
+
+
+def _parse_json(file: Path, text: str) -> ParsedFile | None:
+    """The document of a text that is JSON. None if it is not: comments and the like make it YAML."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    problems: list[Problem] = []
+    tokens, position, line, count = _JSON_TOKEN.finditer(text), 0, 1, 0
+
+    def take() -> str:
+        nonlocal position, line
+        token = next(tokens)
+        line, position = line + text.count("\n", position, token.start()), token.start()
+        return token[0]
+
+    def build(token: str, depth: int) -> Node:
+        nonlocal count
+        begin, count = line, count + 1
+        _check_size(file, line, depth, count)
+        if token == "[":
+            nodes: list[Node] = []
+            while (element := take()) != "]":
+                nodes.append(build(element, depth + 1))
+            return Node(nodes, begin)
+        if token != "{":
+            return Node(msgspec.json.decode(token), begin)
+        own: dict[str, Node] = {}
+        while (key := take()) != "}":
+            name, at = msgspec.json.decode(key, type=str), line
+            if name in own:
+                problems.append(Problem(at, f"`{name}` is there twice; keep one"))
+            own[name] = Node(build(take(), depth + 1).value, at)
+        return Node(own, begin)
+
+    return ParsedFile(file, build(take(), 0), problems)
+
+
+def _check_size(file: Path, line: int, depth: int, count: int) -> None:
+    if depth > MOST_DEPTH:
+        raise InvalidRequest(f"{file}:{line}: it is nested too deeply; make it flatter")
+    if count > MOST_NODES:
+        raise InvalidRequest(f"{file}:{line}: the file stands for more than {MOST_NODES} values; make it smaller")
 
 
 class _Builder:
@@ -117,8 +169,7 @@ class _Builder:
         event = self._loader.get_event()
         line, before = self._line(event), self._count
         self._count += 1
-        if depth > MOST_DEPTH:
-            raise self._refuse(line, "it is nested too deeply; make it flatter")
+        _check_size(self._file, line, depth, self._count)
         match event.__class__.__name__:
             case "AliasEvent":
                 if (anchor := self._anchors.get(event.anchor)) is None:
@@ -133,8 +184,7 @@ class _Builder:
                 node = Node(self._build_mapping(depth), line)
             case _:
                 node = Node(self._build_scalar(event, line), line)
-        if self._count > MOST_NODES:
-            raise self._refuse(line, f"the file stands for more than {MOST_NODES} values; make it smaller")
+        _check_size(self._file, line, depth, self._count)
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(node.value, self._count - before)
         return node
