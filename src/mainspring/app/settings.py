@@ -122,11 +122,8 @@ def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Se
     """The settings of a file, but for those that are overridden."""
     try:
         parsed = parse_toml(path, decode_text(path, path.read_bytes()))
-    except OSError as error:
-        problems.append(f"{path} cannot be read: {error.strerror}")
-        return find_settings_type()()
-    except InvalidRequest as error:
-        problems.append(error.message)
+    except (OSError, InvalidRequest) as error:
+        problems.append(error.message if isinstance(error, InvalidRequest) else f"{path} cannot be read: {error.strerror}")
         return find_settings_type()()
     tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
     used = ParsedFile(path, Node(tables), parsed.problems)
@@ -146,13 +143,12 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
     values: dict[str, object] = {}
     for setting in fields(find_settings_type()):
         variable = f"MAINSPRING_{setting.name.upper()}"
-        if (text := environment.get(variable)) is None:
-            continue
-        try:
+        if (text := environment.get(variable)) is not None:
             value = text.split() if setting.type == tuple[str, ...] else text
-            values[setting.name] = msgspec.convert(value, setting.type, strict=False)
-        except msgspec.ValidationError as error:
-            problems.append(f"{variable}: {error}, not `{text[:80]}`")
+            try:
+                values[setting.name] = msgspec.convert(value, setting.type, strict=False)
+            except msgspec.ValidationError as error:
+                problems.append(f"{variable}: {error}, not `{text[:80]}`")
     return values
 
 

@@ -1,7 +1,7 @@
 """Typed inputs and outputs of a definition: declared in its file, held against what is given, and completed by their defaults."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -11,6 +11,15 @@ from mainspring.core.items import Json
 from mainspring.definitions.parsed_file import hint
 
 InputType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
+
+_TYPES: Final[dict[InputType, tuple[type, ...]]] = {
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list, tuple),
+    "object": (dict,),
+}
 
 
 class InputParameter(Struct, frozen=True):
@@ -36,9 +45,8 @@ def complete_inputs(parameters: Mapping[str, InputParameter], given: Mapping[str
         if name in given:
             inputs[name] = given[name]
         elif parameter.required:
-            problems.append(
-                f"`{name}` ({parameter.type}) is missing{': ' + parameter.description if parameter.description else ''}"
-            )
+            about = f": {parameter.description}" if parameter.description else ""
+            problems.append(f"`{name}` ({parameter.type}) is missing{about}")
         elif parameter.default is not UNSET:
             inputs[name] = parameter.default
     if problems:
@@ -58,21 +66,7 @@ def find_flaw(parameter: InputParameter, value: object) -> str | None:
 
 def is_of_type(value: object, kind: InputType) -> bool:
     """Whether a JSON value is of this type. Truth values are no numbers."""
-    match kind:
-        case "any":
-            return True
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "string":
-            return isinstance(value, str)
-        case "array":
-            return isinstance(value, list | tuple)
-        case "object":
-            return isinstance(value, dict)
+    return kind == "any" or (isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)))
 
 
 def parse_input(text: str) -> object:
@@ -106,5 +100,4 @@ def _is_same(value: object, other: object) -> bool:
 
 
 def _name_type(value: object) -> str:
-    kinds: tuple[InputType, ...] = ("boolean", "integer", "number", "string", "array", "object")
-    return next((kind for kind in kinds if is_of_type(value, kind)), "null")
+    return next((kind for kind in _TYPES if is_of_type(value, kind)), "null")
