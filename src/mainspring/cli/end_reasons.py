@@ -18,72 +18,51 @@ def explain_end(run: Run, database: Path | None) -> str | None:
     """Why and what next, for a run that ended other than `completed`. `database` is where it is stored."""
     if run.reason is None or run.status == "completed":
         return None
-    why, what_next = _explain_reason(run, run.reason), _advise(run, run.reason, database)
+    why, what_next = _explain_reason(run, run.reason, database)
+    if run.error is not None and run.reason is not Reason.ERRORS_IN_ROW:
+        why = _first_line(run.error)
     return f"{run.status}: {why}{'' if why.endswith(('.', '?', '!')) else '.'} {what_next[0].upper()}{what_next[1:]}"
 
 
-def _explain_reason(run: Run, reason: Reason) -> str:
-    limits = run.spec.limits
-    if run.error is not None and reason is not Reason.ERRORS_IN_ROW:
-        return _first_line(run.error)
+def _explain_reason(run: Run, reason: Reason, database: Path | None) -> tuple[str, str]:
+    """Why it ended, and what to do next."""
+    limits, go_on = run.spec.limits, _advise_to_continue(run, database)
+    open_calls = ", ".join([f"`{call.item.name}`" for call in run.open_calls])
+    go_on_in_python = f"go on in Python: engine.run([...], previous={run.spec.id!r})"
     match reason:
         case Reason.FINAL_ANSWER | Reason.REFUSAL:
-            return "the model has answered"
+            return "the model has answered", "put the request differently"
         case Reason.CLIENT_ACTION:
-            return f"the model waits for the output of {_list_open_calls(run)}, which only its caller can give"
+            return f"the model waits for the output of {open_calls}, which only its caller can give", go_on_in_python
         case Reason.APPROVAL_NEEDED:
-            return f"a person must agree to {_list_open_calls(run)} first"
+            answer = f"answer it: mainspring approvals list --database {shlex.quote(str(database))}"
+            return f"a person must agree to {open_calls} first", go_on_in_python if database is None else answer
         case Reason.MAX_TURNS:
-            return f"the model has used all of its {limits.max_turns} turns"
+            return f"the model has used all of its {limits.max_turns} turns", f"allow more with --max-turns, or {go_on}"
         case Reason.MAX_TOOL_CALLS:
-            return f"the model has used all of its {limits.max_tool_calls} tool calls"
+            return f"the model has used all of its {limits.max_tool_calls} tool calls", go_on
         case Reason.OUTPUT_TRUNCATED:
-            return "the answer was cut off at the output limit"
+            return "the answer was cut off at the output limit", go_on
         case Reason.CONTENT_FILTER:
-            return "the backend's content filter stopped the answer"
+            return "the backend's content filter stopped the answer", "put the request differently"
         case Reason.DEADLINE:
-            return f"the time limit of {limits.max_seconds:g} s is reached"
+            return f"the time limit of {limits.max_seconds or 0:g} s is reached", f"allow more with --max-seconds, or {go_on}"
         case Reason.BUDGET:
-            return _describe_budget(run)
+            return _describe_budget(run), f"allow more with [budget] in the settings, or {go_on}"
         case Reason.REPEATED_CALL:
-            return "the model kept making the same tool call"
+            what_next = "say in the prompt what to do instead, or try another model"
+            return "the model kept making the same tool call", what_next
         case Reason.CANCELLED:
-            return "the run was stopped"
+            return "the run was stopped", go_on
         case Reason.ERRORS_IN_ROW:
             told = "" if run.error is None else f": {_first_line(run.error)}"
-            return f"{run.errors_in_row} turns in a row failed{told}"
-        case Reason.PROVIDER_ERROR | Reason.RATE_LIMITED | Reason.INTERNAL_ERROR:
-            return "the model failed"
-        case _:
-            assert_never(reason)
-
-
-def _advise(run: Run, reason: Reason, database: Path | None) -> str:
-    match reason:
-        case Reason.FINAL_ANSWER | Reason.REFUSAL | Reason.CONTENT_FILTER:
-            return "put the request differently"
-        case Reason.APPROVAL_NEEDED if database is not None:
-            return f"answer it: mainspring approvals list --database {shlex.quote(str(database))}"
-        case Reason.CLIENT_ACTION | Reason.APPROVAL_NEEDED:
-            return f"go on in Python: engine.run([...], previous={run.spec.id!r})"
-        case Reason.MAX_TURNS:
-            return f"allow more with --max-turns, or {_advise_to_continue(run, database)}"
-        case Reason.DEADLINE:
-            return f"allow more with --max-seconds, or {_advise_to_continue(run, database)}"
-        case Reason.REPEATED_CALL:
-            return "say in the prompt what to do instead, or try another model"
-        case Reason.ERRORS_IN_ROW:
-            return "correct what the errors above say, then run it again"
-        case Reason.INTERNAL_ERROR:
-            return "set MAINSPRING_DEBUG=1 to see where"
+            return f"{run.errors_in_row} turns in a row failed{told}", "correct what the errors above say, then run it again"
         case Reason.PROVIDER_ERROR:
-            return _advise_correction(run)
+            return "the model failed", _advise_correction(run)
         case Reason.RATE_LIMITED:
-            return f"wait a little, then {_advise_to_continue(run, database)}"
-        case Reason.BUDGET:
-            return f"allow more with [budget] in the settings, or {_advise_to_continue(run, database)}"
-        case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.CANCELLED:
-            return _advise_to_continue(run, database)
+            return "the model failed", f"wait a little, then {go_on}"
+        case Reason.INTERNAL_ERROR:
+            return "the model failed", "set MAINSPRING_DEBUG=1 to see where"
         case _:
             assert_never(reason)
 
@@ -92,10 +71,6 @@ def _advise_correction(run: Run) -> str:
     if run.spec.model.startswith("scripted"):
         return "correct the script, or what it is asked"
     return _ADVICE.get(run.error.code if run.error else "", "check --model and --base-url, then run it again")
-
-
-def _list_open_calls(run: Run) -> str:
-    return ", ".join([f"`{call.item.name}`" for call in run.open_calls])
 
 
 def _describe_budget(run: Run) -> str:

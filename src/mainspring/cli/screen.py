@@ -12,31 +12,8 @@ from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, TextFlow, fit_line, format_call, format_count, format_duration
 from mainspring.cli.output import clean
+from mainspring.core import events
 from mainspring.core.drafts import item_id, words
-from mainspring.core.events import (
-    Annotated,
-    ArgumentsDelta,
-    CallJudged,
-    Compacted,
-    ErrorInfo,
-    Event,
-    ItemDone,
-    ItemStarted,
-    Nudged,
-    ReasoningDelta,
-    Recorded,
-    RefusalDelta,
-    RunEnded,
-    RunResumed,
-    RunStarted,
-    TextDelta,
-    ToolEnded,
-    ToolProgress,
-    ToolStarted,
-    TurnAborted,
-    TurnEnded,
-    TurnStarted,
-)
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, Refusal, Unknown, text_of
 from mainspring.core.run import Run
 
@@ -76,7 +53,7 @@ class Screen:
         self._speaker: tuple[str, TextStyle] = ("", TEXT)
         self._heard: set[str] = set()
 
-    def draw(self, records: Sequence[Recorded]) -> None:
+    def draw(self, records: Sequence[events.Recorded]) -> None:
         """Draws events that happened together, in one write."""
         with self._writer:
             for record in records:
@@ -90,11 +67,8 @@ class Screen:
 
     def end(self, run: Run) -> None:
         """The summary, on one line."""
-        counts = [
-            format_count(run.turns, "turn"),
-            format_count(run.calls_allowed, "tool call"),
-            format_count(run.usage.total_tokens, "token"),
-        ]
+        numbers = {"turn": run.turns, "tool call": run.calls_allowed, "token": run.usage.total_tokens}
+        counts = [format_count(number, noun) for noun, number in numbers.items()]
         reason = f" ({run.reason})" if run.reason != run.status else ""
         rest = f"{reason} · {' · '.join(counts)} · {format_duration(run.elapsed)} · {run.spec.id}"
         flow = self._writer.flow("")
@@ -103,27 +77,35 @@ class Screen:
             self._writer.put(flow.add(run.status) + flow.rest(), STATUSES.get(run.status, "bold yellow"))
             self._writer.put(flow.add(rest) + flow.end(), "dim")
 
-    def _draw(self, event: Event) -> None:
+    def _draw(self, event: events.Event) -> None:
         match event:
-            case TextDelta(item, delta):
+            case events.TextDelta(item, delta):
                 self._say(item, TEXT, delta)
-            case ReasoningDelta(item, delta):
+            case events.ReasoningDelta(item, delta):
                 self._say(item, THOUGHT, delta)
-            case RefusalDelta(item, delta):
+            case events.RefusalDelta(item, delta):
                 self._say(item, REFUSAL, delta)
-            case ItemDone(item):
+            case events.ItemDone(item):
                 self._draw_done(item)
-            case ItemStarted(FunctionCall(name=name)):
+            case events.ItemStarted(FunctionCall(name=name)):
                 self._doing = f"calling {fit_line(name, 64)}"
-            case ItemStarted() | ArgumentsDelta() | Annotated():
+            case events.ItemStarted() | events.ArgumentsDelta() | events.Annotated():
                 pass
-            case CallJudged():
+            case events.CallJudged():
                 self._draw_verdict(event)
-            case ToolStarted() | ToolProgress() | ToolEnded():
+            case events.ToolStarted() | events.ToolProgress() | events.ToolEnded():
                 self._draw_tool(event)
-            case RunStarted() | RunResumed() | TurnStarted() | TurnEnded() | TurnAborted() | Nudged() | RunEnded():
+            case (
+                events.RunStarted()
+                | events.RunResumed()
+                | events.TurnStarted()
+                | events.TurnEnded()
+                | events.TurnAborted()
+                | events.Nudged()
+                | events.RunEnded()
+            ):
                 self._draw_progress(event)
-            case Compacted():
+            case events.Compacted():
                 self._end_line()
                 self._writer.put("\n… the earlier conversation was summed up\n" if event.item else "\n✗ no summary\n", "magenta")
             case _:
@@ -157,7 +139,7 @@ class Screen:
             self._writer.put(self._flow.end(), self._speaker[1].style)
             self._flow = None
 
-    def _draw_verdict(self, event: CallJudged) -> None:
+    def _draw_verdict(self, event: events.CallJudged) -> None:
         name = self._name_call(event.call_id)
         match event.verdict:
             case "allow":
@@ -171,19 +153,19 @@ class Screen:
             case _:
                 assert_never(event.verdict)
 
-    def _draw_tool(self, event: ToolStarted | ToolProgress | ToolEnded) -> None:
+    def _draw_tool(self, event: events.ToolStarted | events.ToolProgress | events.ToolEnded) -> None:
         name = self._name_call(event.call_id)
         match event:
-            case ToolStarted(call_id):
+            case events.ToolStarted(call_id):
                 self._running[call_id] = name
-            case ToolProgress(text=text):
+            case events.ToolProgress(text=text):
                 self._writer.put(f"  {name}: {fit_line(text, self._writer.width)}\n", "dim")
-            case ToolEnded(call_id):
+            case events.ToolEnded(call_id):
                 self._running.pop(call_id, None)
                 self._draw_result(event)
         self._doing = f"running {', '.join(self._running.values())}" if self._running else None
 
-    def _draw_result(self, event: ToolEnded) -> None:
+    def _draw_result(self, event: events.ToolEnded) -> None:
         """What a call returned; where several were made at once, it says which."""
         call, took = self._calls.get(event.call_id), format_duration(event.seconds)
         mark, colour, style = ("✗ ", "red", "red") if event.is_error else ("✓ ", "green", "dim")
@@ -194,30 +176,39 @@ class Screen:
             took = ""
         self._writer.text(_describe_output(event.output), style, OUTPUT_LINES, took)
 
-    def _draw_progress(self, event: RunStarted | RunResumed | TurnStarted | TurnEnded | TurnAborted | Nudged | RunEnded) -> None:
+    def _draw_progress(
+        self,
+        event: events.RunStarted
+        | events.RunResumed
+        | events.TurnStarted
+        | events.TurnEnded
+        | events.TurnAborted
+        | events.Nudged
+        | events.RunEnded,
+    ) -> None:
         """The run itself goes a step further; nobody is speaking."""
         self._end_line()
         self._doing = None
         match event:
-            case RunStarted(spec):
+            case events.RunStarted(spec):
                 for item in spec.input:
                     self._writer.block("» ", _describe_input(item), "bold", PROMPT_LINES)
-            case TurnStarted():
+            case events.TurnStarted():
                 self._turns += 1
                 self._calls_of_turn = 0
                 self._doing = "waiting for the model"
                 self._writer.put(f"\n{f'── turn {self._turns} ':─<{min(RULE, self._writer.width)}}\n", "dim")
-            case TurnEnded(error=ErrorInfo(message=message)):
+            case events.TurnEnded(error=events.ErrorInfo(message=message)):
                 self._writer.block("✗ ", f"the model failed: {message}", "red", ERROR_LINES)
-            case TurnAborted():
+            case events.TurnAborted():
                 self._turns -= 1
                 self._writer.put("✗ the turn was cut off\n", "red")
-            case Nudged(text=text):
+            case events.Nudged(text=text):
                 self._writer.put("\n")
                 self._writer.block("? ", text, "magenta", ERROR_LINES)
-            case RunResumed():
+            case events.RunResumed():
                 self._writer.put("\n… taken up again\n", "magenta")
-            case TurnEnded() | RunEnded():
+            case events.TurnEnded() | events.RunEnded():
                 pass
             case _:
                 assert_never(event)
@@ -232,16 +223,16 @@ class ItemSequencer:
 
     def __init__(self) -> None:
         self._speaker: str | None = None
-        self._waiting: list[Event] = []
+        self._waiting: list[events.Event] = []
 
-    def after(self, event: Event) -> Iterator[Event]:
+    def after(self, event: events.Event) -> Iterator[events.Event]:
         """What may be shown now that this has happened."""
         match event:
-            case TextDelta(item) | ReasoningDelta(item) | RefusalDelta(item):
+            case events.TextDelta(item) | events.ReasoningDelta(item) | events.RefusalDelta(item):
                 yield from self._sequence(event, item)
-            case ItemDone(item):
+            case events.ItemDone(item):
                 yield from self._sequence(event, item_id(item))
-            case ItemStarted() | ArgumentsDelta() | Annotated():
+            case events.ItemStarted() | events.ArgumentsDelta() | events.Annotated():
                 yield event
             case _:
                 while self._waiting:
@@ -249,16 +240,16 @@ class ItemSequencer:
                 self._speaker = None
                 yield event
 
-    def _sequence(self, event: Event, item: str) -> Iterator[Event]:
+    def _sequence(self, event: events.Event, item: str) -> Iterator[events.Event]:
         if self._speaker not in (None, item):
             self._waiting.append(event)
             return
         self._speaker = item
         yield event
-        if isinstance(event, ItemDone):
+        if isinstance(event, events.ItemDone):
             yield from self._release()
 
-    def _release(self) -> Iterator[Event]:
+    def _release(self) -> Iterator[events.Event]:
         self._speaker = None
         waiting, self._waiting = self._waiting, []
         for event in waiting:
