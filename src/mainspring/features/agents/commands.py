@@ -7,23 +7,9 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
+from mainspring.cli import options
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.follow import choose_view, follow
-from mainspring.cli.options import (
-    ApiKey,
-    AsJson,
-    BaseUrl,
-    Builtins,
-    Config,
-    EventsAsJson,
-    InputObject,
-    InputPairs,
-    Model,
-    NewDatabase,
-    Tools,
-    as_texts,
-    read_inputs,
-)
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_inputs import parse_inputs
@@ -50,7 +36,7 @@ class AgentSettings(Struct, frozen=True):
 
 
 @app.command("list")
-async def list_agents(folder: Folders = None, config: Config = None, json: AsJson = False) -> int:
+async def list_agents(folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> int:
     """Lists the agents, and the errors in definitions that cannot be used; then the exit code is 1."""
     settings = _load_settings(folder, config)
     registry = _read_registry(settings, _read_skills(settings))
@@ -66,7 +52,7 @@ async def list_agents(folder: Folders = None, config: Config = None, json: AsJso
 
 
 @app.command()
-async def show(name: Name, folder: Folders = None, config: Config = None, json: AsJson = False) -> None:
+async def show(name: Name, folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> None:
     """Shows the system prompt of an agent, or its definition as JSON."""
     settings = _load_settings(folder, config)
     skills = _read_skills(settings)
@@ -80,23 +66,23 @@ async def show(name: Name, folder: Folders = None, config: Config = None, json: 
 @app.command("run")
 def run_agent(
     name: Name,
-    input: InputPairs = None,
-    inputs: InputObject = None,
+    input: options.InputPairs = None,
+    inputs: options.InputObject = None,
     once: Annotated[bool, typer.Option("--once", help="Take one turn, without tools.")] = False,
     level: Annotated[
         int | None, typer.Option(min=0, max=3, metavar="N", help="Autonomy level: 0 only reads, 3 does everything.")
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of the model.")] = 20,
     confirm: Annotated[bool, typer.Option("--confirm/--no-confirm", help="Ask it once whether it is done.")] = True,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    builtin: Builtins = None,
-    database: NewDatabase = None,
+    model: options.Model = None,
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    tool: options.Tools = None,
+    builtin: options.Builtins = None,
+    database: options.NewDatabase = None,
     folder: Folders = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
     Runs an agent on its inputs, and shows it live.
@@ -111,11 +97,11 @@ def run_agent(
     """
     _load_settings(folder, config)
     loop = None if once else ToolLoopConfig(max_iterations=max_iterations, enable_double_confirmation=confirm)
-    given = read_inputs(input, inputs)
+    given = options.read_inputs(input, inputs)
     assembly = build_engine(
         EngineOptions(
             kind="agent",
-            settings={"agents": as_texts(folder), "tools": as_texts(tool), "builtins": as_texts(builtin)},
+            settings={"agents": options.as_texts(folder), "tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
             config=config,
             database=database,
             model=model,
@@ -135,7 +121,7 @@ def run_agent(
 
 def _load_settings(folders: list[Path] | None, config: Path | None) -> AgentSettings:
     """The settings in force. Raises `InvalidRequest` if no folder of agents is named anywhere."""
-    settings = load_settings(AgentSettings, config, agents=as_texts(folders))
+    settings = load_settings(AgentSettings, config, agents=options.as_texts(folders))
     if not settings.agents:
         raise InvalidRequest("no folder of agents is named; pass --folder DIR, or set `agents` in mainspring.toml")
     return settings

@@ -8,24 +8,11 @@ from typing import Annotated, Final, Literal
 import typer
 from msgspec import Struct
 
+from mainspring.cli import options
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import database_option, find_run, open_database
 from mainspring.cli.follow import choose_view, follow
-from mainspring.cli.options import (
-    ApiKey,
-    AsJson,
-    BaseUrl,
-    Config,
-    Database,
-    EventsAsJson,
-    Limit,
-    ModelOfRun,
-    Tenant,
-    Tools,
-    as_texts,
-    name_operator,
-)
 from mainspring.cli.output import say, say_more, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
@@ -41,13 +28,13 @@ Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; a refusal
 
 @app.command("list")
 async def list_approvals(
-    database: Database,
+    database: options.Database,
     state: Annotated[
         Literal["pending", "approved", "refused", "expired", "all"], typer.Option(metavar="STATE", help="Only in this state.")
     ] = "pending",
-    tenant: Tenant = "",
-    limit: Limit = 20,
-    json: AsJson = False,
+    tenant: options.Tenant = "",
+    limit: options.Limit = 20,
+    json: options.AsJson = False,
 ) -> None:
     """Lists the calls that wait for a person, newest first."""
     async with open_database(database) as engine:
@@ -61,7 +48,9 @@ async def list_approvals(
 
 
 @app.command()
-async def show(approval_id: ApprovalId, database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
+async def show(
+    approval_id: ApprovalId, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False
+) -> None:
     """Shows the call, its arguments, and which rule asks."""
     async with open_database(database) as engine:
         approval = await Approvals(engine).get(approval_id, tenant=tenant)
@@ -74,41 +63,41 @@ async def show(approval_id: ApprovalId, database: Database, tenant: Tenant = "",
 @app.command()
 async def approve(
     approval_id: ApprovalId,
-    database: Database,
-    tenant: Tenant = "",
+    database: options.Database,
+    tenant: options.Tenant = "",
     reason: Reason = None,
     digest: Annotated[
         str | None, typer.Option(metavar="HASH", help="Approve only the call whose arguments have this digest.")
     ] = None,
-    model: ModelOfRun = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    model: options.ModelOfRun = None,
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    tool: options.Tools = None,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
     answer = ApprovalAnswer(approval_id, True, reason, digest, tenant)
-    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": as_texts(tool)}
+    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": options.as_texts(tool)}
     return await _answer(answer, given, database, config, json)
 
 
 @app.command()
 async def deny(
     approval_id: ApprovalId,
-    database: Database,
-    tenant: Tenant = "",
+    database: options.Database,
+    tenant: options.Tenant = "",
     reason: Reason = None,
-    model: ModelOfRun = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    model: options.ModelOfRun = None,
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    tool: options.Tools = None,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> int:
     """Denies a call, and runs on from there: the model is told."""
     answer = ApprovalAnswer(approval_id, False, reason, None, tenant)
-    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": as_texts(tool)}
+    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": options.as_texts(tool)}
     return await _answer(answer, given, database, config, json)
 
 
@@ -138,7 +127,7 @@ async def _answer(said: ApprovalAnswer, given: Mapping[str, object], database: P
             reason=said.reason,
             digest=said.digest,
             tenant=said.tenant,
-            by=name_operator(),
+            by=options.name_operator(),
             background=False,
         )
         if done.handle is None:

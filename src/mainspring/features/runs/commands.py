@@ -11,28 +11,13 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.cli import options
 from mainspring.cli.console import ConsoleWriter, fit_line
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.database import database_option, find_run, how_to_list, open_database
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.follow import choose_view, draw_run, follow
-from mainspring.cli.options import (
-    ApiKey,
-    AsJson,
-    BaseUrl,
-    Builtins,
-    Config,
-    Database,
-    EventsAsJson,
-    Limit,
-    Model,
-    ModelOfRun,
-    NewDatabase,
-    RunId,
-    Tools,
-    as_texts,
-)
 from mainspring.cli.output import say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
@@ -73,11 +58,11 @@ class FolderSettings(Struct, frozen=True):
 
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from standard input.")],
-    model: Model = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    builtin: Builtins = None,
+    model: options.Model = None,
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    tool: options.Tools = None,
+    builtin: options.Builtins = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
     preset: Preset = "responses",
     tool_choice: Annotated[
@@ -85,11 +70,11 @@ def run(
     ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: no limit.")] = None,
-    database: NewDatabase = None,
+    database: options.NewDatabase = None,
     previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run of the database.")] = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record all answers of the backend in this file.")] = None,
     replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
-    json: EventsAsJson = False,
+    json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
     Runs an agent and shows it live.
@@ -107,7 +92,7 @@ def run(
         raise InvalidRequest("--previous names a run of a database; say which with --database FILE")
     assembly = build_engine(
         EngineOptions(
-            settings={"tools": as_texts(tool), "builtins": as_texts(builtin)},
+            settings={"tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
             database=database,
             model=model,
             base_url=base_url,
@@ -119,16 +104,15 @@ def run(
         )
     )
     text = _read_prompt(prompt)
-    options: Json = {"tool_choice": _parse_tool_choice(tool_choice)}
-    if max_turns is not None:
-        options["max_turns"] = max_turns
-    if max_seconds is not None:
-        options["max_seconds"] = max_seconds
+    limits: Json = {"max_turns": max_turns, "max_seconds": max_seconds}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    choice = _parse_tool_choice(tool_choice)
 
     async def live() -> int:
         async with assembly.lifespan:
             try:
-                handle = await assembly.engine.start(assembly.engine.order(text, previous=previous, **options))
+                order = assembly.engine.order(text, previous=previous, tool_choice=choice, **given)
+                handle = await assembly.engine.start(order)
             except InvalidRequest as error:
                 if database is None or error.param != "previous_response_id":
                     raise
@@ -139,15 +123,15 @@ def run(
 
 
 def resume(
-    database: Database,
+    database: options.Database,
     run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run.", show_default=False)] = None,
     all: Annotated[bool, typer.Option("--all", help="Resume every unfinished run, one after the other.")] = False,
-    model: ModelOfRun = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    model: options.ModelOfRun = None,
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    tool: options.Tools = None,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
     Resumes runs whose process ended before they did.
@@ -159,18 +143,18 @@ def resume(
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
     known = load_settings(FolderSettings, config)
-    options = EngineOptions(
-        settings={"tools": as_texts(tool), "agents": known.agents, "skills": known.skills},
+    given = EngineOptions(
+        settings={"tools": options.as_texts(tool), "agents": known.agents, "skills": known.skills},
         config=config,
         database=database,
         model=model,
         base_url=base_url,
         api_key=api_key,
     )
-    return _resume_all(options, database, json) if run_id is None else _resume(run_id, options, database, json)
+    return _resume_all(given, database, json) if run_id is None else _resume(run_id, given, database, json)
 
 
-async def show(run_id: RunId, database: Database, json: AsJson = False) -> None:
+async def show(run_id: options.RunId, database: options.Database, json: options.AsJson = False) -> None:
     """Shows a run of the database as it was shown live, or its Response object as JSON."""
     async with open_database(database) as engine:
         handle = await find_run(engine, run_id, database)
@@ -185,7 +169,7 @@ async def show(run_id: RunId, database: Database, json: AsJson = False) -> None:
         say(why)
 
 
-async def runs(database: Database, limit: Limit = 20, json: AsJson = False) -> None:
+async def runs(database: options.Database, limit: options.Limit = 20, json: options.AsJson = False) -> None:
     """Lists the runs of a database, newest first."""
     async with open_database(database) as engine:
         page = await engine.store.list(limit=limit)
@@ -198,16 +182,16 @@ async def runs(database: Database, limit: Limit = 20, json: AsJson = False) -> N
         say_more(limit)
 
 
-async def _resume(run_id: str, options: EngineOptions, database: Path, as_json: bool) -> int:
+async def _resume(run_id: str, given: EngineOptions, database: Path, as_json: bool) -> int:
     async with open_database(database) as reading:
         left = (await find_run(reading, run_id, database)).run
-    assembly = build_engine(replace(options, model=options.model or left.spec.model))
+    assembly = build_engine(replace(given, model=given.model or left.spec.model))
     assembly.check_run(left)
     async with assembly.lifespan:
         return await follow(await assembly.engine.resume(run_id), choose_view(as_json), database)
 
 
-async def _resume_all(options: EngineOptions, database: Path, as_json: bool) -> int:
+async def _resume_all(given: EngineOptions, database: Path, as_json: bool) -> int:
     async with open_database(database) as reading:
         unfinished = await reading.store.list_unfinished()
     if not unfinished:
@@ -215,7 +199,7 @@ async def _resume_all(options: EngineOptions, database: Path, as_json: bool) -> 
     code = 0
     for run_id in unfinished:
         try:
-            code = max(code, await _resume(run_id, options, database, as_json))
+            code = max(code, await _resume(run_id, given, database, as_json))
         except MainspringError as error:
             say(f"run `{run_id}` was not resumed: {error.message}")
             code = max(code, USAGE if isinstance(error, CallerError) else FAILURE)

@@ -7,20 +7,9 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
+from mainspring.cli import options
 from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_settings
 from mainspring.cli.follow import StopSignals, run_beside
-from mainspring.cli.options import (
-    AgentFolders,
-    AsJson,
-    Builtins,
-    Config,
-    DatabaseOfSettings,
-    EventsAsJson,
-    InputObject,
-    InputPairs,
-    as_texts,
-    read_inputs,
-)
 from mainspring.cli.output import clean, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
@@ -49,9 +38,9 @@ class WorkflowSettings(Struct, frozen=True):
 
 
 @app.command("list")
-async def list_workflows(folder: Folders = None, config: Config = None, json: AsJson = False) -> int:
+async def list_workflows(folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> int:
     """Lists the workflows, and the errors in definitions that cannot be used; then the exit code is 1."""
-    folders = _read_folders(load_settings(WorkflowSettings, config, workflows=as_texts(folder)))
+    folders = _read_folders(load_settings(WorkflowSettings, config, workflows=options.as_texts(folder)))
     known = [folders.definitions[name] for name in sorted(folders.definitions)]
     if json:
         write_lines([render_workflow(workflow) for workflow in known])
@@ -63,9 +52,9 @@ async def list_workflows(folder: Folders = None, config: Config = None, json: As
 
 
 @app.command()
-async def show(name: Name, folder: Folders = None, config: Config = None, json: AsJson = False) -> None:
+async def show(name: Name, folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> None:
     """Draws the steps of a workflow in the order in which they can begin, or prints its definition as JSON."""
-    workflow = _read_folders(load_settings(WorkflowSettings, config, workflows=as_texts(folder))).get(name)
+    workflow = _read_folders(load_settings(WorkflowSettings, config, workflows=options.as_texts(folder))).get(name)
     if json:
         write_lines([render_workflow(workflow)])
     else:
@@ -75,16 +64,16 @@ async def show(name: Name, folder: Folders = None, config: Config = None, json: 
 @app.command("run")
 def run_workflow(
     name: Name,
-    input: InputPairs = None,
-    inputs: InputObject = None,
+    input: options.InputPairs = None,
+    inputs: options.InputObject = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     folder: Folders = None,
-    agents: AgentFolders = None,
+    agents: options.AgentFolders = None,
     model: ServerModel = None,
-    builtin: Builtins = None,
-    database: DatabaseOfSettings = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    builtin: options.Builtins = None,
+    database: options.DatabaseOfSettings = None,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
     Runs a workflow, and shows its steps live.
@@ -98,10 +87,10 @@ def run_workflow(
     Ctrl-C cancels it. If the process is killed, `mainspring workflows resume`, or the next start of the server, goes on where it
     was.
     """
-    options = _choose_options(folder, agents, model, builtin, database, config)
-    settings = load_settings(WorkflowSettings, config, **options.settings)
+    chosen = _choose_options(folder, agents, model, builtin, database, config)
+    settings = load_settings(WorkflowSettings, config, **chosen.settings)
     given = _read_inputs(_read_folders(settings).get(name), input, inputs)
-    assembly = build_engine(options)
+    assembly = build_engine(chosen)
 
     async def live() -> int:
         async with assembly.lifespan:
@@ -114,12 +103,12 @@ def run_workflow(
 @app.command()
 def resume(
     folder: Folders = None,
-    agents: AgentFolders = None,
+    agents: options.AgentFolders = None,
     model: ServerModel = None,
-    builtin: Builtins = None,
-    database: DatabaseOfSettings = None,
-    config: Config = None,
-    json: EventsAsJson = False,
+    builtin: options.Builtins = None,
+    database: options.DatabaseOfSettings = None,
+    config: options.Config = None,
+    json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
     Resumes the workflow runs of the database whose process ended before they did.
@@ -127,9 +116,9 @@ def resume(
     A step that was under way is done again if that can do no harm: an agent goes on with its work; a command, or a request that
     changes something, is not repeated unless its step says `repeatable: true`.
     """
-    options = _choose_options(folder, agents, model, builtin, database, config)
-    where = load_settings(WorkflowSettings, config, **options.settings).database
-    assembly = build_engine(options)
+    chosen = _choose_options(folder, agents, model, builtin, database, config)
+    where = load_settings(WorkflowSettings, config, **chosen.settings).database
+    assembly = build_engine(chosen)
 
     async def live() -> int:
         async with assembly.lifespan:
@@ -149,7 +138,12 @@ def _choose_options(
     database: Path | None,
     config: Path | None,
 ) -> EngineOptions:
-    given = {"workflows": as_texts(folder), "agents": as_texts(agents), "builtins": as_texts(builtin), "model": model}
+    given = {
+        "workflows": options.as_texts(folder),
+        "agents": options.as_texts(agents),
+        "builtins": options.as_texts(builtin),
+        "model": model,
+    }
     return EngineOptions(
         kind="server", settings={**given, "database": None if database is None else str(database)}, config=config
     )
@@ -182,7 +176,7 @@ async def _follow(assembly: Assembly, handle: WorkflowHandle, database: str, *, 
 
 def _read_inputs(workflow: Workflow, pairs: Sequence[str] | None, whole: str | None) -> Json:
     """The inputs of the options; values that the workflow does not take as text are read as JSON, if they are that."""
-    inputs = read_inputs(pairs, whole)
+    inputs = options.read_inputs(pairs, whole)
     for name in [pair.partition("=")[0] for pair in pairs or ()]:
         parameter = workflow.inputs.get(name)
         if parameter is not None and parameter.type != "string":
