@@ -1,4 +1,4 @@
-"""What a package brings to the product, as one value: `Part`. `app/parts.py` has our own and finds those of installed packages.
+"""What a feature brings to the product, as one value: `Part`. `app/parts.py` lists the parts in order.
 
 A part is data until it is built: its module imports nothing heavy, since every start of `mainspring` reads the list. `build` gets
 the part's own settings table and returns what the engine and the server are made of. A feature that is not configured
@@ -77,7 +77,7 @@ class PartContents(Struct, frozen=True, kw_only=True):
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """`settings` is the type of its table in `mainspring.toml`, which is called `table`, or as the part if that is
+    """A feature. `settings` is the type of its table in `mainspring.toml`, which is called `table`, or as the part if that is
     empty. `build` is given that table."""
 
     name: str

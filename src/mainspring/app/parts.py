@@ -1,90 +1,59 @@
-"""The table of contents of the product: its commands, its kinds of files, and the parts that installed packages add."""
+"""The parts of the product, in order: the table of contents."""
 
 from functools import cache
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.features.agents.part import PART as AGENTS
+from mainspring.features.approvals.part import PART as APPROVALS
+from mainspring.features.audit.part import PART as AUDIT
+from mainspring.features.budgets.part import PART as BUDGETS
+from mainspring.features.config.part import PART as CONFIG
+from mainspring.features.governance.part import PART as GOVERNANCE
+from mainspring.features.keys.part import PART as KEYS
+from mainspring.features.mcp.part import PART as MCP
+from mainspring.features.memory.part import PART as MEMORY
+from mainspring.features.models.part import PART as MODELS
+from mainspring.features.runs.part import PART as RUNS
+from mainspring.features.skills.part import PART as SKILLS
+from mainspring.features.traces.part import PART as TRACES
+from mainspring.features.workflows.part import PART as WORKFLOWS
 from mainspring.parts import Command, FileKind, Part
+
+ENGINE = Part(
+    name="engine",
+    commands=(
+        Command("demo", "mainspring.app.demo.commands:demo", "Shows an agent at work: a scripted model with real tools.", "Run"),
+        Command(
+            "serve",
+            "mainspring.app.serve_command:serve",
+            "Serves the OpenAI Responses API, with the tool loop behind it.",
+            "Serve",
+        ),
+    ),
+    files=(FileKind("tool", "mainspring.tools.entries:file_schema"),),
+)
+
+PARTS = (
+    ENGINE,
+    RUNS,
+    KEYS,
+    MCP,
+    SKILLS,
+    AGENTS,
+    WORKFLOWS,
+    APPROVALS,
+    GOVERNANCE,
+    BUDGETS,
+    AUDIT,
+    MEMORY,
+    MODELS,
+    TRACES,
+    CONFIG,
+)
+
 
 GROUP = "mainspring.parts"
 """The entry point group under which installed packages add their parts."""
-
-
-def _list_commands(panel: str, *rows: tuple[str, str, str]) -> tuple[Command, ...]:
-    """Each row: the name, the package whose `commands.py` has it and what it is called there, and what it does."""
-    commands = [(name, target.replace(":", ".commands:"), help) for name, target, help in rows]
-    return tuple([Command(name, f"mainspring.{target}", help, panel) for name, target, help in commands])
-
-
-OWN = Part(
-    name="mainspring",
-    commands=(
-        *_list_commands(
-            "Run",
-            ("demo", "app.demo:demo", "Shows an agent at work: a scripted model with real tools."),
-            ("run", "features.runs:run", "Runs an agent and shows it live."),
-            ("resume", "features.runs:resume", "Resumes runs whose process ended before they did."),
-        ),
-        *_list_commands(
-            "Serve",
-            ("serve", "app:serve", "Serves the OpenAI Responses API, with the tool loop behind it."),
-            ("keys", "features.keys:app", "Creates, lists and revokes the API keys of a server."),
-            ("mcp", "features.mcp:app", "Adds, lists and tests the MCP servers whose tools every request may use."),
-        ),
-        *_list_commands(
-            "Agents and workflows",
-            ("agents", "features.agents:app", "Lists, shows and runs agents that are defined in files."),
-            ("workflows", "features.workflows:app", "Lists, shows, runs and resumes workflows that are defined in files."),
-        ),
-        *_list_commands(
-            "Governance",
-            ("approvals", "features.approvals:app", "Lists, shows, approves and denies the calls that wait for a person."),
-            ("policy", "features.governance:app", "Shows the policies of the settings, and tries them out on calls."),
-            ("budgets", "features.budgets:app", "Lists and shows shared budgets, suspends and activates them."),
-            (
-                "audit",
-                "features.audit:app",
-                "Verifies and lists the audit log: every verdict, every call, every answer of a person.",
-            ),
-            (
-                "explain",
-                "features.audit:explain",
-                "Says which rule decided about a call and why, who approved it, and what came of it.",
-            ),
-        ),
-        *_list_commands(
-            "Data",
-            ("runs", "features.runs:runs", "Lists the runs of a database, newest first."),
-            ("show", "features.runs:show", "Shows a run of the database as it was shown live."),
-            ("memory", "features.memory:app", "Searches, shows and deletes what runs have said and done."),
-        ),
-        *_list_commands(
-            "Diagnose",
-            (
-                "models",
-                "features.models:models",
-                "Lists the models that can be asked: configured, or found in the environment and on this machine.",
-            ),
-            (
-                "doctor",
-                "features.models:doctor",
-                "Asks every configured model a few small questions, and shows what it can really do.",
-            ),
-            ("traces", "features.traces:app", "Lists runs as traces, and draws where the time of one went."),
-            (
-                "replay",
-                "features.traces:replay",
-                "Replays a stored run without model and tools, and shows that it ends the same.",
-            ),
-            ("config", "features.config:app", "Shows the settings in force, and what can be set."),
-        ),
-    ),
-    files=(
-        FileKind("tool", "mainspring.tools.entries:file_schema"),
-        FileKind("skill", "mainspring.features.skills.skill_definition:file_schema"),
-        FileKind("agent", "mainspring.features.agents.agent_definition:file_schema"),
-        FileKind("workflow", "mainspring.features.workflows.workflow_definition:file_schema"),
-    ),
-)
 
 
 @cache
@@ -103,8 +72,13 @@ def find_installed_parts() -> tuple[Part, ...]:
             raise InvalidRequest(message, param=point.name) from error
         if not isinstance(part, Part):
             raise InvalidRequest(f"the part `{point.name}` of {package} is {part!r:.80}, not a `mainspring.parts.Part`")
-        known = [each for each in parts if each.table_name == part.table_name and each.settings is not None]
+        known = [each for each in (*PARTS, *parts) if each.table_name == part.table_name and each.settings is not None]
         if part.settings is not None and known:
             raise InvalidRequest(f"the part `{point.name}` of {package} has the table `[{part.table_name}]`, as another part has")
         parts.append(part)
     return tuple(parts)
+
+
+def find_parts() -> tuple[Part, ...]:
+    """Every part: our own, then those of installed packages."""
+    return (*PARTS, *find_installed_parts())

@@ -9,7 +9,7 @@ import typer
 from msgspec import Struct
 
 import mainspring
-from mainspring.app.parts import OWN, find_installed_parts
+from mainspring.app.parts import PARTS, find_installed_parts
 from mainspring.cli.context import PRODUCT, Assembly, EngineOptions, Product
 from mainspring.cli.exit import USAGE, leave, report, run_reporting_errors
 from mainspring.cli.lazy import LazyGroup
@@ -66,7 +66,7 @@ def run_process() -> NoReturn:
 
 def run_command(arguments: list[str]) -> int:
     """Runs one command and returns its exit code; what went wrong has been said when this returns."""
-    PRODUCT.set(Product(OWN, find_installed_parts, _find_settings_type, _load_settings, _build_engine))
+    PRODUCT.set(Product(PARTS, find_installed_parts, _find_settings_type, _load_settings, _build_engine))
     group = typer.main.get_group(app)
     try:
         return run_reporting_errors(lambda: group.main(arguments, prog_name="mainspring", standalone_mode=False))

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, defstruct, field
 from msgspec.structs import asdict, fields, replace
 
-from mainspring.app.parts import find_installed_parts
+from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile
 from mainspring.definitions.reader import decode_text
@@ -90,19 +90,17 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
 
 @cache
 def find_settings_type() -> type[Settings]:
-    """All settings: our own, and the tables of the installed parts that have one."""
-    tables = [(part.table_name, part.settings, part.settings()) for part in find_installed_parts() if part.settings is not None]
+    """All settings: our own, and the tables of the parts that have one."""
+    tables = [(part.table_name, part.settings, part.settings()) for part in find_parts() if part.settings is not None]
     kind = defstruct("AllSettings", tables, bases=(Settings,), frozen=True, kw_only=True, module=__name__)
     return cast(type[Settings], kind)
 
 
 def build_parts(settings: Settings) -> tuple[PartContents, ...]:
-    """What the installed parts bring under these settings."""
+    """What the parts bring under these settings."""
     tables = asdict(settings)
-    defaults = {part.table_name: part.settings() for part in find_installed_parts() if part.settings is not None}
-    return tuple(
-        [part.build((defaults | tables).get(part.table_name)) for part in find_installed_parts() if part.build is not None]
-    )
+    defaults = {part.table_name: part.settings() for part in find_parts() if part.settings is not None}
+    return tuple([part.build((defaults | tables).get(part.table_name)) for part in find_parts() if part.build is not None])
 
 
 def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -66,9 +66,9 @@ class Assembly(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """`own` is the part that we bring; `find_installed` reads those that other packages bring, which takes a while."""
+    """`parts` are our own; `find_installed` reads those that other packages bring, which takes a while."""
 
-    own: Part
+    parts: tuple[Part, ...]
     find_installed: Callable[[], tuple[Part, ...]]
     find_settings_type: Callable[[], type[Struct]]
     load_settings: Callable[[Mapping[str, object], Path | None], Struct]

@@ -47,7 +47,7 @@ class CommandTable(Mapping[str, LazyCommand]):
 
     @cached_property
     def _own(self) -> dict[str, LazyCommand]:
-        return _by_name((PRODUCT.get().own,))
+        return _by_name(PRODUCT.get().parts)
 
     @cached_property
     def _all(self) -> dict[str, LazyCommand]:

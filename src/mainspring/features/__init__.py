@@ -1,1 +1,1 @@
-"""The features of the product, one folder each: model, routes, commands and settings."""
+"""The features of the product, one folder each: model, routes, commands, settings and a `part.py`."""

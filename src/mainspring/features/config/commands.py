@@ -52,7 +52,7 @@ def schema(
     ] = "settings",
 ) -> None:
     """Prints the JSON Schema of a file, for editors."""
-    files = {file.name: file.schema for file in PRODUCT.get().own.files}
+    files = {file.name: file.schema for part in PRODUCT.get().parts for file in part.files}
     if kind == "settings":
         schema = build_schema(find_settings_type(), "Settings of Mainspring")
     elif kind in files:

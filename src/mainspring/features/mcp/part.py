@@ -1,0 +1,13 @@
+from mainspring.parts import Command, Part
+
+PART = Part(
+    name="mcp",
+    commands=(
+        Command(
+            "mcp",
+            "mainspring.features.mcp.commands:app",
+            "Adds, lists and tests the MCP servers whose tools every request may use.",
+            "Serve",
+        ),
+    ),
+)
