@@ -311,14 +311,7 @@ def _baseline(connection: sqlite3.Connection, name: str, query: Query, descripti
     first, last = connection.execute(f"SELECT min(created_at), max(created_at) FROM decision_logs {where}", values).fetchone()
     try:
         made = BaselineSnapshot(
-            name,
-            description,
-            _time(first),
-            _time(last),
-            shares.intents,
-            shares.tools,
-            shares.error_rate,
-            shares.sample_size,
+            name, description, _time(first), _time(last), shares.intents, shares.tools, shares.error_rate, shares.sample_size
         )
         connection.execute("INSERT INTO baselines VALUES (?, ?)", (name, msgspec.json.encode(made)))
     except ValueError as error:

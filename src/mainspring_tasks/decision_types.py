@@ -298,12 +298,7 @@ _PARAMS: Final[dict[str, tuple[str, ...]]] = {
     IntentType.UPDATE_TASK: ("task_reference", "new_description"),
 }
 _CALLLESS: Final = frozenset(
-    {
-        DecisionType.RESPOND_ONLY,
-        DecisionType.ASK_CLARIFICATION,
-        DecisionType.REQUEST_CONFIRMATION,
-        DecisionType.CANCEL_PENDING,
-    }
+    {DecisionType.RESPOND_ONLY, DecisionType.ASK_CLARIFICATION, DecisionType.REQUEST_CONFIRMATION, DecisionType.CANCEL_PENDING}
 )
 _validators = Validators()
 

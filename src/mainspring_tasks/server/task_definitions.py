@@ -225,11 +225,7 @@ def _status(value: object) -> Which:
             raise ValueError(f"must be `pending`, `completed` or `all`, not {said}")
 
 
-_READERS: Final[Mapping[str, Callable[[object], object]]] = {
-    "description": _description,
-    "task_id": _task_id,
-    "status": _status,
-}
+_READERS: Final[Mapping[str, Callable[[object], object]]] = {"description": _description, "task_id": _task_id, "status": _status}
 
 
 def _kind(value: object) -> str:

@@ -11,13 +11,7 @@ from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.items import Json
 from mainspring.core.spec import Charter
 from mainspring.definitions.parameters import InputParameter
-from mainspring.features.agents.agent_definition import (
-    EVERYTHING,
-    GROUPS,
-    SPEC_CAPABILITIES,
-    AgentDefinition,
-    make_charter,
-)
+from mainspring.features.agents.agent_definition import EVERYTHING, GROUPS, SPEC_CAPABILITIES, AgentDefinition, make_charter
 from mainspring.features.skills.skill_definition import Skill
 from mainspring.features.skills.skill_prompt import build_skill_instructions_block, build_skill_metadata_block
 from mainspring.ports import RecalledMemory

@@ -19,12 +19,7 @@ from mainspring.storage.audit_chain import verify
 
 app = typer.Typer()
 
-_VERDICTS = {
-    "allow": "allowed",
-    "deny": "denied",
-    "ask": "a person is to be asked",
-    "client": "handed to the client",
-}
+_VERDICTS = {"allow": "allowed", "deny": "denied", "ask": "a person is to be asked", "client": "handed to the client"}
 
 
 def parse_head(text: str) -> bytes:
@@ -75,10 +70,7 @@ async def list_records(database: Database, limit: Limit = 50, json: AsJson = Fal
     write_table([titles, *[(str(link.number), *_cells(entry_of(link.note))) for link in links]])
 
 
-async def explain(
-    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")],
-    database: Database,
-) -> None:
+async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")], database: Database) -> None:
     """Says which rule decided about a call and why, who approved it, and what came of it."""
     async with open_database(database) as engine:
         entries = [entry_of(link.note) for link in await engine.store.audit(call=call_id)]

@@ -156,10 +156,7 @@ def _conversation(trace: TraceRecord) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, Value]:
-    told: dict[str, Value] = {
-        "gen_ai.usage.input_tokens": usage.input_tokens,
-        "gen_ai.usage.output_tokens": usage.output_tokens,
-    }
+    told: dict[str, Value] = {"gen_ai.usage.input_tokens": usage.input_tokens, "gen_ai.usage.output_tokens": usage.output_tokens}
     further = {
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,

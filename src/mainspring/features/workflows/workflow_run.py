@@ -137,9 +137,7 @@ def fold_workflow(run: WorkflowRun, record: WorkflowRecord) -> WorkflowRun:
 
 
 def _step(
-    known: StepState | None,
-    event: StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying,
-    at: float,
+    known: StepState | None, event: StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying, at: float
 ) -> StepState:
     known = None if known is None else replace(known, approvals=())
     match event:
