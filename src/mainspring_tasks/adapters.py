@@ -33,6 +33,7 @@ from mainspring.core.items import (
     assistant,
     parse_arguments,
     text_of,
+    to_json,
     user,
 )
 from mainspring.core.model_request import ModelRequest
@@ -272,7 +273,7 @@ def _read_messages(messages: Sequence[LLMMessage]) -> tuple[Item, ...]:
                 call = next((call for call in open_calls if response.id in ("", call.id) and call.name == response.name), None)
                 call_id = response.id if call is None else call.id
                 open_calls = [other for other in open_calls if other is not call]
-                items.append(FunctionCallOutput(call_id, msgspec.json.encode(response.response).decode()))
+                items.append(FunctionCallOutput(call_id, to_json(response.response)))
             case LLMMessage(role="user"):
                 items.append(user(message.content or ""))
             case _:
@@ -280,7 +281,7 @@ def _read_messages(messages: Sequence[LLMMessage]) -> tuple[Item, ...]:
                     items.append(assistant(message.content))
                 if (made := message.function_call) is not None:
                     open_calls.append(made)
-                    arguments = msgspec.json.encode(made.arguments).decode()
+                    arguments = to_json(made.arguments)
                     items.append(CallItem(made.id, made.name, arguments, id=made.id))
     return tuple(items)
 
@@ -325,6 +326,6 @@ def _make_items(response: LLMResponse) -> list[Message | CallItem]:
     if response.content:
         items.append(msgspec.structs.replace(assistant(response.content, id=random_id("msg")), status=status))
     for call in response.function_calls or ():
-        arguments = msgspec.json.encode(call.arguments).decode()
+        arguments = to_json(call.arguments)
         items.append(CallItem(call.id, call.name, arguments, id=random_id("fc"), status=status))
     return items

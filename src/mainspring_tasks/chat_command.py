@@ -15,7 +15,7 @@ from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
 from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
-from mainspring.core.items import encode
+from mainspring.core.items import to_json
 from mainspring.parts import Host
 from mainspring_tasks.conversations import Chats, SentMessage
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
@@ -120,7 +120,7 @@ async def _send(message: str, conversation: str | None, talk: ChatOptions, chats
     if sent.recorded.report.cause is not None:
         say(sent.recorded.report.cause)
     if as_json:
-        print(encode({"conversation_id": sent.conversation_id, "decision": sent.recorded.decision}).decode(), flush=True)
+        print(to_json({"conversation_id": sent.conversation_id, "decision": sent.recorded.decision}), flush=True)
         return sent
     screen.ends(sent.message.content)
     return sent

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound, ProviderError
 from mainspring.core.events import ModelEvent, Recorded
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import ApprovalResponse, assistant, user
+from mainspring.core.items import ApprovalResponse, assistant, to_json, user
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
@@ -311,7 +311,7 @@ class LLMAgentEngine:
         context = order.context
         earlier = context.message_history[max(len(context.message_history) - self._history, 0) :]
         said = [(user if message.role == "user" else assistant)(message.content, id=self._new_id("msg")) for message in earlier]
-        metadata = {DECISION: order.id, SEEN: msgspec.json.encode(thread.seen).decode()}
+        metadata = {DECISION: order.id, SEEN: to_json(thread.seen)}
         return spec_for(
             "decision",
             id=order.run_id,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.items import to_json
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite import Database, Schema
 from mainspring_tasks.call_trace import ErrorCode
@@ -190,7 +191,7 @@ class DecisionLogs:
         while traces := await self._read(_traces, query, after):
             after = traces[-1].decision.id
             for trace in traces:
-                text = msgspec.json.encode(trace).decode()
+                text = to_json(trace)
                 yield f"{text}\n" if form == "jsonl" else text if is_first else f",{text}"
                 is_first = False
         if form == "json":
@@ -370,7 +371,7 @@ def _insert(connection: sqlite3.Connection, table: str, entry: DecisionLog | Too
 def _encode(entry: DecisionLog | ToolInvocationLog, columns: Sequence[str]) -> tuple[object, ...]:
     fields = asdict(entry)
     fields |= {name: fields[name].timestamp() for name in _TIMES & fields.keys()}
-    fields |= {name: msgspec.json.encode(fields[name]).decode() for name in _JSON & fields.keys() if fields[name] is not None}
+    fields |= {name: to_json(fields[name]) for name in _JSON & fields.keys() if fields[name] is not None}
     return tuple([fields[column] for column in columns])
 
 

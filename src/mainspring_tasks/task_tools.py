@@ -12,7 +12,7 @@ from anyio import Lock, to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
+from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind, to_json
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.content import output_of
@@ -147,18 +147,18 @@ class TaskTools:
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         said = self._said.get(context.run_id)
         if call.name == "delete_task" and (other := await self._other_than_agreed(call, context.scope, said)) is not None:
-            return ToolResult(call.id, msgspec.json.encode(_make_changed_reply(other)).decode(), is_error=True)
+            return ToolResult(call.id, to_json(_make_changed_reply(other)), is_error=True)
         answer = await self._server.call(context.scope, call.name, call.parsed)
         if call.name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
             return ToolResult(call.id, output_of(answer), answer.is_error)
         # Holding words against a long list takes a while, and others are waiting too.
         told = await to_thread.run_sync(_number_tasks, answer.structured, said)
-        return ToolResult(call.id, msgspec.json.encode(told).decode())
+        return ToolResult(call.id, to_json(told))
 
     async def _other_than_agreed(self, call: ToolCall, user: str, said: UserTurn | None) -> str | None:
         """What the task says now, if that is not what the person agreed to. One that is gone is no other."""
         answer = await self._server.call(user, "list_tasks", {})
-        now = {task.id: task.description for task in parse_list(msgspec.json.encode(answer.structured).decode())}
+        now = {task.id: task.description for task in parse_list(to_json(answer.structured))}
         found = now.get(str(call.parsed.get("task_id")))
         return None if found is None or (said is not None and found == said.agreed) else found
 

@@ -157,7 +157,7 @@ async def test_d62_a_definition_binds_however_its_run_is_driven(tmp_path: Path, 
         return Engine(Scripted(*turns), tools=list(tools.values()), agents=[tmp_path], store=store)
 
     async with engine(calls(write), say("Done.")) as first:
-        spec = await first.agents.order("bee", {}, PLAIN, background=way == "background")
+        spec = await first.agents.make_order("bee", {}, PLAIN, background=way == "background")
         if way == "in_responses":
             spec = await first.agents.select_agent(first.order("Write!"), "bee", None)
         if way == "resumed":

@@ -315,9 +315,9 @@ async def test_d78_the_time_of_a_definition_ends_its_run(tmp_path: Path) -> None
     written(tmp_path, "worker-bee", constraints={"timeout_seconds": 10})
     engine, _ = engine_of(tmp_path, call("look", at="a"), stall())
     async with engine:
-        order = await engine.agents.order("worker-bee", {}, PLAIN)
+        order = await engine.agents.make_order("worker-bee", {}, PLAIN)
         assert order.limits.max_seconds == 10
-        assert (await engine.agents.order("worker-bee", {}, PLAIN, max_seconds=60)).limits.max_seconds == 10
+        assert (await engine.agents.make_order("worker-bee", {}, PLAIN, max_seconds=60)).limits.max_seconds == 10
         result = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, max_seconds=0.2)
     assert (result.termination_reason, result.tool_calls_made) == ("duration_exceeded", 1)
 
@@ -328,8 +328,8 @@ async def test_d78_calls_are_made_one_by_one(tmp_path: Path) -> None:
     written(tmp_path, "other")
     engine, _ = engine_of(tmp_path)
     async with engine:
-        alone = await engine.agents.order("worker-bee", {}, PLAIN)
-        other = await engine.agents.order("other", {}, PLAIN)
+        alone = await engine.agents.make_order("worker-bee", {}, PLAIN)
+        other = await engine.agents.make_order("other", {}, PLAIN)
     assert (alone.parallel_tool_calls, other.parallel_tool_calls) == (False, True)
     assert alone.limits.concurrency == other.limits.concurrency == 1
 

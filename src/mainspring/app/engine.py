@@ -42,7 +42,7 @@ from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.agents.charter import CharterPolicy
 from mainspring.features.agents.delegation import AgentTools
-from mainspring.features.approvals.approval_deadline import ApprovalDeadlineStep
+from mainspring.features.approvals.pending import ApprovalDeadlineStep
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep

@@ -250,6 +250,11 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+def to_json(value: object) -> str:
+    """The same as text."""
+    return _encoder.encode(value).decode()
+
+
 def decode(data: bytes | str, kind: type[T]) -> T:
     """The inverse of `encode`. Raises `msgspec.ValidationError` (a `ValueError`) that names the path at fault."""
     return msgspec.json.decode(data, type=kind, dec_hook=from_wire)

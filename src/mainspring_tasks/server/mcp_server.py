@@ -20,7 +20,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from mainspring.core.items import Json
+from mainspring.core.items import Json, to_json
 from mainspring_tasks.server.identity import Identity, Unidentified
 from mainspring_tasks.server.perform import Clock, perform
 from mainspring_tasks.server.task import TaskRefusal, TaskReply, utc_now
@@ -88,7 +88,7 @@ def _describe_tool(tool: TaskTool) -> Tool:
 
 def _result(reply: TaskReply) -> CallToolResult:
     """The reply, once for programs and once for models, which read the same."""
-    text = msgspec.json.encode(reply).decode()
+    text = to_json(reply)
     return CallToolResult(
         content=[TextContent(text=text)], structured_content=msgspec.json.decode(text), is_error=not reply.success
     )

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
-from mainspring.core.items import Json
+from mainspring.core.items import Json, to_json
 from mainspring.definitions import parameters
 from mainspring.features.agents.agent_definition import SLOT, AgentDefinition
 
@@ -35,8 +33,8 @@ def render_message(definition: AgentDefinition, inputs: Json) -> str:
     """What the agent is told by its user: its own template filled in, or else the inputs as JSON."""
     template = definition.prompts.user
     if not template:
-        return _json(inputs)
-    return SLOT.sub(lambda slot: value if isinstance(value := inputs.get(slot[1], ""), str) else _json(value), template)
+        return to_json(inputs)
+    return SLOT.sub(lambda slot: value if isinstance(value := inputs.get(slot[1], ""), str) else to_json(value), template)
 
 
 def build_input_schema(definition: AgentDefinition) -> Json:
@@ -45,7 +43,3 @@ def build_input_schema(definition: AgentDefinition) -> Json:
         task = {"type": "string", "description": "What to do, with everything that is needed to do it."}
         return {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
     return parameters.build_inputs_schema(definition.inputs)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.autonomy import Autonomy, LevelName
 from mainspring.core.delegation import TOOL_PREFIX
-from mainspring.core.items import Json
+from mainspring.core.items import Json, to_json
 from mainspring.core.spec import Charter
 from mainspring.definitions.parameters import InputParameter
 from mainspring.features.agents.agent_definition import EVERYTHING, GROUPS, SPEC_CAPABILITIES, AgentDefinition, make_charter
@@ -117,9 +117,9 @@ def _parameters(parameters: dict[str, InputParameter]) -> list[str]:
     for name, parameter in parameters.items():
         words = [f"`{name}` ({parameter.type}{', required' if parameter.required else ''})", parameter.description]
         if parameter.enum is not None:
-            words.append(f"one of {_json(parameter.enum)}")
+            words.append(f"one of {to_json(parameter.enum)}")
         if parameter.default is not msgspec.UNSET:
-            words.append(f"default {_json(parameter.default)}")
+            words.append(f"default {to_json(parameter.default)}")
         told.append("; ".join([word for word in words if word]))
     return told
 
@@ -134,7 +134,7 @@ def _limits(definition: AgentDefinition) -> list[str]:
 
 
 def _examples(definition: AgentDefinition) -> list[str]:
-    return [f"Input: {_json(each.input)}\nOutput: {_json(each.output)}" for each in definition.prompts.examples]
+    return [f"Input: {to_json(each.input)}\nOutput: {to_json(each.output)}" for each in definition.prompts.examples]
 
 
 def _memories(memories: Sequence[RecalledMemory]) -> str:
@@ -149,8 +149,4 @@ def _output_format(definition: AgentDefinition) -> str:
     if not definition.outputs:
         return "Give your final answer as plain text, or as one JSON object if fields were asked for."
     fields: Json = {name: f"<{parameter.type}>" for name, parameter in definition.outputs.items()}
-    return f"Give your final answer as one JSON object with these fields, and nothing around it: {_json(fields)}"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return f"Give your final answer as one JSON object with these fields, and nothing around it: {to_json(fields)}"

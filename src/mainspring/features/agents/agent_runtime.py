@@ -12,7 +12,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
-from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, user
+from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, to_json, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
@@ -34,6 +34,8 @@ from mainspring.ports import Note
 PREFIX: Final = "agent:"
 DOMAIN_CHARS: Final = 100
 MOST_INPUT_BYTES: Final = 1024 * 1024
+
+AgentInputs = Mapping[str, object] | None
 
 
 class InvokeOptions(TypedDict, total=False):
@@ -66,9 +68,7 @@ class AgentRuntime:
     ) -> None:
         self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
 
-    async def invoke(
-        self, name: str, inputs: Mapping[str, object] | None = None, **options: Unpack[InvokeOptions]
-    ) -> AgentResult:
+    async def invoke(self, name: str, inputs: AgentInputs = None, **options: Unpack[InvokeOptions]) -> AgentResult:
         """The agent's answer in one turn, without tools.
 
         Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no whole answer: its run has what there is."""
@@ -80,7 +80,7 @@ class AgentRuntime:
     async def invoke_iterative(
         self,
         name: str,
-        inputs: Mapping[str, object] | None = None,
+        inputs: AgentInputs = None,
         tool_loop_config: ToolLoopConfig | None = None,
         **options: Unpack[InvokeOptions],
     ) -> ToolLoopResult:
@@ -90,21 +90,13 @@ class AgentRuntime:
         return read_result(await handle.wait())
 
     async def start(
-        self,
-        name: str,
-        inputs: Mapping[str, object] | None,
-        config: ToolLoopConfig | None = None,
-        **options: Unpack[InvokeOptions],
+        self, name: str, inputs: AgentInputs, config: ToolLoopConfig | None = None, **options: Unpack[InvokeOptions]
     ) -> Handle:
         """Begins a run of the agent: iterative with a `config`, else of one turn. Raises as `invoke` does."""
-        return await self.engine.start(await self.order(name, inputs, config, **options))
+        return await self.engine.start(await self.make_order(name, inputs, config, **options))
 
-    async def order(
-        self,
-        name: str,
-        inputs: Mapping[str, object] | None,
-        config: ToolLoopConfig | None = None,
-        **options: Unpack[InvokeOptions],
+    async def make_order(
+        self, name: str, inputs: AgentInputs, config: ToolLoopConfig | None = None, **options: Unpack[InvokeOptions]
     ) -> RunSpec:
         """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
         definition = self.registry.get(name)
@@ -151,7 +143,7 @@ class AgentRuntime:
             await to_thread.run_sync(refuse_injection, inputs)
         except InvalidRequest as error:
             if self.engine.is_audited:
-                digest = digest_of(encode(inputs).decode())
+                digest = digest_of(to_json(inputs))
                 who = "" if caller is None else caller.subject
                 entry = Entry(
                     self._clock(), "", 0, "flagged", "refused", tenant, who, tool=f"{PREFIX}{name}", digest=digest,

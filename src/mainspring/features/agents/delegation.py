@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
@@ -20,7 +19,7 @@ from mainspring.core.allowance import sum_used
 from mainspring.core.delegation import TOOL_PREFIX, child_id, is_delegation
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import ToolStarted, TurnStarted, Used
-from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, user
+from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, to_json, user
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
 from mainspring.core.spec import Limits, RunSpec, spec_for
@@ -216,7 +215,7 @@ async def _follow(handle: RunHandle, context: CallContext) -> None:
 
 def _render_result(call: ToolCall, run: Run) -> ToolResult:
     result = read_result(run)
-    told = msgspec.json.encode(result.output).decode()
+    told = to_json(result.output)
     if result.termination_reason == "completed":
         return ToolResult(call.id, told)
     has = f" What it has said last: {told}" if run.text else ""

@@ -14,7 +14,7 @@ from mainspring.core.items import Json, encode
 from mainspring.core.run import Run, fold, open_run
 from mainspring.engine.engine import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
-from mainspring.features.agents.agent_result import ToolLoopConfig, has_answered, read_result
+from mainspring.features.agents.agent_result import ToolLoopConfig, ToolLoopResult, has_answered, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, render_events
 from mainspring.http.auth import INVOKE, get_caller, sign_order
@@ -70,17 +70,10 @@ class InvokedAgent(Struct, frozen=True):
     run_id: str
 
 
-class InvokedIterative(Struct, frozen=True):
+class InvokedIterative(ToolLoopResult, frozen=True, kw_only=True):
+    """What the run came to, and the agent that did it."""
+
     agent: str
-    output: Json
-    raw_response: str
-    tokens_used: int
-    model: str
-    iterations: int
-    tool_calls_made: int
-    tools_used: tuple[str, ...]
-    termination_reason: str
-    run_id: str
 
 
 class AgentList(Struct, frozen=True):
@@ -159,7 +152,7 @@ class AgentRoutes:
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
         runtime, name, caller = require_agents(self._agents), _name(request), get_caller(request)
-        order = await runtime.order(
+        order = await runtime.make_order(
             name,
             body.inputs,
             config,

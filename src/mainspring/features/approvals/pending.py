@@ -32,7 +32,7 @@ from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
 from mainspring.engine.redact import redact_arguments, redact_text
-from mainspring.ports import Document
+from mainspring.ports import Document, OrderContext, OrderStep
 
 BATCH: Final = 100
 ELSEWHERE: Final = "answer_by_response"
@@ -58,6 +58,19 @@ class Approval(Struct, frozen=True):
     state: State
     continued_by: str | None = None
     object: str = "approval"
+
+
+class ApprovalDeadlineStep(OrderStep):
+    """Bounds how long the calls of a run wait for a person, by the operator's limit or the order's own if that is shorter."""
+
+    name = "approval deadline"
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        seconds = min(order.limits.approval_seconds or self._seconds, self._seconds)
+        return replace(order, limits=replace(order.limits, approval_seconds=seconds))
 
 
 class ApprovalPage(Struct, frozen=True):

@@ -34,7 +34,7 @@ from mainspring.core.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.core.history import Entry, History
-from mainspring.core.items import Json, encode
+from mainspring.core.items import Json, encode, to_json
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, fold, open_run
 
@@ -239,8 +239,8 @@ def _compare(run: Run, stored: Response, seq: int) -> None:
     made: Json = msgspec.json.decode(encode(response(run)))
     for field in dict.fromkeys((*_FIRST, *known, *made)):
         if known.get(field) != made.get(field):
-            told = f"the {field} of the stored response, {_short(encode(known.get(field)).decode())}"
-            raise _Differs(Difference(seq, told, _short(encode(made.get(field)).decode())))
+            told = f"the {field} of the stored response, {_short(to_json(known.get(field)))}"
+            raise _Differs(Difference(seq, told, _short(to_json(made.get(field)))))
 
 
 def _compare_entries(run: Run, kept: Sequence[Entry], seq: int) -> None:
@@ -248,8 +248,8 @@ def _compare_entries(run: Run, kept: Sequence[Entry], seq: int) -> None:
     added, last = run.own_entries, kept[max(len(kept) - len(run.own_entries), 0) :]
     for ours, theirs in zip_longest(added, last):
         if encode(ours) != encode(theirs):
-            told = f"the stored item {_short(encode(theirs).decode())}"
-            raise _Differs(Difference(seq, told, _short(encode(ours).decode())))
+            told = f"the stored item {_short(to_json(theirs))}"
+            raise _Differs(Difference(seq, told, _short(to_json(ours))))
 
 
 def _comparable(event: Event) -> Event:
@@ -258,7 +258,7 @@ def _comparable(event: Event) -> Event:
 
 
 def _describe(event: Event) -> str:
-    return _short(encode(event).decode())
+    return _short(to_json(event))
 
 
 def _short(text: str, most: int = 200) -> str:

@@ -8,10 +8,9 @@ that another one called finds its place without being told.
 from collections.abc import Iterator
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
-from mainspring.core.items import Usage
+from mainspring.core.items import Usage, to_json
 from mainspring.engine.traceparent import derive_span_id, derive_trace_id, parse_traceparent
 from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
@@ -174,4 +173,4 @@ def _drop_empty(attributes: dict[str, Value]) -> dict[str, Value]:
 
 
 def _render_message(role: str, text: str) -> str:
-    return msgspec.json.encode([{"role": role, "parts": [{"type": "text", "content": text}]}]).decode() if text else ""
+    return to_json([{"role": role, "parts": [{"type": "text", "content": text}]}]) if text else ""

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import to_json
 from mainspring.features.workflows.expressions import Reading
 
 MOST_CHARS: Final = 1_000_000
@@ -322,7 +323,7 @@ def _round(value: float, precision: int = 0, method: Any = "common") -> float:
 
 
 def _to_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return to_json(value)
 
 
 def _from_json(text: str) -> Any:

@@ -82,14 +82,11 @@ class HttpRequestTool:
                 content += chunk
                 if len(content) > MOST_BYTES:
                     raise InvalidRequest(f"`{url:.200}` answers with more than {MOST_BYTES:,} bytes, too much for a step")
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            told = "\n".join([f"{name.lower()}: {value}" for name, value in response.headers.items()])
+            received = [(name.lower(), value) for name, value in response.headers.items()]
+            lines = "\n".join([f"{name}: {value}" for name, value in received])
             page = FetchedPage(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
-            facts: Json = {
-                "status": response.status,
-                "headers": {name.lower(): value for name, value in response.headers.items()},
-            }
-            return ToolResult(True, (InputText(str(response.status)), InputText(told), InputText(decoded(page))), data=facts)
+            facts: Json = {"status": response.status, "headers": dict(received)}
+            return ToolResult(True, (InputText(str(response.status)), InputText(lines), InputText(decoded(page))), data=facts)
 
 
 def _body(body: object) -> tuple[bytes | None, dict[str, str]]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import NotFound, PeerError
 from mainspring.core.events import Reason, ToolEnded
-from mainspring.core.items import FunctionCallOutput, Json, Part, ToolDefinition, text_of, user
+from mainspring.core.items import FunctionCallOutput, Json, Part, ToolDefinition, text_of, to_json, user
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.approvals import continuing_id, list_questions
 from mainspring.engine.engine import Engine, Handle
@@ -79,7 +79,7 @@ class StepActions:
         order = work.order
 
         async def make_spec() -> RunSpec:
-            return await self._agents.order(
+            return await self._agents.make_order(
                 agent,
                 inputs,
                 ToolLoopConfig(),
@@ -244,4 +244,4 @@ def _variable(name: str, value: object) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else to_json(value)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import Refused
 from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.ids import derive_id
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Usage, assistant, encode
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Usage, assistant, to_json
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, StepCall
 from mainspring.providers.wrapper import ProviderWrapper
@@ -37,9 +37,7 @@ async def _make_call(request: ModelRequest, step: StepCall) -> AsyncGenerator[Mo
         yield ItemDone(said)
         yield TurnEnded(usage=Usage())
         return
-    call = FunctionCall(
-        derive_id("call", request.run_id), step.name, encode(step.arguments).decode(), id=derive_id("fc", request.run_id)
-    )
+    call = FunctionCall(derive_id("call", request.run_id), step.name, to_json(step.arguments), id=derive_id("fc", request.run_id))
     yield ItemStarted(replace(call, arguments="", status="in_progress"))
     yield ArgumentsDelta(call.id, call.arguments)
     yield ItemDone(call)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.output import clean, say, write_lines
-from mainspring.core.items import encode
+from mainspring.core.items import to_json
 from mainspring.core.text import shorten_line
 from mainspring.features.workflows.graph import find_predecessors, group_levels
 from mainspring.features.workflows.view import render_event
@@ -118,7 +118,7 @@ class StepScreen:
         if self._writer is None:
             return
         if run.outputs:
-            self._line(encode(run.outputs).decode(), "")
+            self._line(to_json(run.outputs), "")
         say(f"{run.order.workflow}: {run.status}" + (f": {run.error}" if run.error else ""))
 
     def _line(self, text: str, style: str) -> None:
@@ -128,4 +128,4 @@ class StepScreen:
 
 
 def _shorten(value: object) -> str:
-    return shorten_line(value if isinstance(value, str) else encode(value).decode(), 80, mark="…")
+    return shorten_line(value if isinstance(value, str) else to_json(value), 80, mark="…")
