@@ -1,12 +1,17 @@
 """The runtime enforcer: the eight points by the names of the documents, and what it remembers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
-from tests.policies.autonomy.world import BUDGET, with_limits
+from tests.policies.autonomy.world import BUDGET, SHELL, with_limits
 
+from mainspring.core.items import FunctionCall, encode
 from mainspring.features.budgets.amounts import Spent
-from mainspring.features.budgets.budget import LEVELS, StopCondition
-from mainspring.features.budgets.enforce import EnforcementResult, RuntimeEnforcer
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, StopCondition
+from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
+from mainspring.features.budgets.enforce import BudgetDecision, EnforcementResult, RuntimeEnforcer
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules
 from mainspring.ports import Allow
 from mainspring.tools.scope import AllowedCommand
@@ -14,6 +19,31 @@ from mainspring.tools.shell_reader import read_line
 
 ALLOWED, BLOCKED = EnforcementResult.ALLOWED, EnforcementResult.BLOCKED
 WARNED, ESCALATED = EnforcementResult.WARNED, EnforcementResult.ESCALATED
+
+
+class Enforcer(RuntimeEnforcer):
+    """Asks about each of the eight points by itself, and counts what may happen. `decisions` are those that did not allow."""
+
+    def __init__(self, budget: AutonomyBudget, clock: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(budget)
+        self.decisions: list[BudgetDecision] = []
+        self._clock, self._began = clock, clock()
+
+    def check(self, **step: Any) -> EnforcementResult:
+        decision = self.decide(context := EnforcementContext(self._clock(), **step))
+        if decision.outcome is not ALLOWED:
+            self.decisions.append(decision)
+        if decision.outcome in (ALLOWED, WARNED):
+            self.count(context)
+        return decision.outcome
+
+    async def check_command(self, command: str) -> EnforcementResult:
+        seen = await read_call(FunctionCall("call_1", "shell", encode({"command": command}).decode()), SHELL)
+        return self.check(commands=seen.commands, writes=seen.writes, doubts=seen.doubts)
+
+    def check_duration(self) -> EnforcementResult:
+        self.measure(Spent(seconds=self._clock() - self._began))
+        return self.check()
 
 
 class Hours:
@@ -29,18 +59,18 @@ class Hours:
 @pytest.mark.requirement("C25", "C26", "C27")
 async def test_all_eight_points_answer_and_what_may_happen_is_counted() -> None:
     clock = Hours()
-    enforcer = RuntimeEnforcer(with_limits(max_iterations=2, max_files_modified=2, max_lines_changed=10), clock=clock)
-    assert enforcer.check_file_read("src/a.py") is ALLOWED
-    assert enforcer.check_file_read(".env") is BLOCKED
-    assert enforcer.check_file_write("src/a.py", 6) is ALLOWED
-    assert enforcer.check_file_write("src/a.py", 5) is BLOCKED, "EF-08"
-    assert enforcer.check_file_write("src/b.py", 1) is ALLOWED
-    assert enforcer.check_file_write("src/c.py", 1) is BLOCKED, "EF-07"
+    enforcer = Enforcer(with_limits(max_iterations=2, max_files_modified=2, max_lines_changed=10), clock=clock)
+    assert enforcer.check(reads=("src/a.py",)) is ALLOWED
+    assert enforcer.check(reads=(".env",)) is BLOCKED
+    assert enforcer.check(writes=("src/a.py",), lines=6) is ALLOWED
+    assert enforcer.check(writes=("src/a.py",), lines=5) is BLOCKED, "EF-08"
+    assert enforcer.check(writes=("src/b.py",), lines=1) is ALLOWED
+    assert enforcer.check(writes=("src/c.py",), lines=1) is BLOCKED, "EF-07"
     assert await enforcer.check_command("ls -la && git status") is ALLOWED
     assert await enforcer.check_command("ls; rm -rf /") is BLOCKED
     assert await enforcer.check_command("python3 x.py") is ESCALATED
-    assert enforcer.check_network("docs.example") is ALLOWED
-    assert [enforcer.record_iteration() for _ in range(3)] == [ALLOWED, ALLOWED, BLOCKED]
+    assert enforcer.check(hosts=("docs.example",)) is ALLOWED
+    assert [enforcer.check(iterations=1) for _ in range(3)] == [ALLOWED, ALLOWED, BLOCKED]
     assert enforcer.check_duration() is ALLOWED
     clock.now += 3600
     assert enforcer.check_duration() is BLOCKED
@@ -55,8 +85,7 @@ async def test_all_eight_points_answer_and_what_may_happen_is_counted() -> None:
     assert [decision.point for decision in enforcer.decisions] == [
         "EF-01", "EF-08", "EF-07", "EF-03", "EF-03", "EF-05", "EF-06",
     ]  # fmt: skip
-    assert enforcer.stopped is not None
-    assert enforcer.stopped.point == "EF-05"
+    assert [decision.point for decision in enforcer.decisions if decision.stops] == ["EF-05", "EF-06"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +106,7 @@ async def test_all_eight_points_answer_and_what_may_happen_is_counted() -> None:
     ],
 )
 async def test_a_line_of_shell_is_read_to_its_end(command: str, expected: EnforcementResult) -> None:
-    assert await RuntimeEnforcer(BUDGET).check_command(command) is expected
+    assert await Enforcer(BUDGET).check_command(command) is expected
 
 
 @pytest.mark.parametrize(
@@ -100,27 +129,27 @@ async def test_a_line_of_shell_is_read_to_its_end(command: str, expected: Enforc
     ],
 )
 async def test_level_1_runs_what_only_reads(command: str, expected: EnforcementResult) -> None:
-    assert await RuntimeEnforcer(LEVELS[1]).check_command(command) is expected
+    assert await Enforcer(LEVELS[1]).check_command(command) is expected
 
 
 @pytest.mark.requirement("C29")
 def test_stop_conditions_are_evaluated_and_warnings_kept() -> None:
     conditions = (StopCondition("SC-09", "it keeps failing", "stop"), StopCondition("SC-04", "nothing was verified", "warn"))
-    enforcer = RuntimeEnforcer(replace(BUDGET, stop_conditions=conditions))
-    assert enforcer.evaluate_stop_conditions() is ALLOWED
-    assert enforcer.evaluate_stop_conditions(signals=frozenset({"SC-04"})) is WARNED
-    assert enforcer.stopped is None
-    assert enforcer.evaluate_stop_conditions(failures=3) is BLOCKED
+    enforcer = Enforcer(replace(BUDGET, stop_conditions=conditions))
+    assert enforcer.check() is ALLOWED
+    assert enforcer.check(signals=frozenset({"SC-04"})) is WARNED
+    assert not any(decision.stops for decision in enforcer.decisions)
+    assert enforcer.check(failures=3) is BLOCKED
     assert [(decision.outcome, decision.point) for decision in enforcer.decisions] == [(WARNED, "SC-04"), (BLOCKED, "SC-09")]
 
 
 @pytest.mark.parametrize(("line", "is_clear"), [("LANG=C sort", True), ("npm_config_x=y sort", False), ("PATH=. sort", False)])
 async def test_a_variable_is_judged_alike_by_a_budget_and_by_the_rule_for_commands(line: str, is_clear: bool) -> None:
-    budget = RuntimeEnforcer(replace(BUDGET, allowed_commands=(AllowedCommand("sort"),)))
+    budget = Enforcer(replace(BUDGET, allowed_commands=(AllowedCommand("sort"),)))
     assert (await budget.check_command(line) is ALLOWED) == is_clear
     rule = CommandPolicy(CommandRules(("sort",)))
     assert (rule.judge_line(line, await read_line(line)) == Allow()) == is_clear
 
 
 def test_an_encoded_way_up_is_outside_of_a_budget() -> None:
-    assert RuntimeEnforcer(LEVELS[3]).check_file_read("%2e%2e/x") is BLOCKED
+    assert Enforcer(LEVELS[3]).check(reads=("%2e%2e/x",)) is BLOCKED

@@ -74,8 +74,9 @@ async def read_call(call: FunctionCall, tool: ToolDefinition) -> EnforcementCont
     try:
         arguments = parsed_arguments(call.arguments)
         paths, commands = read_texts(tool, arguments, "path"), read_texts(tool, arguments, "command")
-        lines = await read_lines(commands)
-        hosts = tuple([_read_host(url) for url in (*read_texts(tool, arguments, "url"), *lines.urls)])
+        lines = [await read_line(command) for command in commands]
+        urls = [*read_texts(tool, arguments, "url"), *[url for line in lines for url in list_urls(line)]]
+        hosts = tuple([_read_host(url) for url in urls])
     except ValueError as error:
         return EnforcementContext(tool=tool.name, calls=1, flaw=f"the call of `{tool.name}` is invalid: {error}")
     effects = read_effects(tool, arguments)
@@ -86,36 +87,15 @@ async def read_call(call: FunctionCall, tool: ToolDefinition) -> EnforcementCont
         tool=tool.name,
         calls=1,
         reads=tuple(paths) if "read" in effects or not is_writing else (),
-        writes=(*(paths if is_writing else ()), *lines.writes),
+        writes=(*(paths if is_writing else ()), *[target for line in lines for target in _list_targets(line)]),
         lines=_count_lines(told) if is_writing else 0,
-        commands=lines.commands,
-        mentions=lines.mentions,
-        doubts=lines.doubts,
+        commands=tuple([words for line in lines for words in line.commands]),
+        mentions=tuple([word for line in lines for word in line.mentions]),
+        doubts=tuple([doubt for line in lines for doubt in line.uncertainties]),
         hosts=hosts,
         # What a call with a command does is what its command does.
         unseen=frozenset() if commands else frozenset([effect for effect in effects if effect not in seen]),
         is_declared=bool(tool.effects or tool.operations),
-    )
-
-
-class ReadLines(Struct, frozen=True):
-    """What lines of shell would run and write."""
-
-    commands: tuple[Words, ...] = ()
-    writes: tuple[str | None, ...] = ()
-    doubts: tuple[str, ...] = ()
-    mentions: tuple[str, ...] = ()
-    urls: tuple[str, ...] = ()
-
-
-async def read_lines(texts: list[str]) -> ReadLines:
-    lines = [await read_line(text) for text in texts]
-    return ReadLines(
-        tuple([words for line in lines for words in line.commands]),
-        tuple([target for line in lines for target in _list_targets(line)]),
-        tuple([doubt for line in lines for doubt in line.uncertainties]),
-        tuple([word for line in lines for word in line.mentions]),
-        tuple([url for line in lines for url in list_urls(line)]),
     )
 
 
