@@ -20,12 +20,13 @@ from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import APPROVE
-from mainspring.http.auth import EXECUTE, ApiCaller, get_caller
+from mainspring.http.auth import ApiCaller, get_caller
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IdempotentReplies
 from mainspring.parts import Host, ServedPart
+from mainspring.tools.contract import EXECUTE
 from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, open_task_agent
 
 if TYPE_CHECKING:

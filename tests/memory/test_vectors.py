@@ -196,7 +196,7 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
     dice = random.Random(5)
     made = {str(number): [dice.gauss(shift, 1.0) for _ in range(128)] for number in range(2000)}
     vectors = Vectors(None)
-    await vectors.open("m")
+    await vectors.open_for("m")
     await vectors.add([PlacedVector(id, ObservationScope("ab"[int(id) % 2], "scout", "s"), made[id]) for id in made])
     for wanted in ("0", "998", "1000"):
         question = [number + dice.gauss(0.0, 0.2) for number in made[wanted]]
@@ -211,7 +211,7 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
 
 async def test_agent_and_session_narrow_the_vectors() -> None:
     vectors = Vectors(None)
-    await vectors.open("m")
+    await vectors.open_for("m")
     await vectors.add([PlacedVector(f"{a}{s}", ObservationScope("t", a, s), (1.0, 0.0)) for a in "xy" for s in "12"])
     assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", None), 9)} == {"x1", "x2"}
     assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", "2"), 9)} == {"x2"}

@@ -74,12 +74,12 @@ class RequestIds:
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given if _SENSIBLE.fullmatch(given) else random_id("req").encode()
 
-        async def labelled(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
             await send(message)
 
-        await self._app(scope, receive, labelled)
+        await self._app(scope, receive, send_with_id)
 
 
 async def _engine_fault(request: Request, error: Exception) -> HttpResponse:

@@ -37,13 +37,13 @@ from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
 from mainspring.ports import Document, Store
+from mainspring.tools.contract import EXECUTE
 
 KIND: Final = "api_key"
 MEMORY: Final = 5.0
 REMEMBERED: Final = 1024
 POLICY_VIOLATION: Final = 1008
 
-EXECUTE: Final = "tools:execute"
 INVOKE: Final = "agents:invoke"
 
 KEY_SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)

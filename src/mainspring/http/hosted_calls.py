@@ -50,25 +50,23 @@ def list_client_tools(told: Response) -> frozenset[str]:
 
 def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
     """A call of the server's, with its output if it has one."""
-    return _render_interpreter_call(call, output, status) if call.form == INTERPRETER else _render_mcp_call(call, output, status)
+    ended = "incomplete" if output is None else "failed" if output.is_error is True else "completed"
+    kind, render = (
+        ("code_interpreter_call", _render_interpreter_call) if call.form == INTERPRETER else ("mcp_call", _render_mcp_call)
+    )
+    return Unknown({"type": kind, "id": derive_server_id(call), "status": status or ended, **render(call, output)})
 
 
 def derive_server_id(call: FunctionCall) -> str:
     return derive_id("ci" if call.form == INTERPRETER else "mcp", call.id)
 
 
-def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
-    failed = output is not None and output.is_error is True
-    return Unknown(
-        {
-            "type": "code_interpreter_call",
-            "id": derive_server_id(call),
-            "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
-            "code": str(parse_arguments(call).get("code", call.arguments)),
-            "container_id": call.server.label if isinstance(call.server, ServerTool) else "",
-            "outputs": None if output is None else _render_outputs(output),
-        }
-    )
+def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
+    return {
+        "code": str(parse_arguments(call).get("code", call.arguments)),
+        "container_id": call.server.label if isinstance(call.server, ServerTool) else "",
+        "outputs": None if output is None else _render_outputs(output),
+    }
 
 
 def _render_outputs(output: FunctionCallOutput) -> list[Json]:
@@ -79,13 +77,10 @@ def _render_outputs(output: FunctionCallOutput) -> list[Json]:
     return [*([{"type": "logs", "logs": logs}] if logs else []), *[{"type": "image", "url": url} for url in images]]
 
 
-def _render_mcp_call(call: FunctionCall, output: FunctionCallOutput | None, status: str | None) -> Unknown:
+def _render_mcp_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
     failed = output is not None and output.is_error is True
     whose = call.server if isinstance(call.server, ServerTool) else ServerTool(SERVER_LABEL, call.name)
     item: Json = {
-        "type": "mcp_call",
-        "id": derive_server_id(call),
-        "status": status or ("incomplete" if output is None else "failed" if failed else "completed"),
         "server_label": whose.label,
         "name": whose.name,
         "arguments": call.arguments,
@@ -95,7 +90,7 @@ def _render_mcp_call(call: FunctionCall, output: FunctionCallOutput | None, stat
         item["approval_request_id"] = call.approval
     if failed and output is not None:
         item["error"] = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text_of(output.output)}]}
-    return Unknown(item)
+    return item
 
 
 def _render_text(output: str | Sequence[Part]) -> str:

@@ -11,6 +11,7 @@ from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
+from mainspring.http.streams import wait_for_disconnect
 from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
@@ -34,14 +35,9 @@ async def wait_for_end(handle: Handle, request: Request) -> None:
     """Waits for the end of a run. A client that disconnects first cancels it, unless the run `outlives` its client."""
     failure: MainspringError | None = None
 
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        handle.request_cancel()
-
     async with create_task_group() as group:
         if not outlives(request):
-            group.start_soon(leave)
+            group.start_soon(wait_for_disconnect, request.receive, handle.request_cancel)
         try:
             await handle.wait()
         except MainspringError as error:

@@ -63,7 +63,7 @@ class EventStream(HttpResponse):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         is_whole = False
         async with anyio.create_task_group() as group:
-            group.start_soon(_leave, receive, group.cancel_scope)
+            group.start_soon(wait_for_disconnect, receive, group.cancel_scope.cancel)
             lock = anyio.Lock()
             group.start_soon(_ping, send, lock)
             try:
@@ -82,10 +82,10 @@ class EventStream(HttpResponse):
             self._on_disconnect()
 
 
-async def _leave(receive: Receive, scope: anyio.CancelScope) -> None:
+async def wait_for_disconnect(receive: Receive, then: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    scope.cancel()
+    then()
 
 
 async def _ping(send: Send, lock: anyio.Lock) -> None:

@@ -1,8 +1,8 @@
 """Runs kept for as long as the process lives. What the SQLite store promises holds here too, but for surviving."""
 
 from asyncio import Future, get_running_loop
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,8 @@ from mainspring.core.items import Item, decode
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
+
+N = TypeVar("N", Document, Link)
 
 
 class _KeptRun(Struct):
@@ -67,10 +69,10 @@ class MemoryStore:
         return written
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
-        return self._kept(run_id).log[max(after + 1, 0) :]
+        return self._find_kept(run_id).log[max(after + 1, 0) :]
 
     async def load(self, run_id: str) -> StoredRun:
-        return self._kept(run_id).run
+        return self._find_kept(run_id).run
 
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
         self._open()
@@ -78,21 +80,21 @@ class MemoryStore:
         return pick_items(ids, [kept.entries or () for kept in holders])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
-        if tenant not in (None, self._kept(run_id).run.tenant):
+        if tenant not in (None, self._find_kept(run_id).run.tenant):
             raise not_found(run_id)
         links: dict[str, Sequence[Entry]] = {}
         wanted: str | None = run_id
         while wanted is not None:
-            kept = self._kept(wanted)
+            kept = self._find_kept(wanted)
             if wanted in links:
                 raise not_found(wanted)
             if kept.entries is None:
                 raise not_ended(wanted)
-            links[wanted] = [*await self._said_before(kept.run), *kept.entries]
+            links[wanted] = [*await self._read_conversation(kept.run), *kept.entries]
             wanted = kept.run.parent
         return [entry for entries in reversed(links.values()) for entry in entries]
 
-    async def _said_before(self, run: StoredRun) -> Sequence[Entry]:
+    async def _read_conversation(self, run: StoredRun) -> Sequence[Entry]:
         """What a run found in its conversation, if it has one."""
         if (conversation := run.conversation) is None:
             return ()
@@ -109,7 +111,7 @@ class MemoryStore:
         if newest_first:
             runs.reverse()
         if after is not None:
-            seen = self._kept(after, "after").run
+            seen = self._find_kept(after, "after").run
             if seen not in runs:
                 raise not_found(after, "after")
             del runs[: runs.index(seen) + 1]
@@ -121,7 +123,7 @@ class MemoryStore:
         return [run.id for run in sorted(runs, key=lambda run: run.created_at)]
 
     async def delete(self, run_id: str) -> None:
-        kept = self._kept(run_id)
+        kept = self._find_kept(run_id)
         del self._runs[run_id]
         for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
@@ -164,12 +166,7 @@ class MemoryStore:
         newest_first: bool = False,
     ) -> Sequence[Document]:
         self._open()
-        found = list(self._documents.get(_Folder(tenant, parent, kind), {}).values())
-        if newest_first:
-            found.reverse()
-        if after is not None:
-            found = [document for document in found if (document.number < after if newest_first else document.number > after)]
-        return found[:limit]
+        return _cut(self._documents.get(_Folder(tenant, parent, kind), {}).values(), after, limit, newest_first)
 
     async def note(self, notes: Sequence[Note]) -> None:
         self._open()
@@ -180,11 +177,7 @@ class MemoryStore:
     ) -> Sequence[Link]:
         self._open()
         found = [link for link in self._audit if call is None or (call and link.note.call == call)]
-        if newest_first:
-            found.reverse()
-        if after is not None:
-            found = [link for link in found if (link.number < after if newest_first else link.number > after)]
-        return found[:limit]
+        return _cut(found, after, limit, newest_first)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -194,7 +187,7 @@ class MemoryStore:
             raise StoreError("the store is not open")
         return self._runs
 
-    def _kept(self, run_id: str, param: str | None = None) -> _KeptRun:
+    def _find_kept(self, run_id: str, param: str | None = None) -> _KeptRun:
         if (kept := self._open().get(run_id)) is None:
             raise not_found(run_id, param)
         return kept
@@ -232,6 +225,13 @@ class MemoryStore:
             for document in ending.snapshot.documents:
                 if self._has_parent(document):
                     self._put(document)
+
+
+def _cut(found: Iterable[N], after: int | None, limit: int | None, newest_first: bool) -> list[N]:
+    """The wanted part of what is numbered, and given in the order of its numbers."""
+    if after is not None:
+        found = [each for each in found if (each.number < after if newest_first else each.number > after)]
+    return list(found)[:: -1 if newest_first else 1][:limit]
 
 
 def _fits(run: StoredRun, only: Filter) -> bool:

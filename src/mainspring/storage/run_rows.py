@@ -193,12 +193,12 @@ def load_history(connection: sqlite3.Connection, run_id: str, tenant: str | None
             raise not_ended(wanted)
         found.append(decode(entries, list[Entry]))
         if conversation is not None:
-            found.append(_said_before(connection, owner, decode(conversation, Conversation)))
+            found.append(_read_conversation(connection, owner, decode(conversation, Conversation)))
         wanted = parent
     return [entry for entries in reversed(found) for entry in entries]
 
 
-def _said_before(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
+def _read_conversation(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
     """What a run found in its conversation."""
     items = list_documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
     return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries

@@ -190,22 +190,21 @@ class Worker(Generic[C]):
 
     def read(self, work: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """What `work` returns or raises when it is called in the thread, with the connection and these arguments."""
-        if not self.is_open:
-            raise StoreError(f"{self._name} is not open")
-        answer: Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, args, kwargs, answer, False))
-        return answer
+        return self._submit(work, args, kwargs, is_write=False)
 
     def write(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """The same in a transaction, which others may share; durable when the future is done.
 
         A `MainspringError` that the work returns, in place of raising it, is told alike and takes nothing back.
         """
+        return self._submit(work, args, kwargs, is_write=True)
+
+    def _submit(self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_write: bool) -> Future[Any]:
         if not self.is_open:
             raise StoreError(f"{self._name} is not open")
-        written: Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, args, kwargs, written, True))
-        return written
+        job: _Job[C] = _Job(work, args, kwargs, self._loop.create_future(), is_write)
+        self._jobs.put(job)
+        return job.future
 
     async def _stop(self) -> None:
         self._jobs.put(None)
@@ -218,7 +217,7 @@ class Worker(Generic[C]):
             self._settle([_Outcome(opened)])
             self._serve()
         except Exception as error:  # Whatever it is, whoever waits must be told.
-            self._settle([_Outcome(opened, self._told(error))])
+            self._settle([_Outcome(opened, self._as_known_error(error))])
         finally:
             self._disconnect()
             self._settle([_Outcome(self._ended)])
@@ -243,7 +242,7 @@ class Worker(Generic[C]):
         try:
             return _Outcome(job.future, job.perform(self._current()))
         except Exception as error:  # Likewise, and the thread must live on.
-            return _Outcome(job.future, self._told(error))
+            return _Outcome(job.future, self._as_known_error(error))
 
     def _write(self, jobs: list[_Job[C]]) -> list[_Outcome]:
         has_begun = False
@@ -254,7 +253,7 @@ class Worker(Generic[C]):
                 return [_Outcome(job.future, job.perform(connection)) for job in jobs]
         except Exception as error:  # Likewise.
             if len(jobs) == 1 or not has_begun:
-                return [_Outcome(job.future, self._told(error)) for job in jobs]
+                return [_Outcome(job.future, self._as_known_error(error)) for job in jobs]
         return [outcome for job in jobs for outcome in self._write([job])]
 
     def _current(self) -> C:
@@ -267,7 +266,7 @@ class Worker(Generic[C]):
         with suppress(Exception):  # Of SQLite: what cannot even be closed is of no more use, and somebody has been told.
             self._connections.close()
 
-    def _told(self, error: Exception) -> MainspringError:
+    def _as_known_error(self, error: Exception) -> MainspringError:
         if self.is_damaged(error):
             self._disconnect()
         if isinstance(error, MainspringError):

@@ -24,10 +24,9 @@ from mainspring.core.spec import Caller, Conversation, Price
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, AutonomyLimits, EscalationTrigger, Files, Network
 from mainspring.features.budgets.budget_policy import read_budget
-from mainspring.features.budgets.ledger import Ledger
+from mainspring.features.budgets.ledger import Ledger, StatementLine, make_statement
 from mainspring.features.budgets.plan import LEVEL, Plan, build_plan
 from mainspring.features.budgets.settings import BudgetSettings
-from mainspring.features.budgets.statement import StatementLine, make_statement
 from mainspring.ports import Allow, Ask, Document, Verdict
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, say

@@ -178,18 +178,8 @@ HARMFUL: Final = (
     "killall", "pkill", "shutdown", "reboot", "systemctl", "iptables", "crontab", "nc",
 )  # fmt: skip
 SECRETS: Final = (
-    ".env",
-    ".env.*",
-    "*.pem",
-    "*.key",
-    "id_rsa*",
-    "id_ed25519*",
-    ".ssh",
-    ".aws",
-    ".gnupg",
-    ".netrc",
-    "credentials*",
-)
+    ".env", ".env.*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".ssh", ".aws", ".gnupg", ".netrc", "credentials*",
+)  # fmt: skip
 
 # Both can write a file if they are told to, `git` also by any beginning of `--output`.
 _SORTING = r"(?:(?:-[bdfghinruVM]+|-k[\d.,]+|[^-\s]\S*)(?: |$))*"

@@ -7,8 +7,7 @@ import typer
 from mainspring.cli.database import open_database
 from mainspring.cli.options import AsJson, Database, Tenant, name_operator
 from mainspring.cli.output import write_lines, write_table
-from mainspring.features.budgets.ledger import Ledger
-from mainspring.features.budgets.statement import make_statement
+from mainspring.features.budgets.ledger import Ledger, make_statement
 
 app = typer.Typer()
 

@@ -21,17 +21,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.conversation_items import ITEM, build_history
 from mainspring.core.errors import CallerError, InvalidRequest, NotFound
 from mainspring.core.events import Event, RunEnded, RunStarted
 from mainspring.core.history import History, history_of
-from mainspring.core.items import Item, decode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import RunSpec
+from mainspring.engine.conversation import reread
 from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import AutonomyBudget, State, move_budget
 from mainspring.features.budgets.budget_policy import apply_budget, measure_use
+from mainspring.features.budgets.enforce import MEASURES
 from mainspring.features.budgets.preflight import require_cleared, run_preflight
 from mainspring.ports import Document, Store
 
@@ -246,13 +246,10 @@ class Ledger:
         log = await self._store.events(run_id)
         assert isinstance(log[0].event, RunStarted)
         spec, history = log[0].event.spec, History()
-        tenant = spec.tenant
-        if (conversation := spec.conversation) is not None:
-            items = await self._store.documents(ITEM, tenant=tenant, parent=conversation.id)
-            known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
-            history = build_history(known, conversation.waiting)
+        if spec.conversation is not None:
+            history = await reread(self._store, spec.tenant, spec.conversation)
         elif spec.parent is not None:
-            history = history_of(await self._store.history(spec.parent, tenant=tenant))
+            history = history_of(await self._store.history(spec.parent, tenant=spec.tenant))
         return replay(log, history)
 
     async def _settle(self, tenant: str, budget_id: str, run_id: str, spent: Spent) -> Account:
@@ -284,3 +281,33 @@ def _require(account: Account | None, budget_id: str) -> Account:
 
 
 _entries = msgspec.json.Decoder(LedgerEntry)
+
+
+class StatementLine(Struct, frozen=True):
+    """One limit: what is used of it, what is held for runs under way, and what is left. Without a limit, nothing is held."""
+
+    measure: str
+    used: float
+    held: float
+    left: float | None
+    limit: float | None
+
+
+class Statement(Struct, frozen=True):
+    """A budget and its use. `runs` are those that hold a share of it."""
+
+    id: str
+    state: State
+    lines: tuple[StatementLine, ...]
+    runs: tuple[str, ...]
+    object: str = "budget"
+
+
+def make_statement(account: Account) -> Statement:
+    most, left = account.budget.amounts.measures, account.left.measures
+    used, held = account.spent.amounts.measures, account.reserved.measures
+    lines = [
+        StatementLine(name, used[name] or 0, 0 if most[name] is None else held[name] or 0, left[name], most[name])
+        for name in [measure.name for measure in MEASURES]
+    ]
+    return Statement(account.budget.budget_id, account.budget.state, tuple(lines), tuple(account.held))

@@ -27,10 +27,9 @@ def run_preflight(spec: RunSpec, budget: AutonomyBudget | None, tools: Sequence[
     if budget is None:
         return (PreflightCheck("PF-01", "fail", "there is no budget; name one that exists"),)
     effects = _list_effects(tools)
-    flaws = dict(
-        [*_check_state(budget, now), *_check_scope(budget, effects), *_check_limits(budget, spec), *_check_conduct(budget)]
-    )
-    return tuple([flaws.get(id, PreflightCheck(id)) for id in [f"PF-{number:02}" for number in range(1, 11)]])
+    flaws = (*_check_state(budget, now), *_check_scope(budget, effects), *_check_limits(budget, spec), *_check_conduct(budget))
+    passed = {id: PreflightCheck(id) for id in [f"PF-{number:02}" for number in range(1, 11)]}
+    return tuple((passed | {flaw.id: flaw for flaw in flaws}).values())
 
 
 def require_cleared(checks: Sequence[PreflightCheck]) -> tuple[PreflightCheck, ...]:
@@ -40,52 +39,47 @@ def require_cleared(checks: Sequence[PreflightCheck]) -> tuple[PreflightCheck, .
     return tuple(checks)
 
 
-Flaw = tuple[str, PreflightCheck]
-
-
-def _flaw(id: str, result: Literal["warn", "fail"], message: str) -> Flaw:
-    return id, PreflightCheck(id, result, message)
-
-
-def _check_state(budget: AutonomyBudget, now: float) -> Iterator[Flaw]:
+def _check_state(budget: AutonomyBudget, now: float) -> Iterator[PreflightCheck]:
     if budget.state != "active":
-        yield _flaw("PF-02", "fail", f"the budget `{budget.budget_id}` is {budget.state}; activate it")
+        yield PreflightCheck("PF-02", "fail", f"the budget `{budget.budget_id}` is {budget.state}; activate it")
     if budget.expires_at is not None and now >= budget.expires_at.timestamp():
-        yield _flaw(
+        yield PreflightCheck(
             "PF-03", "fail", f"the budget `{budget.budget_id}` expired at {budget.expires_at.isoformat()}; make a new one"
         )
     if not budget.in_scope:
-        yield _flaw("PF-04", "fail", "`in_scope` is empty; say what the task is")
+        yield PreflightCheck("PF-04", "fail", "`in_scope` is empty; say what the task is")
 
 
-def _check_scope(budget: AutonomyBudget, effects: frozenset[Effect]) -> Iterator[Flaw]:
+def _check_scope(budget: AutonomyBudget, effects: frozenset[Effect]) -> Iterator[PreflightCheck]:
     if not effects.isdisjoint(("write", "destructive")) and not budget.files.write:
-        yield _flaw("PF-05", "warn", "tools may write, and `files.write` allows no file")
+        yield PreflightCheck("PF-05", "warn", "tools may write, and `files.write` allows no file")
     if "execute" in effects and not budget.allowed_commands:
-        yield _flaw("PF-06", "warn", "tools may run programs, and `allowed_commands` allows none")
+        yield PreflightCheck("PF-06", "warn", "tools may run programs, and `allowed_commands` allows none")
     if "network" in effects and not budget.network.enabled:
-        yield _flaw("PF-07", "warn", "tools may use the network, and `network.enabled` is false")
+        yield PreflightCheck("PF-07", "warn", "tools may use the network, and `network.enabled` is false")
 
 
-def _check_limits(budget: AutonomyBudget, spec: RunSpec) -> Iterator[Flaw]:
+def _check_limits(budget: AutonomyBudget, spec: RunSpec) -> Iterator[PreflightCheck]:
     limits = budget.limits
     if limits.max_cost is not None and budget.price(spec.model) is None:
-        yield _flaw("PF-08", "fail", f"`max_cost` is set, and `prices` has none for the model `{spec.model}`; add it")
+        yield PreflightCheck("PF-08", "fail", f"`max_cost` is set, and `prices` has none for the model `{spec.model}`; add it")
     elif None in (limits.max_iterations, limits.max_duration_minutes, limits.max_tool_calls):
-        yield _flaw("PF-08", "warn", "iterations, time or calls have no limit")
+        yield PreflightCheck("PF-08", "warn", "iterations, time or calls have no limit")
 
 
-def _check_conduct(budget: AutonomyBudget) -> Iterator[Flaw]:
+def _check_conduct(budget: AutonomyBudget) -> Iterator[PreflightCheck]:
     reported = [condition.id for condition in budget.stop_conditions if condition.id not in _SEEN]
     if reported:
-        yield _flaw("PF-09", "warn", f"{', '.join(reported)} hold only when somebody signals them")
+        yield PreflightCheck("PF-09", "warn", f"{', '.join(reported)} hold only when somebody signals them")
     elif not budget.stop_conditions:
-        yield _flaw("PF-09", "warn", "there are no `stop_conditions`; limits alone end the run")
+        yield PreflightCheck("PF-09", "warn", "there are no `stop_conditions`; limits alone end the run")
     strange = [trigger.id for trigger in budget.escalation_triggers if trigger.id not in _POINTS]
     if strange:
-        yield _flaw("PF-10", "warn", f"the triggers {', '.join(strange)} name no point that can escalate; write EF-01 to EF-04")
+        yield PreflightCheck(
+            "PF-10", "warn", f"the triggers {', '.join(strange)} name no point that can escalate; write EF-01 to EF-04"
+        )
     elif not budget.default_escalation_target:
-        yield _flaw("PF-10", "warn", "`default_escalation_target` is empty; questions are for nobody in particular")
+        yield PreflightCheck("PF-10", "warn", "`default_escalation_target` is empty; questions are for nobody in particular")
 
 
 def _list_effects(tools: Sequence[Tool]) -> frozenset[Effect]:

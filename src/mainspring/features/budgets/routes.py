@@ -3,8 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.features.budgets.ledger import Ledger
-from mainspring.features.budgets.statement import Statement, make_statement
+from mainspring.features.budgets.ledger import Ledger, Statement, make_statement
 from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response

@@ -22,21 +22,15 @@ from mainspring.tools.addresses import AddressGuard
 
 def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicySlots:
     """Returns the policies that the settings ask for, each in its slot; none by default."""
-    commands, paths, domains, rate = settings.commands, settings.paths, settings.domains, _build_rate(settings)
+    commands, paths, domains = settings.commands, settings.paths, settings.domains
     slots: dict[Slot, tuple[CallPolicy, ...]] = {}
     if settings.rules:
         slots["rules"] = (RulePolicy(Rules.of(settings.rules)),)
-    if rate is not None:
-        slots["rate"] = (rate,)
+    if settings.per_minute is not None or settings.burst is not None:
+        slots["rate"] = (RatePolicy(settings.per_minute or 60, settings.burst or 10),)
     if Autonomy.parse(settings.level) < Autonomy.STANDARD:
-        slots["level"] = (
-            LevelPolicy(
-                settings.level,
-                network_reads=settings.network_reads,
-                commands_judged=commands is not None,
-                logs_only=settings.supervised == "log",
-            ),
-        )
+        reads, logs = settings.network_reads, settings.supervised == "log"
+        slots["level"] = (LevelPolicy(settings.level, network_reads=reads, commands_judged=commands is not None, logs_only=logs),)
     if commands is not None:
         slots["commands"] = (CommandPolicy(CommandRules(commands.allowed, commands.denied)),)
     if paths is not None:
@@ -44,12 +38,6 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
     if domains is not None:
         slots["domains"] = (DomainPolicy(guard.check, domains.allowed, domains.denied),)
     return slots
-
-
-def _build_rate(settings: GovernanceSettings) -> RatePolicy | None:
-    if settings.per_minute is None and settings.burst is None:
-        return None
-    return RatePolicy(settings.per_minute or 60, settings.burst or 10)
 
 
 def digest_settings(governance: GovernanceSettings, budget: Struct, *more: object) -> str:

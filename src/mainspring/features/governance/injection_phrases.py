@@ -7,7 +7,7 @@ more than linear time. A rule names words of which one must be there before it i
 
 import re
 from bisect import bisect_right
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from msgspec import Struct
@@ -48,6 +48,9 @@ def _rule(name: str, words: str, expression: str, *, after: str = "", near: int 
     """`words` are separated by blanks, groups of them by `&`."""
     groups = tuple([tuple(group.split()) for group in words.split("&")])
     return Rule(name, groups, expression, after, near)
+
+
+_override, _role, _leak, _delimiter, _speaker = [partial(_rule, name) for name in (OVERRIDE, ROLE, LEAK, DELIMITER, SPEAKER)]
 
 
 @cache
@@ -95,67 +98,57 @@ _TO_MODEL = (
 )
 
 _OVERRIDES = (
-    _rule(
-        OVERRIDE,
+    _override(
         f"{_DROP_WORDS} & instruct prompt directive guideline programming direction command guardrail told input rules"
         " & previous prior preceding above earlier foregoing former initial original past existing aforement system developer",
         f"{_DROP} {_FILL}(?:{_BEFORE} {_FILL}{_ORDERS}|(?:previous|prior|preceding|above|earlier|system) rules)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         f"{_DROP_WORDS} break violat disabl skip turn switch & your",
         f"(?:{_DROP}|break|violate|disable|skip|turn off|switch off) (?:(?:all|any|each|every|of) ){{0,2}}your"
         f" (?:{_OWN} ){{0,2}}(?:instructions?|guidelines|programming|prompt|restrictions|constraints|limitations|guardrails"
         "|safeguards|(?:safety|content) (?:filters?|polic(?:y|ies)|protocols?|measures)|ethics|ethical code|moral code"
         "|rules(?! for)|training(?! (?:plan|session|schedule|course|kit|shoes|day|program)))",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor disregard forget discard & instruct directive",
         f"{_FORGET} (?:all|any|every|everything)(?: of)?(?: the| these| those| other)? (?:instructions?|directives)\\b"
         "(?! (?:in|on|for|about|from|regarding|of|printed|marked|relating|that come) )"
         f"|{_FORGET} the instructions (?:above|before|you (?:were|have|got)|given|from the system|in the (?:system )?prompt)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor disregard forget & everything anything whatever all what",
         "(?:ignore|disregard|forget) (?:everything|anything|all(?: of)?(?: that)?|what(?:ever)?)(?: else)?(?: that)?"
         " (?:above|before (?:this|that|now)|(?:you (?:were|have been|had been|.ve been)|the system|(?:the|your) (?:developers?"
         "|creators?|makers?))(?: ever| previously| just)? (?:told|instructed|taught|programmed|said|says?|given|wrote))",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor disregard forget & above previous foregoing",
         "(?:ignore|disregard|forget)(?: all)?(?: of)? the (?:above|previous|foregoing)(?: text| part| lines?)?(?: and| but)?"
         "(?: instead| just| only| then)? (?:say|print|output|translate|tell|reveal|respond|reply|answer|instead|show|return|act"
         "|execute|run|repeat|you (?:are|must|will))",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "overrid bypass circumvent disabl & prompt instruct guideline filter restrict polic guardrail safeguard all",
         "(?:overrid|bypass|circumvent|disabl)(?:e|ing)? (?:all |any |every |the |its |these )?(?:system|safety|content|moderation"
         "|ethical|built ?in) (?:prompts?|instructions?|guidelines|filters?|polic(?:y|ies)|restrictions|guardrails|safeguards)"
         "|(?:override|bypass|disable) all (?:safety|security) (?:protocols|measures|checks|controls)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "system & overrid overwrit",
         r"[\[(<#*=!-] system (?:override|overwrite)|system (?:override|overwrite)\W{0,2}(?:[:\])!]|code|initiated|engaged"
         "|accepted|activated)|(?:initiate|engage|activate|begin|execute) (?:a )?system override",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "system & new updated revised & prompt instruct message directive",
         r"(?:new|updated|revised) system (?:prompt|instructions?|message|directives?)(?:\W{1,3}(?:is|are|follows?)\b|\W{0,2}:)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "your & new real true only actual & instruct directive objective orders purpose",
         "your (?:new|real|true|only|actual) (?:instructions?|(?:prime )?directives?|objective|orders|purpose)"
         r"(?:\W{1,3}(?:is|are|now)\b|\W{0,2}:)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "instruct rules guideline restrict directive filter"
         " & void obsolete cancel revok null apply valid suspend lifted disabl off",
         "(?:(?:previous|prior|earlier|above|system|original|initial|safety|your) (?:safety |content |system )?(?:instructions"
@@ -164,37 +157,31 @@ _OVERRIDES = (
         "(?: all| now| hereby| not| no longer){0,2} (?:void|obsolete|cancell?ed|revoked|null|apply|valid|suspended|lifted"
         "|disabled|turned off)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "told taught instruct & wrong false void outdated lie administrator admin developer operator",
         "you (?:were|have been) (?:told|taught|instructed)(?: earlier| before| previously| so far)? (?:is|was) (?:all )?(?:a lie"
         "|wrong|false|void|outdated)|new instructions? from (?:the|your) (?:admin(?:istrator)?|developers?|operator|system)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "obey comply whatever anything everything",
         r"(?:obey|comply with)(?: only)? (?:me\b|my (?:orders|commands?|instructions))"
         "|do (?:whatever|anything|everything) i (?:say|ask|tell|want|command)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "bound restricted constrained limited & longer not",
         "you(?: are|.re)(?: now)? (?:no longer|not) (?:bound|restricted|constrained|limited) by",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "user & tell inform alert notif mention reveal",
         "(?:do not|don.t|never|without) (?:tell|inform|alert|notify|mention|reveal|let)(?:ing)?(?: this| it| anything)?(?: to)?"
         " the user (?:about|that you|of this|know|anything|any of)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "attention dear hey",
         f"(?:attention|dear|hey)(?: to)?(?: all| any| the)? {_AI}"
         "(?! (?:team|group|department|council|experts?|enthusiasts?|researchers?|fans?|community))",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "you & ai llm model chatbot a.i",
         "(?:ignore|must|should|say|include|output|respond|write|reply|recommend|rate|send|please|stop)",
         after=rf"if you(?: are|.re) an? (?:large )?(?:a\.i\.|{_AI})",
@@ -202,8 +189,7 @@ _OVERRIDES = (
 )
 
 _ROLES = (
-    _rule(
-        ROLE,
+    _role(
         "now pretend act role simulat imagin becom behav emulat persona play respond answer you & dan jailbr unrestrict unfilter"
         " uncensor evil amoral anything restriction limit filter rules guideline ethic moral constraint censor guardrail boundar",
         r"\bdan\b|jailbroken|unrestricted|unfiltered|uncensored|\bevil\b|amoral|do anything now"
@@ -215,17 +201,15 @@ _ROLES = (
         "|play the role|you(?: are|.re) an?",
         near=60,
     ),
-    _rule(
-        ROLE,
+    _role(
         "mode",
         rf"{_WILD_MODE} (?:enabled|activated|on\b|engaged|is)"
         f"|(?:enable|activate|enter|engage|switch to|turn on|unlock)(?: the)? {_WILD_MODE}"
         "|you(?: are|.re| will| must| should)?(?: now)?(?: be| enter| run(?:ning)?| operat(?:e|ing)| switch)?(?: in| into| to)?"
         " (?:developer|debug|maintenance|admin(?:istrator)?|sudo|god) mode",
     ),
-    _rule(ROLE, "anything dan", r"do anything now|\bdan\b (?:can|will|has no|does not)\b|in character as dan\b"),
-    _rule(
-        ROLE,
+    _role("anything dan", r"do anything now|\bdan\b (?:can|will|has no|does not)\b|in character as dan\b"),
+    _role(
         "you",
         r"\byou (?:have|know)(?: absolutely)? no (?:restrictions|rules|limits|limitations|filters|guidelines|ethics|moral)"
         r"|\byou (?:can|will|must)(?: now)? (?:answer|say|do) anything without",
@@ -233,8 +217,7 @@ _ROLES = (
 )
 
 _LEAKS = (
-    _rule(
-        LEAK,
+    _leak(
         "prompt instruct message guideline",
         "(?:(?:initial|original|hidden|secret|internal|confidential) ){0,2}(?:system (?:level )?prompts?|pre ?prompt"
         "|developer (?:message|prompt|instructions)|prompt (?:above|you (?:were|got))"
@@ -243,23 +226,20 @@ _LEAKS = (
         f"(?:your|the|its|this)(?: {_WHOLE}){{0,3}}",
         near=3,
     ),
-    _rule(
-        LEAK,
+    _leak(
         "your & prompt instruct message rules",
         r"(?:system (?:message|instructions?|rules)|(?:original|initial) (?:instructions?|prompts?)|prompt\b"
         r"|instructions\b(?! (?:for|on|to|in|about|regarding|and)))",
         after=f"{_TELL} your(?: {_WHOLE}){{0,2}}",
         near=3,
     ),
-    _rule(
-        LEAK,
+    _leak(
         "above before preced prior & repeat print output copy write recite",
         "(?:repeat|print|output|copy|recite|write out|write down)(?: back| out)? (?:everything|all(?: of)?(?: the)?(?: text"
         "| words| content)?|the (?:text|words|lines|content|paragraph|sentences?|prompt|instructions)|every word)"
         "(?: that (?:is|was|came|appears))? (?:above|before this|preceding|prior to this|that precedes)",
     ),
-    _rule(
-        LEAK,
+    _leak(
         "instructions",
         "(?:what|which|repeat|list|show|print|reveal|tell me)(?: were| are)?(?: all)?(?: the)?(?: exact| original| initial)?"
         " instructions (?:that )?(?:you (?:were|have been|got|received)|given to you)",
@@ -267,92 +247,73 @@ _LEAKS = (
 )
 
 _TONGUES = (
-    _rule(
-        OVERRIDE,
+    _override(
         "ignorier vergiss vergess missacht ubergeh beachte befolge & anweisung instruktion regeln vorgaben befehl",
         r"(?:ignorier\w{0,4}|vergiss|vergesst|vergessen sie|missachte\w{0,2}|ubergeh\w{0,3}|(?:beachte|befolge)\w{0,2})~{0,4}?"
         r" (?:vorherig|bisherig|obig|fruher|vorangegangen|vorhergehend|vorig|ursprunglich|deine|system)\w{0,6}~{0,2}?"
         " (?:anweisung|instruktion|regeln|vorgaben|befehl)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor oubli neglig compte & instructions consignes regles directives",
         "(?:ignore[rz]?|oublie[rz]?|neglige[rz]?|(?:tiens|tenez) (?:pas|plus) compte)~{0,4}?"
         " (?:instructions|consignes|regles|directives)~{0,2}? (?:precedent|anterieur|ci dessus|initial|du systeme|systeme)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor olvid descart omiso & instrucciones reglas directrices indicaciones ordenes",
         r"(?:ignor\w{1,4}|olvid\w{1,4}|descart\w{1,4}|caso omiso)~{0,4}? (?:instrucciones|reglas|directrices|indicaciones"
         "|ordenes)~{0,2}? (?:anterior|previa|de arriba|del sistema|iniciales|precedentes)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor dimentic trascur & istruzioni regole direttive",
         r"(?:ignor\w{1,4}|dimentic\w{1,4}|trascur\w{1,4})~{0,4}? (?:istruzioni|regole|direttive)~{0,2}?"
         " (?:precedent|sopra|di sistema|iniziali|anterior)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignor esquec desconsider & instrucoes regras diretrizes",
         r"(?:ignor\w{1,4}|esquec\w{1,4}|desconsider\w{1,4})~{0,4}? (?:instrucoes|regras|diretrizes)~{0,2}?"
         " (?:anterior|previa|acima|do sistema|iniciais)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "negeer vergeet & instructies regels opdrachten",
         "(?:negeer|vergeet)~{0,3}? (?:eerdere|vorige|bovenstaande|voorgaande|oorspronkelijke)~{0,2}?"
         " (?:instructies|regels|opdrachten)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "ignoruj zapomnij pomin & instrukcj polecen zasad",
         r"(?:ignoruj|zapomnij|pomin)~{0,3}? (?:poprzedni|wczesniejsz|powyzsz)\w{0,4}~{0,2}? (?:instrukcj|polecen|zasad)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "talimat kural komut & yok gormez unut",
         r"(?:onceki|yukaridaki|sistem)~{0,2}? (?:talimat|kural|komut)\w{0,8}~{0,2}? (?:yok say|gormezden|unut)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "игнорируи забудь отмени следуи & инструкц указан правил команд",
         r"(?:игнорируи|забудь|отмени|не следуи)\w{0,3}~{0,3}?"
         r" (?:предыдущ|прежн|вышеуказанн|вышеприведенн|предшествующ|системн)\w{0,4}~{0,2}? (?:инструкц|указан|правил|команд)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "忽略 无视 無視 忘记 忘記 不要理会 不要理會",
         "(?:忽略|无视|無視|忘记|忘記|不要理会|不要理會).{0,8}?(?:之前|以上|先前|前面|上述|此前|系统|系統).{0,8}?"
         "(?:指令|指示|提示|规则|規則|命令|说明|說明)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "無視 忘れ 従わな & 指示 命令 ルール プロンプト",
         "(?:以前|上記|これまで|前述|先ほど|今まで|以上|システム).{0,10}?(?:指示|命令|ルール|プロンプト).{0,6}?(?:無視|忘れ|従わな)",
     ),
-    _rule(
-        OVERRIDE,
+    _override(
         "무시 잊어 따르지 & 지시 명령 규칙 프롬프트",
         "(?:이전|위의|앞의|지금까지|시스템).{0,10}?(?:지시|명령|규칙|프롬프트).{0,8}?(?:무시|잊어|따르지)",
     ),
-    _rule(
-        OVERRIDE,
-        "تجاهل & تعليمات اوامر أوامر",
-        "تجاهل.{0,20}?(?:التعليمات|الاوامر|الأوامر|تعليمات).{0,12}?(?:السابقة|أعلاه|اعلاه)",
-    ),
+    _override("تجاهل & تعليمات اوامر أوامر", "تجاهل.{0,20}?(?:التعليمات|الاوامر|الأوامر|تعليمات).{0,12}?(?:السابقة|أعلاه|اعلاه)"),
 )
 
 _SIGNS = (
-    _rule(DELIMITER, "|>", r"<\|/?[a-z][a-z0-9_▁\x20-]{1,40}\|>"),
-    _rule(
-        DELIMITER,
-        "inst] sys>> _prompt] _tools] tool_",
-        r"\[/?(?:inst|system_prompt|available_tools|tool_calls|tool_results)\]|<</?sys>>",
+    _delimiter("|>", r"<\|/?[a-z][a-z0-9_▁\x20-]{1,40}\|>"),
+    _delimiter(
+        "inst] sys>> _prompt] _tools] tool_", r"\[/?(?:inst|system_prompt|available_tools|tool_calls|tool_results)\]|<</?sys>>"
     ),
-    _rule(DELIMITER, "_of_turn> <bos> <extra_id_", r"<(?:start|end)_of_turn>|<bos>|<extra_id_\d"),
-    _rule(
-        DELIMITER,
+    _delimiter("_of_turn> <bos> <extra_id_", r"<(?:start|end)_of_turn>|<bos>|<extra_id_\d"),
+    _delimiter(
         "end close stop finish",
         rf"\bsystem\b|\bassistant\b|\binstruction|\b{_TO_MODEL}",
         after=r"(?:end|close|stop|finish)(?:ed|ing)?(?: of)?(?: the| this| all)?"
@@ -360,25 +321,22 @@ _SIGNS = (
         "|content|query|file|email|article|search results?|tool (?:output|result)s?)(?: input| data| content| message| section)?"
         r"[\x20\t]{0,4}(?:[-=#*_`]{2,8}|[>\]})])",
     ),
-    _rule(
-        SPEAKER,
+    _speaker(
         "system assistant developer admin openai anthropic root",
         r"(?:^|\n|[.!?>\])*=-]\x20)[\x20\t>*#\[(<=-]{0,8}(?:(?:urgent|important|new) )?"
         r"(?:system|assistant|developer|admin(?:istrator)?|root|openai|anthropic)"
         r"(?: (?:prompt|message|instructions?|note|override|notice|command|update|alert))?[\x20\t]{0,4}[:>\])*=-]{1,4}"
         rf"(?: (?:important|note|attention|urgent))? {_TO_MODEL}",
     ),
-    _rule(
-        SPEAKER,
+    _speaker(
         "##",
         r"#{2,4}\x20?(?:instructions?|assistant|response|system)\x20?:",
         after=r"#{2,4}\x20?(?:system|instructions?|human|user|assistant|input)\x20?:",
         near=400,
     ),
-    _rule(SPEAKER, "human: & assistant:", r"\n\x20{0,4}assistant:", after=r"(?:^|\n)\x20{0,4}human:", near=400),
-    _rule(SPEAKER, "role", r"[\"'\\]role[\"'\\]{1,3}\s{0,4}:\s{0,4}[\"'\\]{1,3}(?:system|developer)[\"'\\]"),
-    _rule(
-        SPEAKER,
+    _speaker("human: & assistant:", r"\n\x20{0,4}assistant:", after=r"(?:^|\n)\x20{0,4}human:", near=400),
+    _speaker("role", r"[\"'\\]role[\"'\\]{1,3}\s{0,4}:\s{0,4}[\"'\\]{1,3}(?:system|developer)[\"'\\]"),
+    _speaker(
         "begin start",
         r"[-=#*\[<({]{1,8} (?:begin|start)(?:ning)?(?: of)?(?: the| new)? (?:system|admin|developer|privileged|trusted)"
         r"(?: (?:prompt|message|instructions?|section))? [-=#*\]>)}]",

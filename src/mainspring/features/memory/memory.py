@@ -102,14 +102,14 @@ class Memory(RunObserver):
     async def _open_vectors(self) -> None:
         path = self._vectors.path
         if self._embedder is not None:
-            if not await self._vectors.open(self._embedder.model):
+            if not await self._vectors.open_for(self._embedder.model):
                 await self._database.write(rows.mark_unembedded)
             self._embedding = Embedding(self._embedder, self._database, self._vectors, self._embedding_pause)
             self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():
             # What is forgotten is to be forgotten there as well.
             check_installed()
-            await self._vectors.open(None)
+            await self._vectors.open_for(None)
 
     async def close(self) -> None:
         """Returns when all that was recorded is written; what has no vector yet gets one the next time."""

@@ -37,47 +37,38 @@ class PlacedVector(Struct, frozen=True):
     vector: Vector
 
 
-class Vectors:
+class Vectors(Worker["apsw.Connection"]):
     """The vectors of one embedding model. Those of another are dropped when it is opened for a new one."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._file = _VectorFile(path)
-
-    async def open(self, model: str | None) -> bool:
-        """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
-        await self._file.open()
-        return await self._file.write(_settle, model=model)
-
-    async def close(self) -> None:
-        await self._file.close()
-
-    async def add(self, placed: Sequence[PlacedVector]) -> None:
-        await self._file.write(_add, placed=placed)
-
-    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-        """The nearest of these observations, nearest first."""
-        return await self._file.read(_near, vector=vector, whose=whose, limit=limit)
-
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Removes these where the file is open, which it is if there is one."""
-        if ids and self._file.is_open:
-            await self._file.write(_remove, ids=ids)
-
-
-class _VectorFile(Worker["apsw.Connection"]):
-    def __init__(self, path: Path | None) -> None:
         super().__init__("the file of vectors")
-        self._path = path
+        self.path = path
 
     def connect(self) -> "AbstractContextManager[apsw.Connection]":
-        return closing(_connect(self._path))
+        return closing(_connect(self.path))
 
     def begin(self, connection: "apsw.Connection") -> AbstractContextManager[object]:
         return connection
 
     def explain(self, error: Exception) -> StoreError:
-        return StoreError(f"the vectors cannot be used ({error}); remove {self._path}, and they are made again")
+        return StoreError(f"the vectors cannot be used ({error}); remove {self.path}, and they are made again")
+
+    async def open_for(self, model: str | None) -> bool:
+        """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
+        await self.open()
+        return await self.write(_settle_model, model=model)
+
+    async def add(self, placed: Sequence[PlacedVector]) -> None:
+        await self.write(_add, placed=placed)
+
+    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
+        """The nearest of these observations, nearest first."""
+        return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Removes these where the file is open, which it is if there is one."""
+        if ids and self.is_open:
+            await self.write(_remove, ids=ids)
 
 
 def check_installed() -> None:
@@ -106,7 +97,7 @@ def _connect(path: Path | None) -> "apsw.Connection":
     return connection
 
 
-def _settle(connection: "apsw.Connection", model: str | None) -> bool:
+def _settle_model(connection: "apsw.Connection", model: str | None) -> bool:
     found = connection.execute("SELECT name FROM model").fetchall()
     if model is None or found == [(model,)]:
         return True
@@ -144,7 +135,7 @@ def _add(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
         )
 
 
-def _near(connection: "apsw.Connection", vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
+def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
     if _size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
