@@ -179,17 +179,13 @@ class Player:
         for place, exchange in enumerate(self._exchanges):
             if exchange.answers(asked):
                 return _PlayedAnswer(self._exchanges.pop(place))
-        raise Refused(self._mismatch(asked))
+        what = f"the recording {self._path} has no answer to {asked.method} {asked.path}"
+        close = [exchange for exchange in self._exchanges if (exchange.method, exchange.path) == (asked.method, asked.path)]
+        why = f"with this body: {_difference(close[0].body, _decode(asked.body))}" if close else "(left)"
+        raise Refused(f"{what} {why}; record it again")
 
     def close(self) -> None:
         pass
-
-    def _mismatch(self, asked: RecordedRequest) -> str:
-        what = f"the recording {self._path} has no answer to {asked.method} {asked.path}"
-        close = [exchange for exchange in self._exchanges if (exchange.method, exchange.path) == (asked.method, asked.path)]
-        if not close:
-            return f"{what} (left); record it again"
-        return f"{what} with this body: {_difference(close[0].body, _decode(asked.body))}; record it again"
 
 
 class _PlayedAnswer:

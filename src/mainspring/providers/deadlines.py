@@ -47,9 +47,8 @@ class Deadlines(ProviderWrapper):
             except CancelledError:
                 if not timer.has_struck():
                     raise
-                raise Unavailable(
-                    f"provider `{self.name}` fell silent for {self._idle:g} s within its answer; try again"
-                ) from None
+                what = f"provider `{self.name}` fell silent for {self._idle:g} s within its answer"
+                raise Unavailable(f"{what}; try again") from None
             finally:
                 timer.stop()
 

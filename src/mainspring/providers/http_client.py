@@ -196,22 +196,20 @@ class HttpReply:
 
     async def body(self, limit: int = EVENT_BYTES) -> bytes:
         """All of it. Raises `BadOutput` beyond `limit` bytes."""
-        pieces: list[bytes] = []
-        size = 0
+        data = bytearray()
         while piece := await self.read():
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
+            data += piece
+            if len(data) > limit:
                 raise BadOutput(f"{self.url} sent more than {limit} bytes where an answer belongs; is this a model backend?")
-        return b"".join(pieces)
+        return bytes(data)
 
     async def beginning(self) -> bytes:
         """The beginning of the body, as much as an error message needs and arrives in time."""
-        pieces: list[bytes] = []
+        data = bytearray()
         with anyio.move_on_after(COMPLAINT_SECONDS), suppress(Unavailable):
-            while sum(map(len, pieces)) < COMPLAINT_BYTES and (piece := await self.read()):
-                pieces.append(piece)
-        return b"".join(pieces)[:COMPLAINT_BYTES]
+            while len(data) < COMPLAINT_BYTES and (piece := await self.read()):
+                data += piece
+        return bytes(data[:COMPLAINT_BYTES])
 
     async def drain(self) -> None:
         """Waits briefly for the end of the body, so that the connection can be reused."""

@@ -44,9 +44,8 @@ def parse_complaint(data: bytes) -> Complaint:
             message, codes = _words(payload), [payload.get("code"), payload.get("type")]
         case _:
             message, codes = "", []
-    return Complaint(
-        shorten_line(message or text), tuple([str(code) for code in codes if isinstance(code, str | int) and code]), wait
-    )
+    said = tuple([str(code) for code in codes if isinstance(code, str | int) and code])
+    return Complaint(shorten_line(message or text), said, wait)
 
 
 def build_error(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
@@ -56,9 +55,7 @@ def build_error(status: int, said: Complaint, what: str, retry_after: float | No
         case 429:
             when = "later" if retry_after is None else f"in {retry_after:g} s"
             return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
-        case 401 | 403:
-            return Unauthorized(f"{what}; check the API key")
-        case 400 if _BAD_KEY.search(said.message):
+        case _ if status in (401, 403) or (status == 400 and _BAD_KEY.search(said.message)):
             return Unauthorized(f"{what}; check the API key")
         case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")

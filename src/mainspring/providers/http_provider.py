@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from datetime import datetime
 from logging import getLogger
 from re import Pattern
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -59,24 +59,15 @@ class HttpProvider(ABC):
     owner: ClassVar[str] = ""
     """Who owns the models whose list does not say it."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        *,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        name: str | None = None,
-        new_id: NewId = random_id,
-        timeout: float = 600.0,
-        tape: Tape | None = None,
-    ) -> None:
-        self.name = name or self.name
-        sent = CIMultiDict(self.fixed_headers)
+    def __init__(self, base_url: str | None = None, **options: Unpack[HttpOptions]) -> None:
+        self.name = options.get("name") or self.name
+        self._new_id = options.get("new_id", random_id)
+        api_key, headers = options.get("api_key"), CIMultiDict(self.fixed_headers)
         if self.key_header is not None and api_key and api_key.strip():
-            sent[self.key_header], api_key = api_key.strip(), None
-        sent.update(headers or {})
-        self._http = Http(base_url or self.default_url, api_key=api_key, headers=sent, timeout=timeout, tape=tape)
-        self._new_id = new_id
+            headers[self.key_header], api_key = api_key.strip(), None
+        headers.update(options.get("headers") or {})
+        timeout, tape = options.get("timeout", 600.0), options.get("tape")
+        self._http = Http(base_url or self.default_url, api_key=api_key, headers=headers, timeout=timeout, tape=tape)
         # The fields of a request that models have turned out not to take, by model.
         self._lacks: dict[str, frozenset[str]] = {}
 

@@ -48,19 +48,17 @@ class RateLimiter(ProviderWrapper):
         self._begun: deque[float] = deque(maxlen=per_minute or 0)
         self._timer: TimerHandle | None = None
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        if self._model is None or self._model == request.model:
-            return self._stream(request)
-        return self._provider.stream(request)
-
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        await self._enter(request.tenant)
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        is_limited = self._model in (None, request.model)
+        if is_limited:
+            await self._enter(request.tenant)
         try:
             async with aclosing(self._provider.stream(request)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._leave()
+            if is_limited:
+                self._leave()
 
     async def _enter(self, tenant: str) -> None:
         """Waits for a place and takes it. On cancel the request leaves the queue."""
@@ -114,10 +112,7 @@ class RateLimiter(ProviderWrapper):
             return False
         if self._per_minute is None or len(self._begun) < self._per_minute or current_time() >= self._begun[0] + MINUTE:
             return True
-        self._wake(self._begun[0] + MINUTE)
-        return False
-
-    def _wake(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = get_running_loop().call_at(when, self._admit)
+        self._timer = get_running_loop().call_at(self._begun[0] + MINUTE, self._admit)
+        return False

@@ -49,18 +49,12 @@ class Retrying(ProviderWrapper):
                         yield event
                 return
             except ProviderError as error:
-                if is_begun or attempt == self._attempts or not self._may_pass(error, request):
+                may_pass = error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest
+                if is_begun or attempt == self._attempts or not may_pass:
                     raise
-                pause = self._pause(attempt, error.retry_after)
+                if isinstance(error, RateLimited) and not request.is_patient:
+                    raise
+                longest = backoff(attempt, base=self._base, cap=self._cap) if error.retry_after is None else self._base
+                pause = (error.retry_after or 0.0) + self._random() * longest
             await sleep(pause)
             attempt += 1
-
-    def _may_pass(self, error: ProviderError, request: ModelRequest) -> bool:
-        if isinstance(error, RateLimited) and not request.is_patient:
-            return False
-        return error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest
-
-    def _pause(self, attempt: int, retry_after: float | None) -> float:
-        if retry_after is not None:
-            return retry_after + self._random() * self._base
-        return self._random() * backoff(attempt, base=self._base, cap=self._cap)

@@ -61,7 +61,12 @@ class Router:
         self.name = name
         self._providers = dict(providers)
         self._default = default
-        self._check()
+        for provider in self._providers:
+            if not provider or "/" in provider:
+                raise InvalidRequest(f"provider name `{provider}` must be a word without `/`", param="providers")
+        if default is not None and default not in self._providers:
+            known = _hint(default, self._providers)
+            raise InvalidRequest(f"the default provider `{default}` is not configured{known}", param="default")
         given = {alias: (chain,) if isinstance(chain, str) else tuple(chain) for alias, chain in (aliases or {}).items()}
         self._aliases = {alias: tuple(dict.fromkeys(self._resolve(alias, given, ()))) for alias in given}
 
@@ -119,21 +124,12 @@ class Router:
             for provider in {id(provider): provider for provider in self._providers.values()}.values():
                 stack.push_async_callback(provider.close)
 
-    def _check(self) -> None:
-        for name in self._providers:
-            if not name or "/" in name:
-                raise InvalidRequest(f"provider name `{name}` must be a word without `/`", param="providers")
-        if self._default is not None and self._default not in self._providers:
-            hint = _hint(self._default, self._providers)
-            raise InvalidRequest(f"the default provider `{self._default}` is not configured{hint}", param="default")
-
     def _chain(self, name: str) -> tuple[ModelRoute, ...]:
         if name in self._aliases:
             return self._aliases[name]
         if (route := self._route(name)) is not None:
             return (route,)
-        hint = _hint(name, [*self._aliases, *self._spell(name)])
-        raise Refused(f"model `{name}` is not configured{hint}", param="model")
+        raise Refused(f"model `{name}` is not configured{self._hint(name, self._aliases)}", param="model")
 
     def _route(self, name: str) -> ModelRoute | None:
         provider, _, model = name.partition("/")
@@ -154,13 +150,13 @@ class Router:
         elif (route := self._route(name)) is not None:
             yield route
         else:
-            hint = _hint(name, [*aliases, *self._spell(name)])
-            raise InvalidRequest(f"alias `{path[-1]}` names `{name}`, which is not configured{hint}", param="aliases")
+            known = self._hint(name, aliases)
+            raise InvalidRequest(f"alias `{path[-1]}` names `{name}`, which is not configured{known}", param="aliases")
 
-    def _spell(self, name: str) -> list[str]:
-        """How the model would be asked of each provider."""
+    def _hint(self, name: str, aliases: Iterable[str]) -> str:
+        """What may have been meant: an alias, or the model of one of the providers."""
         _, _, model = name.partition("/")
-        return [f"{provider}/{model or 'MODEL'}" for provider in self._providers]
+        return _hint(name, [*aliases, *[f"{provider}/{model or 'MODEL'}" for provider in self._providers]])
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

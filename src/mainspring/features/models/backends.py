@@ -6,6 +6,7 @@ Adapters are imported when a backend of their kind is made, and not before.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,6 +38,15 @@ VENDORS: dict[str, Vendor] = {
     "openai": Vendor("responses", ("OPENAI_API_KEY",), "gpt-5.4-mini", OPENAI),
     "anthropic": Vendor("anthropic", ("ANTHROPIC_API_KEY",), "claude-sonnet-5-5"),
     "gemini": Vendor("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "gemini-2.5-flash"),
+}
+
+
+ADAPTERS: dict[Kind, str] = {
+    "chat": "mainspring.providers.chat.provider:Chat",
+    "responses": "mainspring.providers.responses.provider:Responses",
+    "ollama": "mainspring.providers.ollama.provider:Ollama",
+    "gemini": "mainspring.providers.gemini.provider:Gemini",
+    "anthropic": "mainspring.providers.anthropic.provider:Anthropic",
 }
 
 
@@ -98,30 +108,11 @@ def _make_adapter(name: str, backend: ProviderSettings, key: str | None, tape: T
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
     if tape is not None:
         options["new_id"] = tape.new_id
-    address: Json = {} if backend.base_url is None else {"base_url": backend.base_url}
-    match backend.kind:
-        case "ollama":
-            from mainspring.providers.ollama.provider import Ollama
-
-            return Ollama(**address, **options)
-        case "gemini":
-            from mainspring.providers.gemini.provider import Gemini
-
-            return Gemini(**address, **options)
-        case "anthropic":
-            from mainspring.providers.anthropic.provider import Anthropic
-
-            return Anthropic(**address, **options)
-        case "responses":
-            from mainspring.providers.responses.provider import Responses
-
-            return Responses(**{"base_url": OPENAI, **address}, **options)
-        case _:
-            from mainspring.providers.chat.provider import Chat
-
-            if backend.base_url is None:
-                raise InvalidRequest(f"providers.{name}: a backend of kind `chat` needs a `base_url`", param="providers")
-            return Chat(**address, **options)
+    kind = backend.kind or "chat"
+    if kind == "chat" and backend.base_url is None:
+        raise InvalidRequest(f"providers.{name}: a backend of kind `chat` needs a `base_url`", param="providers")
+    make: Callable[..., Provider] = resolve_name(ADAPTERS[kind])
+    return make(backend.base_url, **options)
 
 
 def _pick_options(backend: ProviderSettings) -> BackendOptions:

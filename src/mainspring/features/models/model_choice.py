@@ -7,17 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.models.backends import (
-    LOCAL_MODEL,
-    VENDORS,
-    FoundBackend,
-    Progress,
-    complete_backend,
-    list_configured,
-    make_provider,
-    make_router,
-    pick_default_model,
-)
+from mainspring.features.models import backends
+from mainspring.features.models.backends import VENDORS, FoundBackend, Progress, complete_backend, make_router
 from mainspring.features.models.discovery import SERVERS, find_address, find_in_environment
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import Provider, Tape
@@ -38,7 +29,7 @@ def choose_discovered(
     progress: Progress | None = None,
 ) -> ModelChoice | None:
     """What answers when nothing is configured: the first that was found; None if there is none."""
-    model = pick_default_model(known)
+    model = backends.pick_default_model(known)
     if model is None:
         return None
     first = model.partition("/")[0]
@@ -53,15 +44,14 @@ def choose_discovered(
 
 def choose_configured(settings: ModelSettings, *, progress: Progress | None = None) -> ModelChoice:
     """What answers when the settings name providers. Raises `InvalidRequest`."""
-    known = list_configured(settings.providers)
+    known = backends.list_configured(settings.providers)
     if settings.base_url is not None:
-        known["default"] = FoundBackend(
-            ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key), "configured"
-        )
+        backend = ProviderSettings(kind="chat", base_url=settings.base_url, key=settings.backend_key)
+        known["default"] = FoundBackend(backend, "configured")
     # A name that no provider has is refused: guessing would send what was meant for one to another.
     default = "default" if "default" in known else None
     provider = make_router(known, aliases=settings.aliases, default=default, progress=progress)
-    model = settings.model or pick_default_model(known) or ""
+    model = settings.model or backends.pick_default_model(known) or ""
     return ModelChoice(provider, model, f"{model or 'as the request says'}, of the providers {', '.join(known)}")
 
 
@@ -82,22 +72,20 @@ def resolve_provider(
     kind, _, rest = model.partition(":")
     vendor = model.partition("/")[0]
     if kind == "scripted":
-        return make_provider(kind, ProviderSettings(kind="scripted", model=rest), tape=tape)
+        return backends.make_provider(kind, ProviderSettings(kind="scripted", model=rest), tape=tape)
     if base_url is not None:
         key = api_key or environment.get("OPENAI_API_KEY")
-        return make_provider("openai", ProviderSettings(kind="chat", base_url=base_url, key=key), environment, tape=tape)
+        return backends.make_provider("openai", ProviderSettings(kind="chat", base_url=base_url, key=key), environment, tape=tape)
     if kind == "local" or vendor == "local":
         weights = rest if kind == "local" else model.removeprefix("local/")
-        backend = ProviderSettings(kind="local", model=weights or LOCAL_MODEL)
+        backend = ProviderSettings(kind="local", model=weights or backends.LOCAL_MODEL)
         return make_router({"local": FoundBackend(backend, "named")}, default="local", progress=progress, tape=tape)
     known = _find_named(model, api_key, environment)
     if not known:
         needed = " or ".join(VENDORS[vendor].keys) if vendor in VENDORS else "OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY"
-        raise InvalidRequest(
-            f"model `{model}` needs a backend: set {needed}, or pass an address as base_url or --base-url (for example "
-            "http://127.0.0.1:11434/v1), or use `local`, or `scripted:FILE`",
-            param="model",
-        )
+        address = "pass an address as base_url or --base-url (for example http://127.0.0.1:11434/v1)"
+        advice = f"set {needed}, or {address}, or use `local`, or `scripted:FILE`"
+        raise InvalidRequest(f"model `{model}` needs a backend: {advice}", param="model")
     return make_router(known, default=_guess_provider(model, known), environment=environment, progress=progress, tape=tape)
 
 

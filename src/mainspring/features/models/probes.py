@@ -64,10 +64,14 @@ async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> 
     yield _judge_answer(answer)
     yield _judge_streaming(answer)
     yield _judge_usage(answer)
+    one, both = "How is the weather in Oslo?", "How is the weather in Oslo and in Rome? Call the tool for both cities at once."
+    forced, required = ToolChoice("required", name=WEATHER.name), ToolChoice("required")
+    form = {"type": "json_schema", "name": "place", "schema": CITY, "strict": True}
+    place = replace(_request(model, "Name one city and its country."), text={"format": form})
     for question, request, judge in (
-        ("calls a tool", _tool_request(model), _judge_call),
-        ("calls in parallel", _parallel_request(model), _judge_parallel_calls),
-        ("keeps to a schema", _schema_request(model), _judge_schema),
+        ("calls a tool", replace(_request(model, one), tools=(WEATHER,), tool_choice=forced), _judge_call),
+        ("calls in parallel", replace(_request(model, both), tools=(WEATHER,), tool_choice=required), _judge_parallel_calls),
+        ("keeps to a schema", place, _judge_schema),
     ):
         try:
             yield judge(await _ask(provider, request, seconds))
@@ -97,21 +101,6 @@ async def _ask(provider: Provider, request: ModelRequest, seconds: float) -> Pro
 
 def _request(model: str, text: str) -> ModelRequest:
     return ModelRequest(run_id=random_id("resp"), model=model, items=(user(text, id="msg_1"),), max_output_tokens=400)
-
-
-def _tool_request(model: str) -> ModelRequest:
-    asked = _request(model, "How is the weather in Oslo?")
-    return replace(asked, tools=(WEATHER,), tool_choice=ToolChoice("required", name=WEATHER.name))
-
-
-def _parallel_request(model: str) -> ModelRequest:
-    asked = _request(model, "How is the weather in Oslo and in Rome? Call the tool for both cities at once.")
-    return replace(asked, tools=(WEATHER,), tool_choice=ToolChoice("required"))
-
-
-def _schema_request(model: str) -> ModelRequest:
-    form = {"type": "json_schema", "name": "place", "schema": CITY, "strict": True}
-    return replace(_request(model, "Name one city and its country."), text={"format": form})
 
 
 def _judge_answer(answer: ProbeAnswer) -> ProbeResult:

@@ -132,10 +132,8 @@ async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _Part
             problem = str(error) or type(error).__name__
         tries, reached = (0 if part.size > reached else tries + 1), max(reached, part.size)
         if tries >= TRIES:
-            raise Unavailable(
-                f"the download of {source.url} broke off at {part.size / 1e6:.0f} MB ({problem}); "
-                "try again, and it goes on from there"
-            )
+            where = f"at {part.size / 1e6:.0f} MB ({problem})"
+            raise Unavailable(f"the download of {source.url} broke off {where}; try again, and it goes on from there")
         if not part.is_whole:
             await anyio.sleep(backoff(tries, base=0.2))
 

@@ -81,7 +81,7 @@ class Local:
             )
         self._model = model
         self._source = find_source(model)
-        self._progress: Progress = progress or _silent
+        self._progress: Progress = progress or (lambda _: None)
         self._cache = cache or find_cache_folder()
         self._context_tokens = context_tokens
         self._threads = threads or min(_cores(), 8)
@@ -113,9 +113,7 @@ class Local:
             if (ending := await child.wait_for_end()) is None:
                 raise
             self._failures += 1
-            raise Unavailable(
-                f"the local model's process {ending} while it answered; ask again, and it is started anew"
-            ) from error
+            raise Unavailable(f"the local model's process {ending} while it answered; ask again to start it anew") from error
         self._failures = 0
 
     async def models(self) -> Sequence[ModelInfo]:
@@ -179,9 +177,8 @@ class _Child:
                     await end_process(process)
             if address is None:
                 ending = _ending(process, complaints)
-                raise Unavailable(
-                    f"`{order.path}` could not be loaded: the process {ending}; is it a whole GGUF file? the log says more"
-                )
+                advice = "is it a whole GGUF file? the log says more"
+                raise Unavailable(f"`{order.path}` could not be loaded: the process {ending}; {advice}")
             stack.pop_all()
         chat = Chat(f"{address}/v1", api_key=order.api_key, name="local", new_id=new_id)
         return cls(process, complaints, address, Constrained(chat, new_id=new_id))
@@ -233,17 +230,11 @@ def _check_readable(request: ModelRequest) -> None:
         for part in parts:
             if isinstance(part, InputImage | InputFile):
                 what = "an image" if isinstance(part, InputImage) else "a file"
-                raise Refused(
-                    f"local models read text only, and the input has {what}; leave it out, or use a model behind an API"
-                )
+                raise Refused(f"local models read text only, and the input has {what}; leave it out or use a model behind an API")
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _silent(_: str) -> None:
-    pass
 
 
 _HINT = "; it is very small, so expect little: a larger GGUF file, `hf:OWNER/REPO/FILE.gguf` or any API is one setting away"

