@@ -29,8 +29,8 @@ from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp import connection as connections
 from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.mcp_session import McpSession, _Screen
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.session import McpSession, _Screen
 
 SCRIPT = str(Path(__file__).resolve())
 ARGUMENTS = {"text": "tick tock"}
@@ -59,7 +59,7 @@ async def in_memory() -> AsyncIterator[Contestants]:
     async with Client(server) as bare, Client(server, cache=None) as ours:
         tools = McpTools([spec])
         # No configuration names a server in memory: the session is put where the owner task would put it.
-        connection = tools._connection(spec, "")
+        connection = tools._get_connection(spec, "")
         connection._life = life = connections._Life()
         life.session = McpSession("echo", ours, _Screen(), [])
         life.opened.set()
@@ -98,10 +98,10 @@ async def by_http() -> AsyncIterator[Contestants]:
 async def measured(opened: AbstractAsyncContextManager[Contestants], calls: int, rounds: int) -> dict[str, float]:
     """Microseconds of CPU per call, by contestant."""
     async with opened as found:
-        made = await found.tools.toolset()
+        made = await found.tools.collect_tools()
         found.tools.bind("resp", made)
         context = CallContext("resp", TOOL, lambda text: None)
-        connection = found.tools._connection(found.spec, "")
+        connection = found.tools._get_connection(found.spec, "")
         asked = ToolCall("call", "echo", json.dumps(ARGUMENTS), dict(ARGUMENTS))
         contestants: dict[str, Callable[[], Awaitable[object]]] = {
             "bare": lambda: found.bare.call_tool("echo", dict(ARGUMENTS), 60.0),

@@ -36,7 +36,7 @@ async def bare() -> tuple[float, float]:
 
 def sandboxed(sandbox: LocalSandbox) -> Measure:
     async def measure() -> tuple[float, float]:
-        await sandbox.warmed()
+        await sandbox.wait_until_warm()
         began = time.perf_counter()
         async with sandbox.acquire() as lease:
             output = lease.run(CODE)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind, to_json
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
@@ -150,7 +150,7 @@ class TaskTools:
             return ToolResult(call.id, to_json(_make_changed_reply(other)), is_error=True)
         answer = await self._server.call(context.scope, call.name, call.parsed)
         if call.name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
-            return ToolResult(call.id, output_of(answer), answer.is_error)
+            return ToolResult(call.id, render_answer(answer), answer.is_error)
         # Holding words against a long list takes a while, and others are waiting too.
         told = await to_thread.run_sync(_number_tasks, answer.structured, said)
         return ToolResult(call.id, to_json(told))

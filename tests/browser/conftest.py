@@ -9,7 +9,7 @@ from tests.browser.site import Site, guard, opened_site
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Part
-from mainspring.tools.browser.chromium import found
+from mainspring.tools.browser.chromium import find_chromium
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.contract import Tool, ToolContext
 
@@ -31,7 +31,7 @@ _conversations = count()
 @pytest.fixture(scope="session")
 def chromium() -> None:
     try:
-        found()
+        find_chromium()
     except ToolUnavailable as error:
         pytest.skip(error.message)
 

@@ -119,7 +119,7 @@ async def test_an_operators_server_with_the_same_tools_is_not_taken_for_ours(tmp
     servers = McpTools([spec])
     try:
         ours = next(tool for tool in TOOLS if tool.name == "add_task")
-        theirs = next(tool for tool in (await servers.toolset()).definitions if tool.name == "add_task")
+        theirs = next(tool for tool in (await servers.collect_tools()).definitions if tool.name == "add_task")
         made = ToolCall("call_1", "add_task", '{"description": "Milk"}', {"description": "Milk"})
         result = await servers.execute(made, CallContext("resp_1", ours, print))
         assert (result.is_error, str(result.output)[:40]) == (True, "No MCP server has a tool `add_task`; it ")

@@ -63,7 +63,7 @@ async def run_of(tools: McpTools, made: Toolset, *turns: Any) -> Run:
 
 async def test_a_run_calls_the_tools_of_two_servers(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("good"), zoo.spec("progress"))
-    made = await tools.toolset()
+    made = await tools.collect_tools()
     assert list(made.routes) == ["good__read", "good__write", "progress__read", "progress__write"]
     both = turn(calls=[call("good__read", text="a"), call("progress__read", text="b")])
     run = await run_of(tools, made, both, turn(say="Done."))
@@ -75,7 +75,7 @@ async def test_a_run_calls_the_tools_of_two_servers(zoo: Zoo, tools_of: Open) ->
 @pytest.mark.parametrize("animal", ["mute", "doomed", "malformed", "garbage", "renamed", "liar", "crash"])
 async def test_whatever_one_server_does_the_others_serve_and_the_run_ends(animal: str, zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("good"), zoo.spec(animal), connect_seconds=1.0)
-    made = await tools.toolset()
+    made = await tools.collect_tools()
     good = "good__read" if "good__read" in made.routes else "read"
     bad = f"{animal}__read" if f"{animal}__read" in made.routes else "missing"
     turns = [turn(calls=[call(bad, text="a"), call(good, text="b")]) for _ in range(2)]
@@ -87,7 +87,7 @@ async def test_whatever_one_server_does_the_others_serve_and_the_run_ends(animal
 
 async def test_a_server_that_tells_of_its_progress_without_end_is_not_heard_to_the_end(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("talker"))
-    made = await tools.toolset()
+    made = await tools.collect_tools()
     async with Engine(Scripted(call("read"), turn(say="Done.")), executors=[tools]) as engine:
         spec = engine.order("go", tools=made.definitions)
         tools.bind(spec.id, made)
@@ -101,34 +101,34 @@ async def test_a_server_that_tells_of_its_progress_without_end_is_not_heard_to_t
 
 async def test_a_failing_server_has_no_tools_and_says_why(zoo: Zoo, tools_of: Open) -> None:
     gone = ServerSpec("gone", "stdio", command="/no/such/program", trusted=True)
-    made = await tools_of(zoo.spec("good"), gone).toolset()
+    made = await tools_of(zoo.spec("good"), gone).collect_tools()
     assert list(made.routes) == ["read", "write"]
     assert made.offers[0].error is None
     assert "`gone` cannot be started" in str(made.offers[1].error)
 
 
 async def test_malformed_tools_are_reported_with_the_others_in_use(zoo: Zoo, tools_of: Open) -> None:
-    [offer] = (await tools_of(zoo.spec("malformed")).toolset()).offers
+    [offer] = (await tools_of(zoo.spec("malformed")).collect_tools()).offers
     assert [tool.name for tool in offer.tools] == ["read", "write"]
     assert [found.name for found in offer.rejected][-3:] == ["tool 7", "regex", "write"]
 
 
 async def test_an_error_is_an_output_that_the_model_can_read(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("crash"))
-    result = await performed(tools, await tools.toolset(), "write")
+    result = await performed(tools, await tools.collect_tools(), "write")
     assert result.is_error
     assert "whether it was carried out is not known" in str(result.output)
 
 
 async def test_a_tool_that_only_reads_is_called_again_after_a_crash(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("crash"))
-    assert await performed(tools, await tools.toolset(), "read", text="a") == ToolResult("call_1", '{"text": "a"}')
+    assert await performed(tools, await tools.collect_tools(), "read", text="a") == ToolResult("call_1", '{"text": "a"}')
     assert zoo.count("crash", "tools/call") == 2
 
 
 async def test_a_name_that_no_server_has_is_answered(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("good"))
-    result = await performed(tools, await tools.toolset(), "juggle")
+    result = await performed(tools, await tools.collect_tools(), "juggle")
     assert (result.is_error, "No MCP server has a tool `juggle`" in str(result.output)) == (True, True)
 
 
@@ -141,23 +141,23 @@ async def test_a_run_without_a_set_of_its_own_uses_the_operators_servers(zoo: Zo
 
 async def test_an_unchanged_list_is_not_worked_out_again(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("good"))
-    first, second = await tools.toolset(), await tools.toolset()
+    first, second = await tools.collect_tools(), await tools.collect_tools()
     assert first.offers[0] is second.offers[0]
     assert zoo.count("good", "tools/list") == 1
 
 
 async def test_a_schema_that_has_changed_is_told_in_the_next_set(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("changed"))
-    before = await tools.toolset()
+    before = await tools.collect_tools()
     await performed(tools, before, "read")
-    await until(lambda: tools._connection(tools.servers[0], "")._listing is None)
-    after = await tools.toolset()
+    await until(lambda: tools._get_connection(tools.servers[0], "")._listing is None)
+    after = await tools.collect_tools()
     assert [(made.definitions[0].parameters or {}).get("required") for made in (before, after)] == [None, ["text"]]
 
 
 async def test_a_stalled_call_is_stopped_by_its_run(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("stall", timeout=0.2))
-    run = await run_of(tools, await tools.toolset(), turn(calls=[call("read", text="a")]), turn(say="Done."))
+    run = await run_of(tools, await tools.collect_tools(), turn(calls=[call("read", text="a")]), turn(say="Done."))
     assert run.text == "Done."
     [output] = outputs(run)
     assert output.is_error
@@ -167,7 +167,7 @@ async def test_a_stalled_call_is_stopped_by_its_run(zoo: Zoo, tools_of: Open) ->
 
 async def test_a_cancelled_run_cancels_its_call_at_the_server(zoo: Zoo, tools_of: Open) -> None:
     tools = tools_of(zoo.spec("stall"))
-    made = await tools.toolset()
+    made = await tools.collect_tools()
     async with Engine(Scripted(turn(calls=[call("read", text="a")])), executors=[tools]) as engine:
         spec = engine.order("go", tools=made.definitions)
         tools.bind(spec.id, made)
@@ -183,7 +183,7 @@ async def test_principals_do_not_share_the_servers_they_bring(tools_of: Open) ->
         tools = tools_of(guard=AddressGuard(["127.0.0.1"]))
         spec = ServerSpec("mine", url=web.url)
         for principal in ("ada", "grace", "ada"):
-            assert (await tools.toolset([spec], principal=principal)).definitions
+            assert (await tools.collect_tools([spec], principal=principal)).definitions
         await tools.close()
         opened = [headers for headers in web.headers if "mcp-session-id" not in {name.lower() for name in headers}]
     # Each connection probes and then shakes hands, without a session yet.
@@ -193,7 +193,7 @@ async def test_principals_do_not_share_the_servers_they_bring(tools_of: Open) ->
 async def test_strangers_servers_are_let_go_when_there_are_too_many(tools_of: Open) -> None:
     async with served("good") as web:
         tools = tools_of(guard=AddressGuard(["127.0.0.1"]), most_strangers=1)
-        sets = [await tools.toolset([ServerSpec("mine", url=web.url)], principal=name) for name in ("ada", "grace", "joan")]
+        sets = [await tools.collect_tools([ServerSpec("mine", url=web.url)], principal=name) for name in ("ada", "grace", "joan")]
         # Ada's connection is gone; what she was given still works, by a new one.
         tools.bind("resp_1", sets[0])
         context = CallContext("resp_1", sets[0].definitions[0], lambda text: None)
@@ -220,7 +220,7 @@ async def test_servers_are_asked_at_once(zoo: Zoo, tools_of: Open) -> None:
             for web, host in ((one, "a.example"), (other, "b.example"))
         ]
         tools = tools_of(guard=guard)
-        made = await tools.toolset(specs)
+        made = await tools.collect_tools(specs)
         assert [offer.error for offer in made.offers] == [None, None]
         await tools.close()
 

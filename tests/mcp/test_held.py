@@ -23,7 +23,7 @@ from mainspring.core.errors import InvalidRequest, SandboxError, ToolUnavailable
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Wrap
@@ -84,7 +84,7 @@ async def spy(wrap: Wrap, place: Path, sandbox: LocalSandbox) -> AsyncIterator[C
         connections.append(connection)
 
         async def attempt(what: str, given: object = "") -> str:
-            return str(output_of(await connection.call("attempt", {"what": what, "with": str(given)})))
+            return str(render_answer(await connection.call("attempt", {"what": what, "with": str(given)})))
 
         return attempt
 
@@ -256,7 +256,7 @@ async def test_where_no_sandbox_holds_only_the_servers_that_need_one_are_refused
     held = ServerSpec("held", "stdio", command=sys.executable, args=(str(SPY),), trusted=True)
     free = ServerSpec("free", "stdio", command=sys.executable, args=(str(SPY),), trusted=True, sandboxed=False)
     tools = McpTools([held, free], wrap=absent)
-    first, second = (await tools.toolset()).offers
+    first, second = (await tools.collect_tools()).offers
     assert first.error is not None
     assert "`held` cannot start in the sandbox: no sandbox holds here" in first.error
     assert "install bubblewrap" in first.error

@@ -20,7 +20,7 @@ from tests.mcp.conftest import Connect, give
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import InputImage, InputText, Json
 from mainspring.tools.builtin.builtins import BuiltinTools
-from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
 from mainspring.tools.sandbox.grants import Wrap
 
@@ -62,7 +62,7 @@ async def test_the_time_server_tells_the_time(connect: Connect, wrap: Wrap) -> N
     listing = await connection.list_tools()
     assert {tool.name: tool.is_read_only for tool in listing.tools} == {"get_current_time": True, "convert_time": True}
     asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
-    told = json.loads(str(output_of(await connection.call("convert_time", asked))))
+    told = json.loads(str(render_answer(await connection.call("convert_time", asked))))
     assert told["target"]["timezone"] == "Asia/Tokyo"
     refused = await connection.call("get_current_time", {"timezone": "Mars/Olympus"})
     assert refused.is_error
@@ -72,7 +72,7 @@ async def test_the_time_server_tells_the_time(connect: Connect, wrap: Wrap) -> N
 async def test_the_git_server_reads_a_repository(connect: Connect, repository: Path, wrap: Wrap) -> None:
     connection = connect(python("mcp_server_git", "--repository", str(repository), reads=(str(repository),)), wrap=wrap)
     assert "git_log" in {tool.name for tool in (await connection.list_tools()).tools}
-    assert "Wind the spring" in str(output_of(await connection.call("git_log", {"repo_path": str(repository)})))
+    assert "Wind the spring" in str(render_answer(await connection.call("git_log", {"repo_path": str(repository)})))
 
 
 @pytest.mark.slow
@@ -82,12 +82,12 @@ async def test_the_filesystem_server_keeps_to_its_folder(connect: Connect, tmp_p
     give(tmp_path)
     connection = connect(program("mcp-server-filesystem", str(tmp_path), folders=(str(tmp_path),)), wrap=wrap)
     assert len((await connection.list_tools()).tools) >= 10
-    assert output_of(await connection.call("read_text_file", {"path": str(tmp_path / "note.txt")})) != ""
+    assert render_answer(await connection.call("read_text_file", {"path": str(tmp_path / "note.txt")})) != ""
     await connection.call("write_file", {"path": str(tmp_path / "new.txt"), "content": "tock"})
     assert (tmp_path / "new.txt").read_text() == "tock"
     outside = await connection.call("read_text_file", {"path": "/etc/hostname"})
     assert outside.is_error
-    assert "denied" in str(output_of(outside))
+    assert "denied" in str(render_answer(outside))
 
 
 @pytest.mark.slow
@@ -95,18 +95,18 @@ async def test_the_filesystem_server_keeps_to_its_folder(connect: Connect, tmp_p
 async def test_the_everything_server_is_understood(connect: Connect, wrap: Wrap) -> None:
     connection = connect(program("mcp-server-everything"), wrap=wrap)
     await connection.list_tools()
-    assert output_of(await connection.call("echo", {"message": "tick"})) == "Echo: tick"
-    image = output_of(await connection.call("get-tiny-image", {}))
+    assert render_answer(await connection.call("echo", {"message": "tick"})) == "Echo: tick"
+    image = render_answer(await connection.call("get-tiny-image", {}))
     assert isinstance(image, tuple)
     assert [type(part) for part in image] == [InputText, InputImage, InputText][: len(image)]
-    weather = output_of(await connection.call("get-structured-content", {"location": "Chicago"}))
+    weather = render_answer(await connection.call("get-structured-content", {"location": "Chicago"}))
     assert json.loads(str(weather))["temperature"]
-    links = str(output_of(await connection.call("get-resource-links", {"count": 2})))
+    links = str(render_answer(await connection.call("get-resource-links", {"count": 2})))
     assert links.count("demo://") == 2
     told: list[str] = []
     await connection.call("trigger-long-running-operation", {"duration": 0.2, "steps": 2}, progress=told.append)
     assert told == ["1 of 2", "2 of 2"]
-    environment = json.loads(str(output_of(await connection.call("get-env", {}))))
+    environment = json.loads(str(render_answer(await connection.call("get-env", {}))))
     usual = {"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "PWD", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE"}
     # A Python between the two may set locale variables of its own (PEP 538).
     assert {name for name in environment if not name.startswith("LC_")} <= usual
@@ -119,9 +119,9 @@ async def test_the_everything_server_is_understood_by_http(mode: str, path: str,
     with everything(mode) as port:
         url = f"http://127.0.0.1:{port}{path}"
         connection = connect(ServerSpec("everything", transport, url=url, trusted=True))
-        assert output_of(await connection.call("echo", {"message": "tick"})) == "Echo: tick"
+        assert render_answer(await connection.call("echo", {"message": "tick"})) == "Echo: tick"
         answers = await asyncio.gather(*[connection.call("get-sum", {"a": number, "b": 1}) for number in range(8)])
-        assert [f"is {number + 1}." in str(output_of(answer)) for number, answer in enumerate(answers)] == [True] * 8
+        assert [f"is {number + 1}." in str(render_answer(answer)) for number, answer in enumerate(answers)] == [True] * 8
         await connection.close()
 
 
@@ -130,7 +130,7 @@ async def test_a_server_of_the_stateless_protocol_tells_of_new_tools(connect: Co
     with modern() as url:
         connection = connect(ServerSpec("modern", url=url, trusted=True))
         assert [tool.name for tool in (await connection.list_tools()).tools] == ["add", "learn", "ask"]
-        assert output_of(await connection.call("add", {"a": 1, "b": 2})) == "3"
+        assert render_answer(await connection.call("add", {"a": 1, "b": 2})) == "3"
         await connection.call("learn", {"name": "whistle"})
         await until(lambda: connection._listing is None)
         assert [tool.name for tool in (await connection.list_tools()).tools] == ["add", "learn", "ask", "whistle"]
@@ -149,7 +149,7 @@ async def test_a_question_is_declined_and_an_endless_one_cut_off(connect: Connec
             await silent.call("ask", {})
         with pytest.raises(ToolUnavailable, match="for more than 10 rounds"):
             await talkative.call("ask", {})
-        assert output_of(await silent.call("add", {"a": 1, "b": 2})) == "3"
+        assert render_answer(await silent.call("add", {"a": 1, "b": 2})) == "3"
         await silent.close()
         await talkative.close()
 
@@ -160,7 +160,7 @@ async def test_a_stateless_server_that_was_restarted_goes_on_answering(connect: 
         connection = connect(ServerSpec("modern", url=url, trusted=True))
         await connection.list_tools()
     with modern(port=urlsplit(url).port or 0):
-        assert output_of(await connection.call("add", {"a": 1, "b": 2}, repeatable=True)) == "3"
+        assert render_answer(await connection.call("add", {"a": 1, "b": 2}, repeatable=True)) == "3"
         await connection.close()
 
 

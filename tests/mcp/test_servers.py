@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
-from mainspring.tools.mcp.server_specs import ApprovalFilter, ServerSpec, ToolFilter, from_request
+from mainspring.tools.mcp.server_specs import ApprovalFilter, ServerSpec, ToolFilter, parse_server_spec
 
 URL = "https://tools.example/mcp"
 
@@ -22,7 +22,7 @@ def test_a_request_describes_a_server_by_its_url() -> None:
         require_approval={"never": {"tool_names": ["read"]}},
         server_description="Tools.",
     )
-    assert from_request(tool) == ServerSpec(
+    assert parse_server_spec(tool) == ServerSpec(
         "tools",
         url=URL,
         headers={"X-Team": "gears", "Authorization": "Bearer token"},
@@ -32,9 +32,9 @@ def test_a_request_describes_a_server_by_its_url() -> None:
 
 
 def test_a_request_has_every_call_approved_unless_it_says_otherwise() -> None:
-    spec = from_request(asked())
+    spec = parse_server_spec(asked())
     assert (spec.require_approval, spec.trusted) == ("always", False)
-    assert from_request(asked(require_approval="never")).require_approval == "never"
+    assert parse_server_spec(asked(require_approval="never")).require_approval == "never"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_request_has_every_call_approved_unless_it_says_otherwise() -> None:
 )
 def test_a_request_that_asks_for_more_is_told_what_is_wrong(tool: Json, complaint: str) -> None:
     with pytest.raises(InvalidRequest, match=complaint) as raised:
-        from_request(tool)
+        parse_server_spec(tool)
     assert raised.value.param == "tools"
 
 

@@ -18,10 +18,10 @@ from mainspring.core.items import (
     encode,
 )
 from mainspring.http.hosted_calls import render_server_call
-from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolAnswer, ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec, ToolFilter
-from mainspring.tools.mcp.toolset import ServerOffer, Toolset, offer_of, toolset
+from mainspring.tools.mcp.toolset import ServerOffer, Toolset, build_offer, build_toolset
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABAQAAAAA3bvkkAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 PDF = "data:application/pdf;base64,cGRm"
@@ -38,7 +38,7 @@ def remote(name: str, **annotations: bool) -> RemoteTool:
 
 def named(*servers: tuple[str, list[str]], taken: tuple[str, ...] = ()) -> Toolset:
     offers = [ServerOffer(server(label), tuple(map(remote, names))) for label, names in servers]
-    return toolset(offers, taken=taken)
+    return build_toolset(offers, taken=taken)
 
 
 def owners(tools: Toolset) -> dict[str, tuple[str, str]]:
@@ -102,7 +102,7 @@ def test_any_names_become_distinct_names_that_providers_take(servers: list[tuple
 def test_a_definition_tells_the_model_and_the_engine_what_they_need() -> None:
     spec = server(trusted=True, timeout=7)
     tool = RemoteTool("read", "Reads.", {"type": "object"}, {"readOnlyHint": True, "openWorldHint": False})
-    assert toolset([ServerOffer(spec, (tool,))]).definitions == (
+    assert build_toolset([ServerOffer(spec, (tool,))]).definitions == (
         ToolDefinition(
             "read",
             "Reads.",
@@ -126,24 +126,24 @@ def test_a_definition_tells_the_model_and_the_engine_what_they_need() -> None:
     ],
 )
 def test_annotations_of_a_trusted_server_are_believed(hints: dict[str, bool], effects: tuple[str, ...], repeatable: bool) -> None:
-    [definition] = toolset([ServerOffer(server(trusted=True), (remote("do", **hints),))]).definitions
+    [definition] = build_toolset([ServerOffer(server(trusted=True), (remote("do", **hints),))]).definitions
     assert (definition.effects, definition.repeatable) == (effects, repeatable)
 
 
 def test_annotations_of_a_stranger_make_no_tool_harmless() -> None:
-    [definition] = toolset([ServerOffer(server(), (remote("do", readOnlyHint=True, openWorldHint=False),))]).definitions
+    [definition] = build_toolset([ServerOffer(server(), (remote("do", readOnlyHint=True, openWorldHint=False),))]).definitions
     assert definition.effects == ("write", "destructive", "network")
 
 
 def test_the_operator_can_declare_a_tool_repeatable() -> None:
-    [one, other] = toolset([ServerOffer(server(repeatable=("put",)), (remote("put"), remote("post")))]).definitions
+    [one, other] = build_toolset([ServerOffer(server(repeatable=("put",)), (remote("put"), remote("post")))]).definitions
     assert (one.repeatable, other.repeatable) == (True, False)
 
 
 def test_each_tool_is_looked_at_by_itself() -> None:
     broken = RemoteTool("broken", "", {"type": "object", "properties": {"text": {"pattern": "("}}})
     listing = ToolListing((remote("read"), broken, remote("read"), remote("secret")), (RejectedTool("null", "no schema"),))
-    offer = offer_of(server(allowed_tools=ToolFilter(("read", "broken"))), listing)
+    offer = build_offer(server(allowed_tools=ToolFilter(("read", "broken"))), listing)
     assert [tool.name for tool in offer.tools] == ["read"]
     assert [found.name for found in offer.rejected] == ["null", "broken", "read"]
     assert "not a JSON Schema" in offer.rejected[1].reason
@@ -151,8 +151,8 @@ def test_each_tool_is_looked_at_by_itself() -> None:
 
 
 def test_texts_become_one_text() -> None:
-    assert output_of(ToolAnswer(({"type": "text", "text": "a"}, {"type": "text", "text": "b"}))) == "a\nb"
-    assert output_of(ToolAnswer()) == ""
+    assert render_answer(ToolAnswer(({"type": "text", "text": "a"}, {"type": "text", "text": "b"}))) == "a\nb"
+    assert render_answer(ToolAnswer()) == ""
 
 
 def test_every_kind_of_content_is_carried() -> None:
@@ -167,7 +167,7 @@ def test_every_kind_of_content_is_carried() -> None:
         {"type": "resource_link", "uri": "https://a.example/b", "name": "b", "description": "The b."},
         {"type": "hologram", "light": 1},
     ]
-    assert output_of(ToolAnswer(tuple(content), {"n": 1})) == (
+    assert render_answer(ToolAnswer(tuple(content), {"n": 1})) == (
         InputText("see"),
         InputImage(f"data:image/png;base64,{PNG}"),
         InputFile(filename="audio.wav", file_data="data:audio/x-wav;base64,d2F2"),
@@ -191,7 +191,7 @@ def test_every_kind_of_content_is_carried() -> None:
     ],
 )
 def test_an_image_that_is_none_is_told_and_not_passed_on(data: str, mime: str, told: str) -> None:
-    assert output_of(ToolAnswer(({"type": "image", "data": data, "mimeType": mime},))) == told
+    assert render_answer(ToolAnswer(({"type": "image", "data": data, "mimeType": mime},))) == told
 
 
 def test_the_client_is_told_what_else_the_model_was_given() -> None:
@@ -203,7 +203,7 @@ def test_the_client_is_told_what_else_the_model_was_given() -> None:
 
 def test_the_kind_of_a_file_is_one_that_can_be_written_down() -> None:
     sent = {"type": "audio", "data": "d2F2", "mimeType": "audio/wav\r\nx: y"}
-    assert output_of(ToolAnswer((sent,))) == (
+    assert render_answer(ToolAnswer((sent,))) == (
         InputFile(filename="audio.bin", file_data="data:application/octet-stream;base64,d2F2"),
     )
 
@@ -211,7 +211,7 @@ def test_the_kind_of_a_file_is_one_that_can_be_written_down() -> None:
 def test_a_server_that_tells_too_much_is_cut_short() -> None:
     wide: Json = {"type": "object", "properties": {"text": {"type": "string", "description": "x" * 60_000}}}
     listed = (RemoteTool("long", "x" * 15_000_000, SCHEMA), *[RemoteTool(f"wide{number}", "", wide) for number in range(20)])
-    offer = offer_of(server(), ToolListing(listed))
+    offer = build_offer(server(), ToolListing(listed))
     assert len(offer.tools[0].description) == 8_000
     assert len(encode(offer.tools)) < 600_000
     assert offer.rejected[-1] == RejectedTool("wide19", "what the server tells of its tools has more than 512000 bytes")
@@ -221,7 +221,7 @@ def test_a_server_that_tells_too_much_is_cut_short() -> None:
 def test_the_operators_tools_keep_the_names_that_a_stranger_would_take() -> None:
     own = ServerOffer(ServerSpec("a", url="https://a.example/mcp", trusted=True), (remote("read"), remote("write")))
     stranger = ServerOffer(server("b"), (remote("read"), remote("a__read"), remote("list")))
-    assert owners(toolset([stranger, own])) == {
+    assert owners(build_toolset([stranger, own])) == {
         "read": ("a", "read"),
         "write": ("a", "write"),
         "b__read": ("b", "read"),
@@ -232,13 +232,13 @@ def test_the_operators_tools_keep_the_names_that_a_stranger_would_take() -> None
 
 def test_structured_content_that_a_text_repeats_is_told_once() -> None:
     said = {"type": "text", "text": '{ "n": 1 }'}
-    assert output_of(ToolAnswer((said,), {"n": 1})) == '{ "n": 1 }'
-    assert output_of(ToolAnswer((said,), {"n": 2})) == '{ "n": 1 }\n{"n":2}'
-    assert output_of(ToolAnswer((), {"n": 1})) == '{"n":1}'
+    assert render_answer(ToolAnswer((said,), {"n": 1})) == '{ "n": 1 }'
+    assert render_answer(ToolAnswer((said,), {"n": 2})) == '{ "n": 1 }\n{"n":2}'
+    assert render_answer(ToolAnswer((), {"n": 1})) == '{"n":1}'
 
 
 @pytest.mark.parametrize(("texts", "result"), [(["3"], 3), (["three"], "three"), (["a", "b"], ["a", "b"])])
 def test_a_bare_result_that_the_server_has_wrapped_is_told_once(texts: list[str], result: object) -> None:
     said = [{"type": "text", "text": text} for text in texts]
-    assert output_of(ToolAnswer(tuple(said), {"result": result})) == "\n".join(texts)
-    assert output_of(ToolAnswer(tuple(said), {"result": result, "unit": "s"})) != "\n".join(texts)
+    assert render_answer(ToolAnswer(tuple(said), {"result": result})) == "\n".join(texts)
+    assert render_answer(ToolAnswer(tuple(said), {"result": result, "unit": "s"})) != "\n".join(texts)

@@ -10,7 +10,7 @@ from tests.mcp.web import HUGE, Web, served
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.server_specs import ServerSpec, from_request
+from mainspring.tools.mcp.server_specs import ServerSpec, parse_server_spec
 
 # Each starts a server of its own, and there are many.
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ async def test_a_server_that_is_not_there_is_told_by_its_label_and_not_by_its_ad
 
 async def test_a_server_of_a_request_is_not_reached_on_this_machine_unless_the_operator_allows_it(connect: Connect) -> None:
     async with served("good") as web:
-        asked = from_request({"type": "mcp", "server_label": "mine", "server_url": web.url})
+        asked = parse_server_spec({"type": "mcp", "server_label": "mine", "server_url": web.url})
         with pytest.raises(InvalidRequest, match=r"host `127\.0\.0\.1` is not public"):
             await connect(asked).list_tools()
         assert web.headers == []

@@ -18,7 +18,7 @@ from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.connector import guarded_connector
+from mainspring.tools.connector import make_guarded_connector
 
 REDIRECTS = 5
 
@@ -90,7 +90,7 @@ class Fetching:
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         url = str(call.parsed["url"])
-        async with ClientSession(connector=guarded_connector(self._guard)) as session:
+        async with ClientSession(connector=make_guarded_connector(self._guard)) as session:
             for _ in range(REDIRECTS):
                 if (why := await self._policy.flaw(url)) is not None:
                     return ToolResult(call.id, why, is_error=True)

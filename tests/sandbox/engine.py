@@ -29,7 +29,7 @@ async def main() -> None:
 
 async def serve(sandbox: LocalSandbox, lease: LocalLease, resting: LocalLease, session: LocalSession) -> None:
     await session.run_cell("x = 1")
-    await sandbox.warmed()
+    await sandbox.wait_until_warm()
     output = lease.run(f"{SURVIVOR}\ntime.sleep(600)")
     await anext(output)
     supervisor = sandbox.processes._supervisor

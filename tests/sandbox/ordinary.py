@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 
-from mainspring.tools.sandbox.probe import Mode, escapes, open_sandbox
+from mainspring.tools.sandbox.probe import Mode, find_escapes, open_sandbox
 
 CHANGES = {
     "mode": "os.chmod({file!r}, 0o600)",
@@ -24,7 +24,7 @@ async def main() -> None:
         async with open_sandbox(mode, warm=0) as sandbox, sandbox.acquire() as lease:
             done = [name for name, code in CHANGES.items() if not (await lease.execute(changing(code))).exit.is_error]
             health = await sandbox.health()
-            told[mode] = {"changed": done, "escapes": await escapes(sandbox), "uid": health.uid}
+            told[mode] = {"changed": done, "escapes": await find_escapes(sandbox), "uid": health.uid}
     print(json.dumps(told))
 
 

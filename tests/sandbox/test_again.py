@@ -38,7 +38,7 @@ async def attacked(sandbox: LocalSandbox, bait: Bait) -> set[Path]:
 @pytest.mark.parametrize("mode", ["bwrap", "landlock"])
 async def test_two_hundred_attacks_in_a_row_leave_nothing_behind(mode: Mode) -> None:
     async with open_sandbox(mode, uid=26_000 + os.getpid() % 900, warm=2) as sandbox:
-        await sandbox.warmed()
+        await sandbox.wait_until_warm()
         descriptors, mounted = len(os.listdir("/proc/self/fd")), mounts(sandbox)
         async with sandbox.acquire() as neighbour:
             await neighbour.put("theirs", b"belongs-to-the-host")

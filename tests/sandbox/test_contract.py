@@ -235,7 +235,7 @@ async def test_code_of_any_length_runs_in_python(runner: LocalSandbox) -> None:
 
 
 async def test_health_names_the_backend_its_limits_and_its_languages(runner: LocalSandbox) -> None:
-    await runner.warmed()
+    await runner.wait_until_warm()
     health = await runner.health()
     assert health.backend == runner._kind
     assert health.totals in ("cgroup v1", "cgroup v2", "none")

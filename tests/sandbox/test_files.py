@@ -37,11 +37,11 @@ def test_what_lies_deep_is_counted_and_nothing_is_put_there(workspace: Path) -> 
             os.mkdir("folder")
             os.chdir("folder")
         Path("file").write_bytes(b"x" * 100_000)
-    used = files.usage(workspace, 2_000)
+    used = files.measure_usage(workspace, 2_000)
     assert (used.entries, used.is_whole) == (1_001, True)
     assert used.size >= 100_000
-    assert files.listing(workspace, 2_000).is_complete is False
-    assert files.usage(workspace, 500).entries == 501
+    assert files.list_files(workspace, 2_000).is_complete is False
+    assert files.measure_usage(workspace, 500).entries == 501
     with pytest.raises(InvalidRequest, match="in at most 64 folders"):
         files.write(workspace, "d/" * 66 + "f", b"x", NOBODY, MOST)
     assert os.listdir(workspace) == ["folder"]
@@ -53,7 +53,7 @@ def test_folders_too_many_and_too_long_to_be_looked_into_are_told(workspace: Pat
         for _ in range(1_000):
             os.mkdir("f" * 250)
             os.chdir("f" * 250)
-    assert files.usage(workspace, 2_000).is_whole is False
+    assert files.measure_usage(workspace, 2_000).is_whole is False
     files.remove_tree(workspace)
 
 
@@ -83,8 +83,8 @@ def test_a_linked_folder_on_the_way_is_not_followed(workspace: Path, outside: Pa
 def test_links_are_neither_listed_nor_counted_through(workspace: Path, outside: Path) -> None:
     (workspace / "folder").symlink_to(outside)
     (workspace / "own").write_text("x")
-    assert [entry.path for entry in files.listing(workspace, 100).entries] == ["own"]
-    assert files.usage(workspace, 100).entries == 2
+    assert [entry.path for entry in files.list_files(workspace, 100).entries] == ["own"]
+    assert files.measure_usage(workspace, 100).entries == 2
 
 
 def test_removing_a_workspace_leaves_what_its_links_point_to(workspace: Path, outside: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_pipe_is_neither_waited_for_nor_read(workspace: Path) -> None:
         files.read(workspace, "pipe", MOST)
     with pytest.raises(InvalidRequest):
         files.write(workspace, "pipe", b"x", NOBODY, MOST)
-    assert files.listing(workspace, 100).entries == ()
+    assert files.list_files(workspace, 100).entries == ()
 
 
 def test_a_folder_is_no_file(workspace: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_file_that_grows_while_it_is_read_is_cut_off_by_an_error(workspace: Pa
 def test_a_list_is_cut_and_says_so(workspace: Path) -> None:
     for number in range(20):
         (workspace / str(number)).touch()
-    cut, whole = files.listing(workspace, 19), files.listing(workspace, 20)
+    cut, whole = files.list_files(workspace, 19), files.list_files(workspace, 20)
     assert (len(cut.entries), cut.is_complete) == (19, False)
     assert (len(whole.entries), whole.is_complete) == (20, True)
 
@@ -140,7 +140,7 @@ def test_a_list_is_cut_and_says_so(workspace: Path) -> None:
 def test_holes_in_files_do_not_count_as_used(workspace: Path) -> None:
     with (workspace / "sparse").open("wb") as file:
         file.truncate(1 << 30)
-    assert files.usage(workspace, 100).size < 1 << 20
+    assert files.measure_usage(workspace, 100).size < 1 << 20
 
 
 async def test_folders_swapped_for_links_all_the_time_never_give_anything_away(sandbox: LocalSandbox, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mainspring.tools.sandbox.places import is_reachable, system_python
+from mainspring.tools.sandbox.places import find_system_python, is_reachable
 from mainspring.tools.sandbox.workspace_files import Owner
 
 SCRIPT = Path(__file__).with_name("ordinary.py")
@@ -21,7 +21,7 @@ def interpreter() -> str:
     base = Path(sys.base_prefix)
     if os.getuid() != 0 or is_reachable(base / "bin", Owner(USER, USER)):
         return sys.executable
-    found = system_python()
+    found = find_system_python()
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]!r})"
     if found is None or subprocess.run([found.executable, "-c", version]).returncode:
         pytest.skip("no interpreter of our version that an ordinary user can start")

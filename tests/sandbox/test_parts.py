@@ -18,9 +18,9 @@ from mainspring.tools.sandbox import cgroup, seccomp
 from mainspring.tools.sandbox.cgroup import GroupV1, GroupV2
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.local import LocalSandbox
-from mainspring.tools.sandbox.places import FolderViews, PythonInstall, is_reachable, python_for
-from mainspring.tools.sandbox.probe import Mode, escapes, open_sandbox
-from mainspring.tools.sandbox.seccomp import ALLOW, KILL, Profile, program
+from mainspring.tools.sandbox.places import FolderViews, PythonInstall, find_python, is_reachable
+from mainspring.tools.sandbox.probe import Mode, find_escapes, open_sandbox
+from mainspring.tools.sandbox.seccomp import ALLOW, KILL, Profile, build_filter
 from mainspring.tools.sandbox.workspace_files import Owner
 
 CONTAINED = Path(__file__).with_name("contained.py")
@@ -55,7 +55,7 @@ def judged(code: bytes, number: int, *arguments: int, audit: int = X86) -> int:
 
 @pytest.mark.parametrize(("machine", "audit", "column"), [("x86_64", X86, 0), ("aarch64", ARM, 1)])
 def test_every_listed_call_is_refused_on_each_machine(machine: str, audit: int, column: int) -> None:
-    code = program(Profile((), signals=False, metadata=False, others=False), machine)
+    code = build_filter(Profile((), signals=False, metadata=False, others=False), machine)
     tables = seccomp.REFUSED | seccomp.SIGNALS | seccomp.METADATA | seccomp.OTHERS
     numbers = {name: numbers[column] for name, numbers in tables.items()}
     assert {name: judged(code, number, audit=audit) for name, number in numbers.items() if number is not None} == {
@@ -67,12 +67,12 @@ def test_every_listed_call_is_refused_on_each_machine(machine: str, audit: int, 
 
 
 def test_calls_in_another_convention_are_not_let_through() -> None:
-    assert judged(program(OPEN, "x86_64"), 39, audit=0x40000003) == KILL
-    assert judged(program(OPEN, "x86_64"), 0x40000000 + 39) == ENOSYS
+    assert judged(build_filter(OPEN, "x86_64"), 39, audit=0x40000003) == KILL
+    assert judged(build_filter(OPEN, "x86_64"), 0x40000000 + 39) == ENOSYS
 
 
 def test_arguments_decide_where_they_must() -> None:
-    code = program(Profile((2,), metadata=False, others=False), "x86_64")
+    code = build_filter(Profile((2,), metadata=False, others=False), "x86_64")
     assert judged(code, 56, 17) == ALLOW, "an ordinary fork"
     assert judged(code, 56, 0x10000000 | 17) == EPERM, "with a new user namespace"
     assert judged(code, 41, 2) == ALLOW, "an internet socket"
@@ -85,12 +85,12 @@ def test_arguments_decide_where_they_must() -> None:
     assert judged(code, 280, 3, 1 << 32) == EPERM, "at an address whose lower half is zero"
     assert judged(code, 302, 0) == ALLOW, "one's own limits"
     assert judged(code, 302, 4711) == EPERM, "those of another process"
-    assert judged(program(OPEN, "x86_64"), 62) == ALLOW, "signals are open unless closed"
+    assert judged(build_filter(OPEN, "x86_64"), 62) == ALLOW, "signals are open unless closed"
 
 
 def test_a_processor_without_a_list_is_refused() -> None:
     with pytest.raises(SandboxError, match="`riscv64`; known: x86_64, aarch64"):
-        program(OPEN, "riscv64")
+        build_filter(OPEN, "riscv64")
 
 
 def test_a_version_2_group_is_limited_by_its_files_and_counts_what_was_ended(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_groups_that_cannot_be_frozen_are_used_all_the_same(tmp_path: Path) -> N
     assert [path for folder in parents.values() for path in folder.iterdir()] == [], "all of them are made, or none"
     group = GroupV1(parents)
     assert not group.freeze(True)
-    cgroup.remove(group)
+    cgroup.remove_group_folders(group)
 
 
 def test_groups_that_were_found_work_and_are_removed() -> None:
@@ -131,7 +131,7 @@ def test_groups_that_were_found_work_and_are_removed() -> None:
     group.limit(SandboxLimits(memory=1 << 28))
     assert group.count_kills() == 0
     assert all(folder.is_dir() for folder in group.folders)
-    cgroup.remove(group)
+    cgroup.remove_group_folders(group)
     assert not any(folder.exists() for folder in group.folders)
 
 
@@ -155,10 +155,10 @@ def test_a_view_gives_a_name_only_to_what_cannot_be_reached_and_was_shown(tmp_pa
     views.want(hidden)
     views.want(Path("/usr/lib"))
     assert views.pairs == [(str(hidden), str(tmp_path / "views" / "0"))]
-    assert views.of(Path("/usr/lib/x")) == Path("/usr/lib/x")
-    assert views.of(hidden / "bin") == tmp_path / "views" / "0" / "bin"
+    assert views.find_path(Path("/usr/lib/x")) == Path("/usr/lib/x")
+    assert views.find_path(hidden / "bin") == tmp_path / "views" / "0" / "bin"
     views.settle(are_shown=False)
-    assert views.of(hidden / "bin") is None
+    assert views.find_path(hidden / "bin") is None
 
 
 async def test_the_interpreter_of_this_environment_runs_wherever_it_is_installed(sandbox: LocalSandbox) -> None:
@@ -189,14 +189,14 @@ def test_a_landlock_that_cannot_guard_files_is_refused() -> None:
 
 
 async def test_the_probe_finds_every_way_out_of_what_is_no_sandbox(unsafe: LocalSandbox, sandbox: LocalSandbox) -> None:
-    found = await escapes(unsafe)
+    found = await find_escapes(unsafe)
     assert set(found) >= {
         "read a file of the host",
         "write to a file of the host",
         "connect to a port of the host",
         "connect to a socket of the host",
     }
-    assert await escapes(sandbox) == ()
+    assert await find_escapes(sandbox) == ()
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ async def test_a_backend_that_does_not_hold_is_passed_over_and_health_says_why(
         "#!/bin/sh\n[ \"$1\" = --version ] && echo bubblewrap 9 && exit\necho 'no namespaces for you' >&2; exit 1\n"
     )
     broken.chmod(0o755)
-    monkeypatch.setattr("mainspring.tools.sandbox.bwrap.bundled", lambda: broken)
-    monkeypatch.setattr("mainspring.tools.sandbox.bwrap.installed", lambda: None)
+    monkeypatch.setattr("mainspring.tools.sandbox.bwrap.find_bundled", lambda: broken)
+    monkeypatch.setattr("mainspring.tools.sandbox.bwrap.find_installed", lambda: None)
     async with open_sandbox("auto", warm=0) as sandbox:
         health = await sandbox.health()
     assert health.backend == "landlock"
@@ -242,7 +242,7 @@ async def test_a_waiting_worker_serves_one_lease_and_is_replaced(mode: Mode) -> 
     async with open_sandbox(mode, warm=1) as sandbox:
         workers: list[object] = []
         for number in range(3):
-            await sandbox.warmed()
+            await sandbox.wait_until_warm()
             assert (await sandbox.health()).warm == 1
             async with sandbox.acquire(SandboxSpec(limits=SandboxLimits(memory=200 << 20))) as lease:
                 workers.append(lease._slot.warm)
@@ -254,7 +254,7 @@ async def test_a_waiting_worker_serves_one_lease_and_is_replaced(mode: Mode) -> 
 
 async def test_a_waiting_worker_that_died_is_not_handed_out() -> None:
     async with open_sandbox("auto", warm=1) as sandbox:
-        await sandbox.warmed()
+        await sandbox.wait_until_warm()
         async with sandbox.acquire() as lease:
             waiting = lease._slot.warm
             assert waiting is not None
@@ -268,7 +268,7 @@ def test_the_system_python_stands_in_for_one_that_cannot_be_reached(tmp_path: Pa
     (hidden / "bin").mkdir(parents=True)
     hidden.chmod(0o700)
     monkeypatch.setattr("sys.prefix", str(hidden))
-    found = python_for(FolderViews(tmp_path, STRANGER))
+    found = find_python(FolderViews(tmp_path, STRANGER))
     assert found is None or found.executable.startswith("/usr")
 
 

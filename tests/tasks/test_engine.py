@@ -37,7 +37,7 @@ def spec(path: Path) -> ServerSpec:
 async def test_our_client_makes_of_the_server_what_is_written_down(store: SqliteTasks) -> None:
     tools = McpTools([spec(store.path)])
     try:
-        found = await tools.toolset()
+        found = await tools.collect_tools()
     finally:
         await tools.close()
     assert [offer.error for offer in found.offers] == [None]

@@ -11,9 +11,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.addresses import AddressGuard, Lookup, endpoint, is_public
-from mainspring.tools.connector import guarded_connector
-from mainspring.tools.mcp.mcp_http import guarded_client
+from mainspring.tools.addresses import AddressGuard, Lookup, is_public, parse_endpoint
+from mainspring.tools.connector import make_guarded_connector
+from mainspring.tools.mcp.mcp_http import make_guarded_client
 
 PUBLIC = ["93.184.215.14", "8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 NOT_PUBLIC = [
@@ -111,12 +111,12 @@ def listening() -> socket.socket:
 
 
 async def by_httpx(guard: AddressGuard, url: str) -> str:
-    async with guarded_client(guard, {}, lambda status: None) as client:
+    async with make_guarded_client(guard, {}, lambda status: None) as client:
         return (await client.get(url, follow_redirects=True)).text
 
 
 async def by_aiohttp(guard: AddressGuard, url: str) -> str:
-    async with aiohttp.ClientSession(connector=guarded_connector(guard)) as session, session.get(url) as response:
+    async with aiohttp.ClientSession(connector=make_guarded_connector(guard)) as session, session.get(url) as response:
         return await response.text()
 
 
@@ -163,9 +163,9 @@ async def test_an_allowed_host_cannot_redirect_to_one_that_is_not(fetch: Fetch, 
 
 async def test_the_address_that_was_checked_is_the_one_that_is_used() -> None:
     guard = AddressGuard(lookup=scripted())
-    assert await guard.addresses("rebinding.example", 80) == ("93.184.215.14",)
+    assert await guard.resolve("rebinding.example", 80) == ("93.184.215.14",)
     with pytest.raises(InvalidRequest, match=r"`rebinding\.example` is not public"):
-        await guard.addresses("rebinding.example", 80)
+        await guard.resolve("rebinding.example", 80)
 
 
 async def test_what_a_private_name_means_stays_unsaid() -> None:
@@ -187,12 +187,12 @@ async def test_a_name_that_means_nothing_is_told() -> None:
 )
 def test_what_is_no_http_url_has_no_endpoint(url: str) -> None:
     with pytest.raises(InvalidRequest, match="is no "):
-        endpoint(url)
+        parse_endpoint(url)
 
 
 def test_an_endpoint_has_the_port_of_its_scheme() -> None:
-    assert endpoint("https://public.example/a") == ("public.example", 443)
-    assert endpoint("http://public.example:81/a") == ("public.example", 81)
+    assert parse_endpoint("https://public.example/a") == ("public.example", 443)
+    assert parse_endpoint("http://public.example:81/a") == ("public.example", 81)
 
 
 @pytest.mark.parametrize("host", ["example.com..", "a..b", f"{'a' * 64}.example"])

@@ -18,9 +18,9 @@ from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.builtin.container_tools import CodeInterpreter, Shell
-from mainspring.tools.builtin.containers import NEW, Containers, container_of
+from mainspring.tools.builtin.containers import NEW, Containers, find_container_id
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.sandbox.lease import gather
+from mainspring.tools.sandbox.lease import gather_output
 from mainspring.tools.sandbox.local import LocalSandbox
 
 
@@ -62,9 +62,9 @@ async def leases(sandbox: LocalSandbox) -> int:
 
 
 def test_a_call_works_in_the_container_of_its_conversation_or_run() -> None:
-    assert container_of(ToolContext(run_id="resp_a1", scope="conv_b2")) == "cntr_b2"
-    assert container_of(ToolContext(run_id="resp_a1")) == "cntr_a1"
-    assert container_of(ToolContext(run_id="resp_a1", scope="cntr_c3")) == "cntr_c3"
+    assert find_container_id(ToolContext(run_id="resp_a1", scope="conv_b2")) == "cntr_b2"
+    assert find_container_id(ToolContext(run_id="resp_a1")) == "cntr_a1"
+    assert find_container_id(ToolContext(run_id="resp_a1", scope="cntr_c3")) == "cntr_c3"
 
 
 async def test_another_tenants_container_does_not_exist(containers: Containers) -> None:
@@ -143,7 +143,7 @@ async def test_a_container_in_use_is_not_ended_however_long_it_takes(sandbox: Lo
     async with Containers(sandbox, idle_seconds=100, clock=clock) as containers, containers.use("", "cntr_1") as container:
         clock.now = 1000
         await containers.expire()
-        assert (await gather(container.lease.run("print(1)"))).stdout == "1\n"
+        assert (await gather_output(container.lease.run("print(1)"))).stdout == "1\n"
 
 
 async def test_idle_containers_are_looked_for_without_being_asked(sandbox: LocalSandbox) -> None:
@@ -176,7 +176,7 @@ async def test_when_all_are_in_use_one_more_is_refused_and_nothing_is_lost(sandb
 
 
 def ids(containers: Containers, tenant: str) -> list[str]:
-    return [about.id for about in containers.all(tenant)]
+    return [about.id for about in containers.list_all(tenant)]
 
 
 async def test_a_tenant_makes_room_among_its_own_containers_first(sandbox: LocalSandbox) -> None:
@@ -206,7 +206,7 @@ async def test_what_a_tenant_uses_no_other_can_take_and_none_has_all(sandbox: Lo
                 await containers.create("third", "cntr_1")
         await containers.create("third", "cntr_1")
         assert ids(containers, "other") == [], "which was not in use any more"
-        assert (await gather(container.lease.run("print(1)"))).stdout == "1\n"
+        assert (await gather_output(container.lease.run("print(1)"))).stdout == "1\n"
 
 
 async def test_a_container_may_have_a_shorter_life_than_others(sandbox: LocalSandbox) -> None:
@@ -216,7 +216,7 @@ async def test_a_container_may_have_a_shorter_life_than_others(sandbox: LocalSan
         await containers.create("", "cntr_2", "long")
         clock.now = 11
         await containers.expire()
-        assert [(about.id, about.name, about.idle_seconds) for about in containers.all("")] == [("cntr_2", "long", 100)]
+        assert [(about.id, about.name, about.idle_seconds) for about in containers.list_all("")] == [("cntr_2", "long", 100)]
 
 
 async def test_a_container_that_is_removed_is_gone_and_those_who_wait_get_a_new_one(containers: Containers) -> None:

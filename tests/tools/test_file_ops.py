@@ -21,8 +21,8 @@ from mainspring.engine.redact import REDACTED
 from mainspring.features.governance.scope_policies import PathPolicy
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops
-from mainspring.tools.builtin.file_ops import MARK, FileOps, located
-from mainspring.tools.builtin.patching import patched
+from mainspring.tools.builtin.file_ops import MARK, FileOps, locate
+from mainspring.tools.builtin.patching import apply_diff
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.safe_open import open_folder
@@ -188,7 +188,7 @@ def test_every_path_is_refused_or_lies_inside(
         (root / "round").symlink_to("round")
     path = ("/" if is_absolute else "") + "/".join(parts)
     try:
-        place = located(path, ToolContext(working_dir=root))
+        place = locate(path, ToolContext(working_dir=root))
     except InvalidRequest:
         return
     real = os.path.realpath(root)
@@ -198,7 +198,7 @@ def test_every_path_is_refused_or_lies_inside(
 
 
 def test_a_folder_swapped_for_a_link_after_the_look_leads_nowhere(work: Path, outside: Path) -> None:
-    place = located("src/main.py", ToolContext(working_dir=work))
+    place = locate("src/main.py", ToolContext(working_dir=work))
     (work / "src").rename(work / "gone")
     (work / "src").symlink_to(outside)
     with pytest.raises(OSError, match="src") as caught, open_folder(place.root, place.parts[:-1]):
@@ -404,7 +404,7 @@ TEN = "".join([f"{number}\n" for number in range(1, 11)])
     ],
 )
 def test_a_diff_is_applied(text: str, diff: str, expected: str) -> None:
-    assert patched(text, diff) == expected
+    assert apply_diff(text, diff) == expected
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ async def test_a_diff_that_does_not_fit_changes_nothing_and_names_the_hunk(work:
 
 def test_a_hunk_that_fits_in_several_places_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"hunk 1 of 1 \(line 9\) does not fit: its lines stand in 2 places"):
-        patched("a\nb\na\n", "@@ -9 +9 @@\n-a\n+x\n")
+        apply_diff("a\nb\na\n", "@@ -9 +9 @@\n-a\n+x\n")
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "", " c", "-", "+d", "@"]), max_size=12)
@@ -441,7 +441,7 @@ def test_the_diff_of_two_texts_leads_from_one_to_the_other(before: list[str], af
     old, new = ("".join([f"{line}\n" for line in lines]) for lines in (before, after))
     diff = "".join(unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True)))
     if diff:
-        assert patched(old, diff) == new
+        assert apply_diff(old, diff) == new
 
 
 async def test_an_operation_without_what_it_needs_says_so(work: Path) -> None:

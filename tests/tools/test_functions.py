@@ -28,7 +28,7 @@ from mainspring.core.errors import DelegateToClient
 from mainspring.core.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.functions import FunctionTool, read_docstring, tool
+from mainspring.tools.functions import FunctionTool, parse_docstring, tool
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validator
 
@@ -391,7 +391,7 @@ SPHINX = """Books a trip.
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
 def test_parameters_are_described_in_three_styles(text: str) -> None:
-    doc = read_docstring(text)
+    doc = parse_docstring(text)
     assert doc.summary == "Books a trip."
     described = {"city": "Where to: a city, not a country.", "days": "Which days.", "rest": "The rest."}
     assert {name: words for name, words in doc.parameters.items() if name != "more"} == described
@@ -411,7 +411,7 @@ def test_parameters_are_described_in_three_styles(text: str) -> None:
     ],
 )
 def test_the_summary_is_the_first_paragraph(text: str, summary: str) -> None:
-    assert read_docstring(text).summary == summary
+    assert parse_docstring(text).summary == summary
 
 
 async def test_arguments_arrive_as_the_hinted_types() -> None:

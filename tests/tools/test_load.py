@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.functions import load
+from mainspring.tools.functions import load_functions
 from mainspring.tools.registry import Registry
 
 MODULE = """
@@ -57,7 +57,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def names(reference: str) -> list[str]:
-    return [made.name for made in Registry(load(reference)).definitions]
+    return [made.name for made in Registry(load_functions(reference)).definitions]
 
 
 def test_a_function_is_found_in_the_current_directory(write: Write) -> None:
@@ -89,7 +89,7 @@ def test_a_module_alone_stands_for_each_of_its_tools_once(write: Write) -> None:
 def test_a_reference_that_names_no_tool_says_what_is_wrong(write: Write, reference: str, told: str) -> None:
     write("my_tools", MODULE)
     with pytest.raises(InvalidRequest, match=told.replace("?", r"\?")):
-        load(reference)
+        load_functions(reference)
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_reference_that_names_no_tool_says_what_is_wrong(write: Write, referen
 )
 def test_a_module_that_is_of_no_use_says_why(write: Write, text: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        load(write("my_module", text))
+        load_functions(write("my_module", text))

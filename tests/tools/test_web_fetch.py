@@ -17,7 +17,7 @@ from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin import web_fetch
 from mainspring.tools.builtin.readable import answer
-from mainspring.tools.builtin.web_fetch import FetchedPage, WebFetch, decoded
+from mainspring.tools.builtin.web_fetch import FetchedPage, WebFetch, decode_page
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 
@@ -171,7 +171,7 @@ async def test_text_is_decoded_by_what_says_its_encoding(kind: str, data: bytes,
 
 def test_a_character_cut_off_with_the_rest_does_not_change_the_encoding() -> None:
     page = FetchedPage("http://x/", 200, "OK", "text/plain", "", "né".encode()[:-1], is_cut=True)
-    assert decoded(page) == "n\ufffd"
+    assert decode_page(page) == "n\ufffd"
 
 
 async def test_a_long_page_comes_in_pieces_that_lose_nothing() -> None:

@@ -19,7 +19,7 @@ from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
-from mainspring.tools.functions import load
+from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
@@ -39,7 +39,7 @@ def compose_engine(
     `database` is where runs are kept; without one, in memory. Without `exports`, no spans are sent. Raises `InvalidRequest` for
     what is missing or wrong, and `ValueError` for tools that do not go together.
     """
-    functions = dict.fromkeys([function for reference in settings.tools for function in load(reference)])
+    functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
     policies = build_policies(settings.governance, guard)
     builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))

@@ -21,7 +21,7 @@ from mainspring.core.items import (
     convert,
     text_of,
 )
-from mainspring.tools.builtin.builtins import hosts
+from mainspring.tools.builtin.builtins import find_hosted_tool
 
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": ["integer", "null"], "minimum": 1}
@@ -71,7 +71,7 @@ def define_client_tool(tool: Json) -> ToolDefinition | None:
             return ToolDefinition(name, str(rest.get("description") or ""), schema, form="custom")
         case {"type": "custom"}:
             raise InvalidRequest("a custom tool needs a `name`")
-        case _ if hosts(tool) is not None:
+        case _ if find_hosted_tool(tool) is not None:
             return None
         case {"type": str(kind)}:
             return _FIXED.get(kind)

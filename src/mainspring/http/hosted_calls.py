@@ -27,7 +27,7 @@ from mainspring.core.items import (
 )
 from mainspring.core.response import Response
 from mainspring.http.client_tools import parse_arguments, render_client_item
-from mainspring.tools.builtin.builtins import hosts
+from mainspring.tools.builtin.builtins import find_hosted_tool
 
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
@@ -37,7 +37,9 @@ _CLIENTS = ("function", "custom", "shell", "local_shell", "apply_patch")
 def list_client_tools(told: Response) -> frozenset[str]:
     """The names of the tools that the client performs in this response."""
     names = {
-        str(tool.get("name", tool.get("type"))) for tool in told.tools if tool.get("type") in _CLIENTS and hosts(tool) is None
+        str(tool.get("name", tool.get("type")))
+        for tool in told.tools
+        if tool.get("type") in _CLIENTS and find_hosted_tool(tool) is None
     }
     match told.tool_choice:
         case "none" | {"type": "allowed_tools", "mode": "none"}:

@@ -33,23 +33,23 @@ class AddressGuard:
     """Turns hosts into addresses that may be connected to. `allowed_hosts` may have any address."""
 
     def __init__(self, allowed_hosts: Iterable[str] = (), *, lookup: Lookup | None = None) -> None:
-        self._allowed = frozenset([_normal(host) for host in allowed_hosts])
-        self._lookup = lookup or _system_lookup
+        self._allowed = frozenset([_normalize_host(host) for host in allowed_hosts])
+        self._lookup = lookup or _resolve_host
 
-    def allowing(self, host: str) -> "AddressGuard":
+    def allow(self, host: str) -> "AddressGuard":
         """The same guard for whom this host is allowed as well."""
         return AddressGuard([*self._allowed, host], lookup=self._lookup)
 
     def is_allowed(self, host: str) -> bool:
         """Whether the operator has named this host."""
-        return _normal(host) in self._allowed
+        return _normalize_host(host) in self._allowed
 
-    async def addresses(self, host: str, port: int) -> tuple[str, ...]:
+    async def resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of a host, in the resolver's order. Raises `InvalidRequest` unless all may be connected to.
 
         Raises `OSError` for a name that means nothing.
         """
-        found = (host,) if _literal(host) is not None else tuple(await self._lookup(host, port))
+        found = (host,) if _parse_address(host) is not None else tuple(await self._lookup(host, port))
         if not found:
             raise OSError(f"the name `{host}` has no address")
         if not self.is_allowed(host) and not all(is_public(address) for address in found):
@@ -59,14 +59,14 @@ class AddressGuard:
 
     async def check(self, url: str) -> None:
         """Raises `InvalidRequest` for a URL that is not HTTP, or whose host may not be connected to or has no address."""
-        host, port = endpoint(url)
+        host, port = parse_endpoint(url)
         try:
-            await self.addresses(host, port)
+            await self.resolve(host, port)
         except OSError as error:
             raise InvalidRequest(f"host `{host}` cannot be resolved ({error.strerror or error}); check the URL") from error
 
 
-def endpoint(url: str) -> tuple[str, int]:
+def parse_endpoint(url: str) -> tuple[str, int]:
     """Host and port of an HTTP URL; raises `InvalidRequest` for any other."""
     try:
         parts = urlsplit(url)
@@ -80,7 +80,7 @@ def endpoint(url: str) -> tuple[str, int]:
 
 def is_public(text: str) -> bool:
     """Whether this is the address of a single machine on the public internet. What is no address is not."""
-    address = _literal(text)
+    address = _parse_address(text)
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None)
         if inner is None:
@@ -91,18 +91,18 @@ def is_public(text: str) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def _literal(text: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
         return None
 
 
-def _normal(host: str) -> str:
-    return str(_literal(host) or host.lower().rstrip("."))
+def _normalize_host(host: str) -> str:
+    return str(_parse_address(host) or host.lower().rstrip("."))
 
 
-async def _system_lookup(host: str, port: int) -> Sequence[str]:
+async def _resolve_host(host: str, port: int) -> Sequence[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label that is empty or too long

@@ -10,7 +10,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.tools.addresses import AddressGuard, is_public
 
 
-def guarded_connector(guard: AddressGuard) -> TCPConnector:
+def make_guarded_connector(guard: AddressGuard) -> TCPConnector:
     """A connector whose connections raise `InvalidRequest` for hosts that are not public. Give the session no proxy."""
     resolver = _GuardedResolver(guard)
 
@@ -32,10 +32,10 @@ class _GuardedResolver(AbstractResolver):
         self._named: set[str] = set()
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        found = await self._guard.addresses(host, port)
+        found = await self._guard.resolve(host, port)
         if self._guard.is_allowed(host):
             self._named |= set(found)
-        return [_result(host, address, port) for address in found]
+        return [_build_result(host, address, port) for address in found]
 
     def check(self, address: str) -> None:
         if not (is_public(address) or self._guard.is_allowed(address) or address in self._named):
@@ -45,6 +45,6 @@ class _GuardedResolver(AbstractResolver):
         pass
 
 
-def _result(host: str, address: str, port: int) -> ResolveResult:
+def _build_result(host: str, address: str, port: int) -> ResolveResult:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST)

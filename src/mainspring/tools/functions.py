@@ -77,12 +77,12 @@ def tool(
     """
 
     def declare(function: F) -> F:
-        declared = _declared(function, name, description)
+        declared = _read_declaration(function, name, description)
         options = replace(
             declared.definition, repeatable=repeatable, effects=tuple(effects), purposes=dict(purposes), timeout=timeout
         )
         try:
-            setattr(function, MARK, replace(declared, definition=checked(options)))
+            setattr(function, MARK, replace(declared, definition=check_definition(options)))
         except AttributeError as error:
             kind = type(function).__name__
             raise TypeError(f"tool `{options.name}`: a {kind} cannot be marked; mark its function, or a partial of it") from error
@@ -101,7 +101,7 @@ class FunctionTool:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._declared: _Declared = getattr(function, MARK, None) or _declared(function)
+        self._declared: _Declared = getattr(function, MARK, None) or _read_declaration(function)
         self._definition = self._declared.definition
         self.name = self._definition.name
         self.description = self._definition.description
@@ -110,21 +110,21 @@ class FunctionTool:
         self.purposes = self._definition.purposes
         self.repeatable = self._definition.repeatable
         self.timeout = self._definition.timeout
-        self.source = _underlying(function).__module__
+        self.source = _unwrap_callable(function).__module__
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         """Raises `ValueError` naming the argument that does not fit, and whatever the function raises."""
         function = self._function
         told = CallContext(context.run_id, self._definition, context.progress, context.tenant, context.scope)
         arguments = self._declared.arguments(params, told)
-        if inspect.iscoroutinefunction(_underlying(function)):
+        if inspect.iscoroutinefunction(_unwrap_callable(function)):
             value = function(**arguments)
         else:
             value = await to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
-        return _result(self.name, await value if inspect.isawaitable(value) else value)
+        return _build_result(self.name, await value if inspect.isawaitable(value) else value)
 
 
-def load(reference: str) -> tuple[Function, ...]:
+def load_functions(reference: str) -> tuple[Function, ...]:
     """The function that `module:function` names, or with `module` alone every `@tool` of it.
 
     The current directory counts as a place for modules. Raises `InvalidRequest` that says what is wrong with the reference.
@@ -132,7 +132,7 @@ def load(reference: str) -> tuple[Function, ...]:
     module_name, colon, path = reference.partition(":")
     if not module_name or (colon and not path):
         raise InvalidRequest(f"`{reference}` names no tool; write `module:function`, or `module` for all tools in it")
-    module = _imported(module_name)
+    module = _import_module(module_name)
     if not colon:
         found = {id(value): value for value in vars(module).values() if callable(value) and hasattr(value, MARK)}
         if not found:
@@ -140,12 +140,12 @@ def load(reference: str) -> tuple[Function, ...]:
                 f"module `{module_name}` has no function marked with @tool; mark one, or name it: `{module_name}:function`"
             )
         return tuple(found.values())
-    function = _attribute(module, path)
+    function = _find_attribute(module, path)
     if not callable(function):
         raise InvalidRequest(f"`{reference}` is {type(function).__name__}, not a function; name a function")
     if not hasattr(function, MARK):
         try:
-            _declared(function)
+            _read_declaration(function)
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"`{reference}` cannot be a tool: {error}") from error
     return (function,)
@@ -160,37 +160,37 @@ class _Declared(Struct, frozen=True):
 
     def arguments(self, parsed: Json, context: CallContext) -> dict[str, object]:
         """What to call the function with. Raises `ValueError` naming the argument that does not fit."""
-        given = msgspec.convert(_with_integers(parsed), self.fields, str_keys=True)
+        given = msgspec.convert(_convert_integers(parsed), self.fields, str_keys=True)
         named = {name: getattr(given, name) for name in self.fields.__struct_fields__}
         arguments = {name: value for name, value in named.items() if value is not UNSET}
         return arguments if self.context is None else {**arguments, self.context: context}
 
 
-def _declared(function: Function, name: str | None = None, description: str | None = None) -> _Declared:
+def _read_declaration(function: Function, name: str | None = None, description: str | None = None) -> _Declared:
     label = getattr(function, "__qualname__", repr(function))
     name = name if name is not None else getattr(function, "__name__", "")
     if not NAME.fullmatch(name):
         raise ValueError(
             f"`{label}` cannot be called `{name}` as a tool; name it with letters, digits, `_` and `-`: tool(name=...)"
         )
-    source = _underlying(function)
+    source = _unwrap_callable(function)
     if inspect.isgeneratorfunction(source) or inspect.isasyncgenfunction(source):
         raise TypeError(f"tool `{label}` yields; return a list, and use `CallContext.progress` to report on the way")
-    parameters = _parameters(function, label)
+    parameters = _read_parameters(function, label)
     context = next((each.name for each in parameters if each.annotation is CallContext), None)
     parameters = [each for each in parameters if each.annotation is not CallContext]
-    fields = _fields(parameters)
-    doc = read_docstring(inspect.getdoc(source) or "")
+    fields = _make_fields(parameters)
+    doc = parse_docstring(inspect.getdoc(source) or "")
     definition = ToolDefinition(
         name=name,
         description=doc.summary if description is None else description,
-        parameters=_schema(fields, parameters, doc.parameters),
+        parameters=_build_schema(fields, parameters, doc.parameters),
         kind="builtin",
     )
-    return _Declared(checked(definition), fields, context)
+    return _Declared(check_definition(definition), fields, context)
 
 
-def checked(definition: ToolDefinition) -> ToolDefinition:
+def check_definition(definition: ToolDefinition) -> ToolDefinition:
     """The definition, if it can be stored and read again."""
     if definition.timeout is not None and definition.timeout <= 0:
         raise ValueError(f"tool `{definition.name}`: timeout must be above 0, not {definition.timeout}; leave it out for none")
@@ -203,20 +203,20 @@ def checked(definition: ToolDefinition) -> ToolDefinition:
         raise ValueError(f"tool `{definition.name}`: {error}") from error
 
 
-def _parameters(function: Function, label: str) -> list[inspect.Parameter]:
+def _read_parameters(function: Function, label: str) -> list[inspect.Parameter]:
     """The parameters that can be passed by name, with their hints resolved."""
     try:
-        hints = get_type_hints(_underlying(function), include_extras=True)
+        hints = get_type_hints(_unwrap_callable(function), include_extras=True)
     except NameError as error:
         raise TypeError(f"tool `{label}`: a hint cannot be resolved: {error}; import it where the function is defined") from error
     found = list(inspect.signature(function).parameters.values())
     # The object of a method: it is bound before the tool is called.
     if found and found[0].name in ("self", "cls") and found[0].name not in hints:
         found = found[1:]
-    return [_resolved(parameter, hints, label) for parameter in found]
+    return [_resolve(parameter, hints, label) for parameter in found]
 
 
-def _resolved(parameter: inspect.Parameter, hints: Mapping[str, object], label: str) -> inspect.Parameter:
+def _resolve(parameter: inspect.Parameter, hints: Mapping[str, object], label: str) -> inspect.Parameter:
     where = f"tool `{label}`, parameter `{parameter}`"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise TypeError(f"{where}: a model can only fill in named parameters; name each one")
@@ -236,7 +236,7 @@ def _resolved(parameter: inspect.Parameter, hints: Mapping[str, object], label: 
     return parameter.replace(annotation=hint)
 
 
-def _fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
+def _make_fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
     """A struct with a field for each parameter. One that is not given stays unset, so that the function's own default holds."""
     declared: list[tuple[str, type] | tuple[str, type, object]] = []
     for parameter in parameters:
@@ -248,7 +248,7 @@ def _fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
     return msgspec.defstruct("Arguments", declared, kw_only=True, forbid_unknown_fields=True)
 
 
-def _schema(fields: type[Struct], parameters: Iterable[inspect.Parameter], descriptions: Mapping[str, str]) -> Json:
+def _build_schema(fields: type[Struct], parameters: Iterable[inspect.Parameter], descriptions: Mapping[str, str]) -> Json:
     (root,), components = msgspec.json.schema_components([fields], ref_template=REF + "{name}")
     annotated = components[root["$ref"].removeprefix(REF)]["properties"]
     schema = inline_components(root, components)
@@ -263,25 +263,25 @@ def _schema(fields: type[Struct], parameters: Iterable[inspect.Parameter], descr
     return schema
 
 
-def _underlying(function: Function) -> Function:
+def _unwrap_callable(function: Function) -> Function:
     """The function whose hints, docstring and nature count: that of a partial, or the `__call__` of an object."""
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _with_integers(value: object) -> object:
+def _convert_integers(value: object) -> object:
     """JSON knows one kind of number: 3.0 is 3, and some backends write it so."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, dict):
-        return {key: _with_integers(inner) for key, inner in value.items()}
+        return {key: _convert_integers(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_integers(inner) for inner in value]
+        return [_convert_integers(inner) for inner in value]
     return value
 
 
-def _result(name: str, value: object) -> ToolResult:
+def _build_result(name: str, value: object) -> ToolResult:
     match value:
         case ToolResult():
             return value
@@ -294,14 +294,14 @@ def _result(name: str, value: object) -> ToolResult:
         case Part():
             return ToolResult.ok((value,))
         case list() | tuple() if parts := [part for part in value if isinstance(part, Part)]:
-            return ToolResult.ok(tuple(parts) if len(parts) == len(value) else _json(name, value))
+            return ToolResult.ok(tuple(parts) if len(parts) == len(value) else _encode_json(name, value))
         case _:
-            return ToolResult.ok(_json(name, value))
+            return ToolResult.ok(_encode_json(name, value))
 
 
-def _json(name: str, value: object) -> str:
+def _encode_json(name: str, value: object) -> str:
     try:
-        return msgspec.json.encode(value, enc_hook=_plain).decode()
+        return msgspec.json.encode(value, enc_hook=_encode_unknown).decode()
     except (TypeError, ValueError, RecursionError) as error:
         kind = type(value).__name__
         raise TypeError(
@@ -309,7 +309,7 @@ def _json(name: str, value: object) -> str:
         ) from error
 
 
-def _plain(value: object) -> object:
+def _encode_unknown(value: object) -> object:
     """What stands for a value that the JSON encoder does not know."""
     if isinstance(value, Unknown):
         return value.data
@@ -327,7 +327,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON{' as a key' if isinstance(value, tuple | frozenset) else ''}")
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if "" not in sys.path and (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     invalidate_caches()
@@ -344,19 +344,19 @@ def _imported(name: str) -> ModuleType:
         raise InvalidRequest(f"module `{name}` fails when it is imported: {type(error).__name__}: {error}") from error
 
 
-def _attribute(module: ModuleType, path: str) -> object:
+def _find_attribute(module: ModuleType, path: str) -> object:
     found: object = module
     for name in path.split("."):
         if not hasattr(found, name):
             public = [known for known in dir(found) if not known.startswith("_")]
             close = get_close_matches(name, public, 1)
-            advice = f"did you mean `{close[0]}`?" if close else f"it has: {_listed(public)}"
+            advice = f"did you mean `{close[0]}`?" if close else f"it has: {_list_names(public)}"
             raise InvalidRequest(f"module `{module.__name__}` has no `{path}`; {advice}")
         found = getattr(found, name)
     return found
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join([f"`{name}`" for name in names]) or "nothing"
 
 
@@ -367,7 +367,7 @@ class Docstring(Struct, frozen=True):
     parameters: dict[str, str]
 
 
-def read_docstring(text: str) -> Docstring:
+def parse_docstring(text: str) -> Docstring:
     """Reads Google, NumPy and Sphinx style; `text` as `inspect.getdoc` gives it."""
     lines = text.strip().splitlines()
     summary: list[str] = []
@@ -378,10 +378,10 @@ def read_docstring(text: str) -> Docstring:
     described: dict[str, str] = {}
     for number, line in enumerate(lines):
         if _GOOGLE.fullmatch(line):
-            described |= _entries(_indented(lines[number + 1 :]), _GOOGLE_ENTRY)
+            described |= _parse_entries(_take_indented(lines[number + 1 :]), _GOOGLE_ENTRY)
         elif _is_numpy_heading(lines, number) and _NUMPY.fullmatch(line):
-            described |= _entries(_section(lines, number + 2), _NUMPY_ENTRY)
-    return Docstring(" ".join(summary), described | _entries(lines, _SPHINX_ENTRY))
+            described |= _parse_entries(_take_section(lines, number + 2), _NUMPY_ENTRY)
+    return Docstring(" ".join(summary), described | _parse_entries(lines, _SPHINX_ENTRY))
 
 
 _GOOGLE = re.compile(r"(?:Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*")
@@ -394,7 +394,7 @@ _SPHINX_ENTRY = re.compile(
 )
 
 
-def _entries(lines: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+def _parse_entries(lines: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
     """Entries of the form `pattern` at the left margin, each with the lines indented below it."""
     found: dict[str, list[str]] = {}
     words: list[str] = []
@@ -409,11 +409,11 @@ def _entries(lines: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
     return {name: " ".join(words).strip() for name, words in found.items()}
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def _take_indented(lines: Sequence[str]) -> list[str]:
     return list(takewhile(lambda line: not line or line[0].isspace(), lines))
 
 
-def _section(lines: Sequence[str], start: int) -> list[str]:
+def _take_section(lines: Sequence[str], start: int) -> list[str]:
     """The lines up to the next heading."""
     end = next((number for number in range(start, len(lines)) if _is_numpy_heading(lines, number)), len(lines))
     return list(lines[start:end])

@@ -10,7 +10,7 @@ _STARTS = (
 _SMALLEST = {"image/png": 57, "image/jpeg": 100, "image/gif": 26, "image/webp": 20}
 
 
-def image_kind(data: bytes) -> str | None:
+def detect_image_type(data: bytes) -> str | None:
     """The media type of an image by what it begins with; None for anything that is no image, or only the beginning of one."""
     kind = next((kind for start, kind in _STARTS if data.startswith(start)), None)
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":

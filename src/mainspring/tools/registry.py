@@ -22,7 +22,7 @@ from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.contract import EXECUTE, Output, Tool, ToolContext, ToolResult, has_tool_scope
 from mainspring.tools.declarations import read_texts
 from mainspring.tools.entries import Status, ToolEntry, ToolEntryFolders, describe_entry, merge_entries, read_entry
-from mainspring.tools.functions import NAME, Function, FunctionTool, checked
+from mainspring.tools.functions import NAME, Function, FunctionTool, check_definition
 from mainspring.tools.schema import Validator
 from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
 from mainspring.tools.shell_reader import read_line
@@ -84,15 +84,15 @@ class Registry:
 
     def status(self, name: str) -> Status:
         """Raises `NotFound`."""
-        return self._found(name).entry.status
+        return self._find(name).entry.status
 
     def reason(self, name: str) -> str:
         """Why the tool has its status, empty if nobody said. Raises `NotFound`."""
-        return self._found(name).entry.reason or ""
+        return self._find(name).entry.reason or ""
 
     def describe(self, name: str) -> Json:
         """The tool in OpenAI's function form; made once. Raises `NotFound`."""
-        return self._found(name).description
+        return self._find(name).description
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind == self.kind and self.get(tool.name) is not None
@@ -102,7 +102,7 @@ class Registry:
         told = replace(
             self._context, progress=context.progress, run_id=context.run_id, tenant=context.tenant, scope=context.scope
         )
-        result = await self._performed(call.name, call.parsed, told)
+        result = await self._perform(call.name, call.parsed, told)
         output = result.output if result.success else result.output or result.error
         return ports.ToolResult(call.id, output, not result.success, data=result.data)
 
@@ -113,7 +113,7 @@ class Registry:
         seconds = known.entry.timeout if known is not None else None
         try:
             with anyio.move_on_after(seconds):
-                return await self._performed(name, params, context)
+                return await self._perform(name, params, context)
         except DelegateToClient:
             return ToolResult.fail(f"The tool `{name}` wants the client to perform this call; there is none here.")
         except Exception as error:
@@ -130,7 +130,7 @@ class Registry:
         problems: list[str] = []
         for point in sorted(entry_points(group=group), key=lambda point: point.name):
             try:
-                found.append(self._taken(point))
+                found.append(self._register_entry_point(point))
             # Loading runs the code of others: whatever it raises is the answer to this entry point.
             except Exception as error:
                 problems.append(f"entry point `{point.name}` ({point.value}) is no tool: {type(error).__name__}: {error}")
@@ -171,27 +171,27 @@ class Registry:
         known = self._tools.get(name)
         return _Known(None if known is None else known.tool, self._given.get(name), defined)
 
-    def _taken(self, point: EntryPoint) -> str:
+    def _register_entry_point(self, point: EntryPoint) -> str:
         loaded = point.load()
         tool = _as_tool(loaded() if inspect.isclass(loaded) else loaded)
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
         self.register(tool, ToolEntry(name=tool.name, source=package, version=version))
         return tool.name
 
-    def _found(self, name: str) -> "_Known":
+    def _find(self, name: str) -> "_Known":
         if (known := self._known.get(name)) is None:
-            raise NotFound(self._missing(name))
+            raise NotFound(self._explain_missing(name))
         return known
 
-    def _missing(self, name: str) -> str:
+    def _explain_missing(self, name: str) -> str:
         names = ", ".join([f"`{known.name}`" for known in self.definitions])
         return f"There is no tool `{name}`. Available: {names or 'none'}."
 
-    async def _performed(self, name: str, params: Json, context: ToolContext) -> ToolResult:
+    async def _perform(self, name: str, params: Json, context: ToolContext) -> ToolResult:
         known = self._known.get(name)
         if known is None or known.tool is None:
             defined = f" It is defined in {known.entry.source}, but no code is registered for it." if known is not None else ""
-            return ToolResult.fail(self._missing(name) + defined)
+            return ToolResult.fail(self._explain_missing(name) + defined)
         if known.entry.status == "blocked":
             why = f": {known.entry.reason}" if known.entry.reason else ""
             return ToolResult.fail(f"The tool `{name}` is not performed: its registry entry has the status `blocked`{why}.")
@@ -202,7 +202,7 @@ class Registry:
         result: object = await known.tool.execute(params, context)
         if not isinstance(result, ToolResult):
             return ToolResult.fail(f"The tool `{name}` returned {type(result).__name__} instead of a result.")
-        return replace(result, output=_limited(result.output, known.entry.result_limit))
+        return replace(result, output=_limit_output(result.output, known.entry.result_limit))
 
 
 class _Known:
@@ -215,7 +215,7 @@ class _Known:
         # Effects that the operator names are those of every operation.
         is_overruled = defined is not None and defined.effects is not None
         operations: Mapping[str, tuple[Effect, ...]] = {} if is_overruled else getattr(tool, "operation_effects", {})
-        self.definition = checked(
+        self.definition = check_definition(
             ToolDefinition(
                 name=self.entry.name,
                 description=self.description["description"],
@@ -266,13 +266,13 @@ def _as_tool(tool: object) -> Tool:
     raise TypeError(f"{type(tool).__name__} is neither a tool nor a function; a tool has name, description and execute")
 
 
-def _limited(output: Output, most: int | None) -> Output:
+def _limit_output(output: Output, most: int | None) -> Output:
     if most is None:
         return output
-    return _cut(output, most) if isinstance(output, str) else tuple(_limited_parts(output, most))
+    return _cut(output, most) if isinstance(output, str) else tuple(_limit_parts(output, most))
 
 
-def _limited_parts(parts: Iterable[Part], most: int) -> Iterator[Part]:
+def _limit_parts(parts: Iterable[Part], most: int) -> Iterator[Part]:
     for part in parts:
         yield replace(part, text=_cut(part.text, most)) if isinstance(part, InputText | OutputText) else part
 

@@ -29,7 +29,7 @@ class Validator:
 
     def __init__(self, tool: ToolDefinition) -> None:
         try:
-            self._schema = compiled(tool.parameters or {})
+            self._schema = compile_schema(tool.parameters or {})
         except ValueError as error:
             told = f"tool `{tool.name}`: its parameters are not a JSON Schema: {error}; correct the tool"
             raise InvalidRequest(told, param="tools") from error
@@ -37,21 +37,24 @@ class Validator:
     def errors(self, parsed: Json) -> list[str]:
         """Everything wrong with the arguments, each as `path: message`; empty if they fit."""
         try:
-            return [f"{_path(error.instance_path, 'arguments')}: {_message(error)}" for error in self._schema.iter_errors(parsed)]
+            return [
+                f"{_render_path(error.instance_path, 'arguments')}: {_describe_error(error)}"
+                for error in self._schema.iter_errors(parsed)
+            ]
         except ValueError as error:
             return [f"arguments: {error}"]
 
 
-def compiled(schema: Json) -> "JsonSchema":
+def compile_schema(schema: Json) -> "JsonSchema":
     """The schema, ready to hold values against. Raises `ValueError` that says what is wrong with it, and where."""
     # The library takes longer to import than most commands need to start.
     from jsonschema_rs import validator_for
 
     try:
-        return validator_for(schema, retriever=_not_fetched)
+        return validator_for(schema, retriever=_refuse_fetch)
     except ValueError as error:
-        place = _path(getattr(error, "instance_path", []), "the schema")
-        raise ValueError(f"{place}: {_shortened(getattr(error, 'message', str(error)))}") from error
+        place = _render_path(getattr(error, "instance_path", []), "the schema")
+        raise ValueError(f"{place}: {_shorten(getattr(error, 'message', str(error)))}") from error
 
 
 class Validators:
@@ -80,11 +83,11 @@ def inline_components(schema: Json, components: Mapping[str, Json]) -> Json:
 
     Only a component that contains itself stays a reference, with its definition in `$defs`.
     """
-    graph = {name: set(_references(component)) for name, component in components.items()}
-    endless = {name for name in graph if name in _reached(graph[name], graph)}
+    graph = {name: set(_list_references(component)) for name, component in components.items()}
+    endless = {name for name in graph if name in _reach(graph[name], graph)}
     inliner = _Inliner(components, endless)
     whole = inliner.node(schema)
-    if needed := sorted(endless & _reached(set(_references(schema)), graph)):
+    if needed := sorted(endless & _reach(set(_list_references(schema)), graph)):
         whole["$defs"] = {name: inliner.component(name) for name in needed}
     return whole
 
@@ -120,20 +123,20 @@ class _Inliner:
         return value
 
 
-def _references(node: object) -> Iterator[str]:
+def _list_references(node: object) -> Iterator[str]:
     """The names of the components that a piece of schema refers to."""
     if isinstance(node, list):
         for inner in node:
-            yield from _references(inner)
+            yield from _list_references(inner)
     elif isinstance(node, dict):
         if "$ref" in node:
             yield node["$ref"].removeprefix(REF)
         for key, value in node.items():
             if key not in _VALUES:
-                yield from _references(list(value.values()) if key == "properties" else value)
+                yield from _list_references(list(value.values()) if key == "properties" else value)
 
 
-def _reached(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
+def _reach(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
     found: set[str] = set()
     ahead = set(start)
     while ahead:
@@ -142,20 +145,20 @@ def _reached(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _message(error: "ValidationError") -> str:
+def _describe_error(error: "ValidationError") -> str:
     """What is wrong, with the reasons of each alternative where there are several."""
     variants = getattr(error.kind, "context", None) or []
-    reasons = dict.fromkeys([_shortened(inner.message) for variant in variants for inner in variant[:1]])
-    return ", or ".join(reasons) if reasons else _shortened(error.message)
+    reasons = dict.fromkeys([_shorten(inner.message) for variant in variants for inner in variant[:1]])
+    return ", or ".join(reasons) if reasons else _shorten(error.message)
 
 
-def _path(steps: Sequence[str | int], root: str) -> str:
+def _render_path(steps: Sequence[str | int], root: str) -> str:
     """`city`, `stops[2].name`, or the root's name for the value as a whole."""
     path = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps])
     return path.removeprefix(".") or root
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """A message quotes the value at fault, whatever its size, and gives the reason last."""
     if len(message) <= LONGEST_MESSAGE:
         return message
@@ -163,5 +166,5 @@ def _shortened(message: str) -> str:
     return f"{message[:half]} ... {message[-half:]}"
 
 
-def _not_fetched(uri: str) -> Json:
+def _refuse_fetch(uri: str) -> Json:
     raise ValueError(f"`{uri}` is outside the schema and is not fetched")

@@ -63,7 +63,7 @@ class ShellLine(Struct, frozen=True):
     @property
     def mentions(self) -> tuple[str, ...]:
         """What is written out in the line and may be a file or a URL: arguments, values behind `=` and `@`, and redirections."""
-        return _mentions(self)
+        return _list_mentions(self)
 
     @property
     def uncertainties(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class ShellLine(Struct, frozen=True):
 
 
 @lru_cache(maxsize=512)
-def _mentions(line: ShellLine) -> tuple[str, ...]:
+def _list_mentions(line: ShellLine) -> tuple[str, ...]:
     words = [word for command in line.commands for place, word in enumerate(command) if word and (place or "/" in word)]
     targets = [*words, *line.reads, *[target for target in line.writes if target]]
     pieces = [piece.lstrip("@") for word in targets for piece in (word, word.partition("=")[2])]
@@ -112,7 +112,7 @@ class ShellReader:
 
     async def _parse(self, text: str) -> ShellLine:
         """Raises `ValueError` if the parser does not do its work."""
-        if (flaw := _flaw(text)) is not None:
+        if (flaw := _find_flaw(text)) is not None:
             return ShellLine(doubts=(flaw,))
         try:
             reading = _Reading(await self._parse_tree(text, "bash"))
@@ -170,7 +170,7 @@ def read_plain_line(text: str) -> ShellLine | None:
     if len(text) > LONGEST or _PLAIN.fullmatch(text) is None:
         return None
     words = tuple(text.split())
-    return None if _OTHERWISE.fullmatch(words[0]) else ShellLine((words,), sets=_list_sets(words), doubts=_builtin_doubts(words))
+    return None if _OTHERWISE.fullmatch(words[0]) else ShellLine((words,), sets=_list_sets(words), doubts=_doubt_builtin(words))
 
 
 class _Reading:
@@ -204,12 +204,12 @@ class _Reading:
         self.doubts += other.doubts
 
     def _add(self, tree: Json) -> None:
-        for node in _nodes(tree):
+        for node in _walk_nodes(tree):
             if "Parts" in node:
-                self._hides_code = self._hides_code or any(sign in _literal(node) for sign in "$`")
+                self._hides_code = self._hides_code or any(sign in _read_literal(node) for sign in "$`")
             for redirect in node.get("Redirs") or ():
                 self._redirect(redirect)
-                if redirect["Op"].startswith("&>") and _offset(node) > redirect["OpPos"]["Offset"]:
+                if redirect["Op"].startswith("&>") and _find_offset(node) > redirect["OpPos"]["Offset"]:
                     self.doubts.append(_OTHERWISE_READ)
             self._visit(node)
 
@@ -227,9 +227,9 @@ class _Reading:
             case "ParamExp":
                 self._at_parameter(node)
             case "BinaryArithm" if node["Op"].endswith("=") and node["Op"] not in _COMPARES:
-                self.sets.append(_literal(node["X"]))
+                self.sets.append(_read_literal(node["X"]))
             case "UnaryArithm" if node["Op"] in ("++", "--"):
-                self.sets.append(_literal(node["X"]))
+                self.sets.append(_read_literal(node["X"]))
             case "ArithmExp":
                 self._evaluates = True
             case "ArithmCmd":
@@ -249,10 +249,10 @@ class _Reading:
         args = node.get("Args")
         if not args:
             return
-        words = (_name(args[0]), *[_argument(word) for word in args[1:]])
+        words = (_read_name(args[0]), *[_read_argument(word) for word in args[1:]])
         self.commands.append(words)
         self.sets += _list_sets(words)
-        self.doubts += _builtin_doubts(words)
+        self.doubts += _doubt_builtin(words)
         self._evaluates = self._evaluates or (words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words))
 
     def _at_declaration(self, node: Json) -> None:
@@ -261,7 +261,7 @@ class _Reading:
         for assign in node.get("Args") or ():
             if "Name" in assign:
                 self.sets.append(assign["Name"]["Value"])
-            elif (option := _name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
+            elif (option := _read_name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
                 self.doubts.append("it declares variables in a way that is not understood")
 
     def _at_parameter(self, node: Json) -> None:
@@ -272,7 +272,7 @@ class _Reading:
             self.doubts.append("it expands what a variable holds once more")
 
     def _redirect(self, redirect: Json) -> None:
-        target = _name(redirect["Word"])
+        target = _read_name(redirect["Word"])
         if redirect["Op"] in ("<", "<>") and target:
             self.reads.append(target)
         if redirect["Op"] not in _WRITES and not (target or "").startswith(_CONNECTIONS):
@@ -283,7 +283,7 @@ class _Reading:
             self.writes.append(target)
 
 
-def _nodes(tree: Json) -> Iterator[Json]:
+def _walk_nodes(tree: Json) -> Iterator[Json]:
     """Every object of the tree, in the order of the text."""
     ahead: list[object] = [tree]
     while ahead:
@@ -295,21 +295,21 @@ def _nodes(tree: Json) -> Iterator[Json]:
             ahead += reversed(node)
 
 
-def _offset(statement: Json) -> int:
+def _find_offset(statement: Json) -> int:
     """Where the last word of a statement's command begins; -1 if it has no words."""
     words = (statement.get("Cmd") or {}).get("Args") or ()
     return int(words[-1].get("Pos", {}).get("Offset", 0)) if words else -1
 
 
-def _name(word: Json) -> str | None:
+def _read_name(word: Json) -> str | None:
     """The text of a word that is the same whenever the line runs."""
-    raw = _unquoted(word)
-    return _text(word) if raw in ("[", "[[") or _GLOB.isdisjoint(raw) else None
+    raw = _mask_quoted(word)
+    return _read_text(word) if raw in ("[", "[[") or _GLOB.isdisjoint(raw) else None
 
 
-def _argument(word: Json) -> str | None:
-    """Like `_name`, but also a word that may become several if none of them can be an option that is not written out."""
-    text, raw = _text(word), _unquoted(word)
+def _read_argument(word: Json) -> str | None:
+    """Like `_read_name`, but also a word that may become several if none of them can be an option that is not written out."""
+    text, raw = _read_text(word), _mask_quoted(word)
     if text is None or _GLOB.isdisjoint(raw):
         return text
     first, option = raw[:1], raw.partition("=")[0]
@@ -318,40 +318,40 @@ def _argument(word: Json) -> str | None:
     return text
 
 
-def _text(word: Json) -> str | None:
+def _read_text(word: Json) -> str | None:
     """What the parts of a word say, quotes and escapes removed; None if one of them is known only later."""
-    said = [_part(part) for part in word.get("Parts") or ()]
+    said = [_read_part(part) for part in word.get("Parts") or ()]
     return None if None in said else "".join([text for text in said if text is not None])
 
 
-def _part(part: Json) -> str | None:
+def _read_part(part: Json) -> str | None:
     match part:
         case {"Type": "Lit", "Value": str(value)}:
             return re.sub(r"\\(\n|.)", lambda found: found[1].strip("\n"), value)
         case {"Type": "SglQuoted"} if not part.get("Dollar"):
             return str(part.get("Value", ""))
         case {"Type": "DblQuoted"} if not part.get("Dollar"):
-            inner = [_quoted(each) for each in part.get("Parts") or ()]
+            inner = [_read_quoted(each) for each in part.get("Parts") or ()]
             return None if None in inner else "".join([text for text in inner if text is not None])
         case _:
             return None
 
 
-def _quoted(part: Json) -> str | None:
+def _read_quoted(part: Json) -> str | None:
     if part.get("Type") != "Lit":
         return None
     return re.sub(r'\\(["$`\\]|\n)', lambda found: found[1].strip("\n"), part["Value"])
 
 
-def _unquoted(word: Json) -> str:
+def _mask_quoted(word: Json) -> str:
     """The signs of a word that may stand for others; the quoted and escaped ones, and a lone `{}`, are shown as `_`."""
     parts = [part["Value"] if part.get("Type") == "Lit" else "_" for part in word.get("Parts") or ()]
     return re.sub(r"\\.|\{\}", "_", "".join(parts), flags=re.DOTALL)
 
 
-def _literal(word: Json) -> str:
+def _read_literal(word: Json) -> str:
     """What is sure of a word's text, whatever the rest of it becomes."""
-    return "".join([_part(part) or "" for part in word.get("Parts") or ()])
+    return "".join([_read_part(part) or "" for part in word.get("Parts") or ()])
 
 
 def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -361,7 +361,7 @@ def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
     return tuple([word for word in words[1:] if word is not None and not word.startswith("-")])
 
 
-def _builtin_doubts(words: tuple[str | None, ...]) -> tuple[str, ...]:
+def _doubt_builtin(words: tuple[str | None, ...]) -> tuple[str, ...]:
     if words[0] in _SETS_BY_NAME and None in words:
         return (f"`{words[0]}` sets a variable whose name is not known",)
     if words[0] == "printf" and (words[1:2] == (None,) or (words[1:2] and str(words[1]).startswith("-v"))):
@@ -369,7 +369,7 @@ def _builtin_doubts(words: tuple[str | None, ...]) -> tuple[str, ...]:
     return ()
 
 
-def _flaw(text: str) -> str | None:
+def _find_flaw(text: str) -> str | None:
     if len(text) > LONGEST:
         return f"it is longer than {LONGEST} characters"
     strange = {sign for sign in text if sign not in "\n\t" and unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp")}

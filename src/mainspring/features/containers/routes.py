@@ -117,14 +117,14 @@ class ContainerRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """Lists the containers, newest first."""
         wanted = request.query_params.get("name")
-        found = [about for about in self._containers.all(get_tenant(request)) if wanted in (None, about.name)]
+        found = [about for about in self._containers.list_all(get_tenant(request)) if wanted in (None, about.name)]
         return json_response(
             cut_page([_render_container(about) for about in found], [about.id for about in found], read_cursor(request))
         )
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a container."""
-        return json_response(_render_container(self._containers.about(*_key(request))))
+        return json_response(_render_container(self._containers.describe(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a container and its files."""
@@ -137,7 +137,7 @@ class ContainerRoutes:
         """Uploads a file to a container."""
         _check_scope(request)
         tenant, id = _key(request)
-        self._containers.about(tenant, id)
+        self._containers.describe(tenant, id)
         if media_type(request) != "multipart/form-data":
             parse_body(await read_json_body(request) or b"{}", CreateFile)
             raise InvalidRequest(
@@ -150,7 +150,7 @@ class ContainerRoutes:
     async def list_files(self, request: Request) -> HttpResponse:
         """Lists the files of a container, newest first."""
         tenant, id = _key(request)
-        listing, given = await self._containers.list(tenant, id), self._containers.given(tenant, id)
+        listing, given = await self._containers.list(tenant, id), self._containers.list_given(tenant, id)
         files = [_render_file(id, entry, given) for entry in listing.entries]
         return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
@@ -158,7 +158,7 @@ class ContainerRoutes:
         """Retrieves a file of a container, without its content."""
         tenant, id = _key(request)
         entry = await self._entry(request)
-        return json_response(_render_file(id, entry, self._containers.given(tenant, id)))
+        return json_response(_render_file(id, entry, self._containers.list_given(tenant, id)))
 
     async def content(self, request: Request) -> HttpResponse:
         """Downloads a file of a container."""

@@ -125,7 +125,7 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
     async with BuiltinTools(wraps=any(spec.is_held for spec in chosen)) as builtins:
         tools = McpTools(chosen, wrap=builtins.wrap)
         try:
-            found = await tools.toolset()
+            found = await tools.collect_tools()
         finally:
             await tools.close()
     for offer in found.offers:

@@ -20,8 +20,8 @@ from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.client_tools import parse_client_item
 from mainspring.http.hosted_calls import split_server_call
 from mainspring.http.sent_items import assign_id
-from mainspring.tools.mcp.mcp_tools_step import choice_mark
-from mainspring.tools.schema import compiled
+from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
+from mainspring.tools.schema import compile_schema
 
 MOST_INPUT_CHARS = 10_485_760
 MOST_ITEMS = 1_000
@@ -181,7 +181,7 @@ def _parse_choice(choice: str | Json | None, others: Container[str]) -> ToolChoi
         }:
             return ToolChoice("required", name=name)
         case {"type": "mcp", "server_label": str(label), **rest}:
-            return ToolChoice("required", name=choice_mark(label, str(rest["name"]) if rest.get("name") else None))
+            return ToolChoice("required", name=make_choice_mark(label, str(rest["name"]) if rest.get("name") else None))
         case {"type": "allowed_tools", "tools": [*tools], **rest}:
             mode = rest.get("mode", "auto")
             names = tuple([_name_allowed(tool) for tool in tools if isinstance(tool, dict)])
@@ -198,7 +198,7 @@ def _parse_choice(choice: str | Json | None, others: Container[str]) -> ToolChoi
 def _name_allowed(tool: Json) -> str:
     match tool:
         case {"type": "mcp", "server_label": str(label), **rest}:
-            return choice_mark(label, str(rest["name"]) if rest.get("name") else None)
+            return make_choice_mark(label, str(rest["name"]) if rest.get("name") else None)
         case _:
             return str(tool.get("name", tool.get("type")))
 
@@ -237,7 +237,7 @@ def _check_text(text: Json | None) -> Json | None:
         raise InvalidRequest("text.format of type `json_schema` needs `name` and `schema`", param="text.format")
     if form["type"] == "json_schema":
         try:
-            compiled(form["schema"])
+            compile_schema(form["schema"])
         except ValueError as error:
             message = f"text.format.schema is not a JSON Schema: {error}; correct it"
             raise InvalidRequest(message, param="text.format.schema") from None

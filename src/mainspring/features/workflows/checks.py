@@ -22,7 +22,7 @@ from mainspring.features.workflows.workflow_definition import (
     list_groups,
     list_steps,
 )  # fmt: skip
-from mainspring.tools.schema import compiled
+from mainspring.tools.schema import compile_schema
 
 _VARIABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
@@ -92,7 +92,7 @@ class _Check:
             self._parsed.add_problem(place, "`validate` needs a `schema` or an `expression`")
         if step.schema is not None:
             try:
-                compiled(step.schema)
+                compile_schema(step.schema)
             except ValueError as error:
                 self._parsed.add_problem((*place, "schema"), f"this is no JSON Schema: {error}")
 

@@ -63,8 +63,8 @@ class HttpRequestTool:
     async def _send(self, params: Json, url: str) -> ToolResult:
         from aiohttp import ClientSession, DummyCookieJar
 
-        from mainspring.tools.builtin.web_fetch import FetchedPage, decoded
-        from mainspring.tools.connector import guarded_connector
+        from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page
+        from mainspring.tools.connector import make_guarded_connector
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
             raise InvalidRequest(f"`{url:.200}` may not be asked: {why}")
@@ -74,7 +74,7 @@ class HttpRequestTool:
         headers = {"User-Agent": "Mainspring", "Accept-Encoding": "identity", **kind, **params.get("headers", {})}
         jar = DummyCookieJar()
         async with (
-            ClientSession(connector=guarded_connector(self._guard), cookie_jar=jar, auto_decompress=False) as session,
+            ClientSession(connector=make_guarded_connector(self._guard), cookie_jar=jar, auto_decompress=False) as session,
             session.request(params["operation"], url, headers=headers, data=data, allow_redirects=False) as response,
         ):
             content = bytearray()
@@ -86,7 +86,7 @@ class HttpRequestTool:
             lines = "\n".join([f"{name}: {value}" for name, value in received])
             page = FetchedPage(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
             facts: Json = {"status": response.status, "headers": dict(received)}
-            return ToolResult(True, (InputText(str(response.status)), InputText(lines), InputText(decoded(page))), data=facts)
+            return ToolResult(True, (InputText(str(response.status)), InputText(lines), InputText(decode_page(page))), data=facts)
 
 
 def _body(body: object) -> tuple[bytes | None, dict[str, str]]:

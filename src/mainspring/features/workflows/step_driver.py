@@ -58,7 +58,7 @@ from mainspring.features.workflows.workflow_events import (
 )  # fmt: skip
 from mainspring.features.workflows.workflow_log import WorkflowJournal
 from mainspring.features.workflows.workflow_run import StepState, WorkflowRun, WorkflowScope
-from mainspring.tools.schema import compiled
+from mainspring.tools.schema import compile_schema
 
 # They leave no trace but their result, so one write holds both: that they began, and what came of it.
 _INSTANT: Final = (Transform, Validate)
@@ -383,7 +383,7 @@ async def _validate(step: Validate, names: Json) -> Any:
     value = await resolve_values(step.value, names)
     problems = []
     if step.schema is not None:
-        errors = compiled(step.schema).iter_errors(value)
+        errors = compile_schema(step.schema).iter_errors(value)
         problems += [f"{'.'.join(map(str, error.instance_path)) or 'the value'}: {error.message}" for error in errors]
     if step.expression is not None and not await check_condition(step.expression, names):
         problems.append(f"`{step.expression}` does not hold")

@@ -22,10 +22,10 @@ from mainspring.core.errors import SandboxFull, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.browser.chromium import Chromium, found, running
-from mainspring.tools.browser.protocol import CommandFailed
+from mainspring.tools.browser.browser_session import BrowserSession
+from mainspring.tools.browser.chromium import Chromium, find_chromium, run_chromium
+from mainspring.tools.browser.devtools import CommandFailed
 from mainspring.tools.browser.proxy import Flaw, Proxy
-from mainspring.tools.browser.session import BrowserSession
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.grants import Wrap
 
@@ -49,7 +49,7 @@ class Browser:
         guard: AddressGuard,
         flaw: Flaw | None = None,
         *,
-        program: Callable[[], Path] = found,
+        program: Callable[[], Path] = find_chromium,
         most: int = MOST,
         most_each: int = MOST_EACH,
         idle_seconds: float = IDLE_SECONDS,
@@ -86,7 +86,7 @@ class Browser:
         """
         key = (context.tenant, context.scope or context.run_id)
         async with self._changing:
-            session = await self._found(key, makes)
+            session = await self._find_session(key, makes)
             session.users += 1
         try:
             async with session.lock:
@@ -120,7 +120,7 @@ class Browser:
             if not self._sessions:
                 await self._stop()
 
-    async def _found(self, key: Key, makes: bool) -> BrowserSession:
+    async def _find_session(self, key: Key, makes: bool) -> BrowserSession:
         if self._chromium is not None and not self._chromium.protocol.is_open:
             log.warning("Chromium has ended by itself; the pages in it are gone")
             await self._stop()
@@ -129,7 +129,7 @@ class Browser:
         if not makes:
             raise ToolUnavailable("no page is open in this conversation; begin with `open`")
         await self._make_room(key[0])
-        chromium = self._chromium or await self._started()
+        chromium = self._chromium or await self._start()
         session = BrowserSession(chromium.protocol, self._free[-1])
         try:
             await session.begin()
@@ -140,7 +140,7 @@ class Browser:
         self._sessions[key] = session
         return session
 
-    async def _started(self) -> Chromium:
+    async def _start(self) -> Chromium:
         health = await self._health()
         if health is None or health.backend != BACKEND:
             kind = "none" if health is None else f"`{health.backend}`"
@@ -149,7 +149,7 @@ class Browser:
                 f"the browser needs the sandbox `{BACKEND}`, which alone holds its network; here is {kind}{why}"
             )
         async with AsyncExitStack() as stack:
-            chromium = await stack.enter_async_context(running(self._wrap, self._most, self._program()))
+            chromium = await stack.enter_async_context(run_chromium(self._wrap, self._most, self._program()))
             chromium.protocol.listeners[""] = self._hear
             await chromium.protocol.send(
                 "Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True, filter=PAGES

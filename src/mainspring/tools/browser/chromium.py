@@ -22,10 +22,10 @@ from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import ToolUnavailable
-from mainspring.tools.browser.protocol import MOST_BYTES, DevTools
+from mainspring.tools.browser.devtools import MOST_BYTES, DevTools
 from mainspring.tools.sandbox.grants import Program, Wrap
 from mainspring.tools.sandbox.places import is_system
-from mainspring.tools.sandbox.processes import library_path
+from mainspring.tools.sandbox.supervisor_client import read_library_path
 from mainspring.tools.sandbox.wrap import StartedProgram, start_program
 
 START_SECONDS = 30.0
@@ -75,7 +75,7 @@ class Chromium(Struct, frozen=True):
     pid: int
 
 
-def found() -> Path:
+def find_chromium() -> Path:
     """The Chromium of this machine. Raises `ToolUnavailable` with what to install."""
     for place in (*PROGRAMS, *[found for name in NAMES if (found := shutil.which(name)) is not None]):
         path = Path(place).resolve()
@@ -90,14 +90,14 @@ def _is_script(path: Path) -> bool:
 
 
 @asynccontextmanager
-async def running(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromium]:
+async def run_chromium(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromium]:
     """Starts Chromium and ends it with all it has started. Raises `ToolUnavailable` or `SandboxError` if it does not start."""
     argv = (sys.executable, "-I", "-S", "-c", START, str(doors), str(program), *FLAGS)
-    async with wrap(Program(argv=argv, reads=_reads(program))) as line, AsyncExitStack() as stack:
+    async with wrap(Program(argv=argv, reads=_list_reads(program))) as line, AsyncExitStack() as stack:
         ours, theirs = socketpair()
         stack.callback(ours.close)
         with theirs:
-            env = {"PATH": "/usr/bin:/bin", **library_path()}
+            env = {"PATH": "/usr/bin:/bin", **read_library_path()}
             started = await start_program(line, stack, stdin=theirs.fileno(), stdout=DEVNULL, env=env)
         words = _LastWords()
         stack.push_async_callback(_stop, started, asyncio.create_task(words.listen(started.process)))
@@ -109,7 +109,7 @@ async def running(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromi
         yield chromium
 
 
-def _reads(program: Path) -> tuple[str, ...]:
+def _list_reads(program: Path) -> tuple[str, ...]:
     """What it needs of this machine beside the system."""
     return tuple([str(path) for path in (FONTS, program.parent) if path.exists() and not is_system(path)])
 
@@ -118,7 +118,7 @@ async def _connect(ours: socket, doors: int, pid: int, stack: AsyncExitStack) ->
     """The browser, once it answers. Raises `TimeoutError`, `OSError` or `ToolUnavailable` if it does not."""
     ours.setblocking(False)
     with anyio.fail_after(START_SECONDS):
-        await _readable(ours)
+        await _wait_readable(ours)
     _, files, _, _ = recv_fds(ours, 1, doors)
     listening = tuple([stack.enter_context(socket(fileno=file)) for file in files])
     if len(listening) < doors:
@@ -134,7 +134,7 @@ async def _cancel(reading: "Task[None]") -> None:
     await asyncio.wait([reading])
 
 
-async def _readable(end: socket) -> None:
+async def _wait_readable(end: socket) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(end, ready.set)

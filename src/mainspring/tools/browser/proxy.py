@@ -19,8 +19,8 @@ from typing import Self
 import anyio
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.tools.addresses import AddressGuard, endpoint
-from mainspring.tools.builtin.web_fetch import target
+from mainspring.tools.addresses import AddressGuard, parse_endpoint
+from mainspring.tools.builtin.web_fetch import check_url
 from mainspring.tools.contract import ToolContext
 
 MOST_CONNECTIONS = 64
@@ -77,55 +77,55 @@ class Proxy:
         self._tasks.add(task)
         try:
             if len(self._tasks) <= MOST_CONNECTIONS:
-                await self._answered(reader, writer)
+                await self._answer(reader, writer)
         except asyncio.CancelledError:
             # Ours, by `drop`: nobody waits for this task but `__aexit__`.
             pass
         except _BROKEN:
-            writer.write(_said(502, "the other side cannot be reached, or broke off"))
+            writer.write(_build_refusal(502, "the other side cannot be reached, or broke off"))
         finally:
             self._tasks.discard(task)
             writer.close()
 
-    async def _answered(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
         with anyio.fail_after(HEAD_SECONDS):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, _, rest = head.partition("\r\n")
         if tunnel := _TUNNEL.fullmatch(first):
             origin, request = f"https://{tunnel['authority']}", b""
         elif plain := _PLAIN.fullmatch(first):
-            origin, request = f"http://{plain['authority']}", _request(plain, rest)
+            origin, request = f"http://{plain['authority']}", _build_request(plain, rest)
         else:
-            writer.write(_said(400, "this is no request for a proxy"))
+            writer.write(_build_refusal(400, "this is no request for a proxy"))
             return
         try:
-            theirs, them = await self._connected(origin)
+            theirs, them = await self._connect(origin)
         except InvalidRequest as error:
             if len(self.refused) < MOST_REFUSALS:
                 self.refused[origin] = error.message
-            writer.write(_said(403, error.message))
+            writer.write(_build_refusal(403, error.message))
             return
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-                await self._joined((reader, them), (theirs, writer))
+                await self._join((reader, them), (theirs, writer))
             else:
                 them.write(request)
                 length = _LENGTH.search(rest)
-                await _copied(reader, them, int(length[1]) if length else 0)
-                writer.write(await _response(theirs))
-                await self._passed(theirs, writer)
+                await _copy(reader, them, int(length[1]) if length else 0)
+                writer.write(await _read_response(theirs))
+                await self._pass_bytes(theirs, writer)
         finally:
             them.close()
 
-    async def _connected(self, origin: str) -> tuple[StreamReader, StreamWriter]:
+    async def _connect(self, origin: str) -> tuple[StreamReader, StreamWriter]:
         """A connection to a checked address. Raises `InvalidRequest` if there may be none, `OSError` if there can be none."""
-        target(origin, self.context)
+        check_url(origin, self.context)
         if self._flaw is not None and (why := await self._flaw(origin)) is not None:
             raise InvalidRequest(why)
-        host, port = endpoint(origin)
+        host, port = parse_endpoint(origin)
         failure = OSError(f"`{host}` has no address")
-        for address in await self._guard.addresses(host, port):
+        for address in await self._guard.resolve(host, port):
             try:
                 with anyio.fail_after(CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port, limit=HEAD_BYTES)
@@ -133,19 +133,19 @@ class Proxy:
                 failure = error
         raise failure
 
-    async def _joined(self, *ways: tuple[StreamReader, StreamWriter]) -> None:
+    async def _join(self, *ways: tuple[StreamReader, StreamWriter]) -> None:
         """Passes bytes both ways until one side ends."""
         async with anyio.create_task_group() as tasks:
 
             async def pass_on(reader: StreamReader, writer: StreamWriter) -> None:
                 with suppress(*_BROKEN):
-                    await self._passed(reader, writer)
+                    await self._pass_bytes(reader, writer)
                 tasks.cancel_scope.cancel()
 
             for reader, writer in ways:
                 tasks.start_soon(pass_on, reader, writer)
 
-    async def _passed(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _pass_bytes(self, reader: StreamReader, writer: StreamWriter) -> None:
         while chunk := await reader.read(HEAD_BYTES):
             self._taken += len(chunk)
             if self._taken > self._most_bytes:
@@ -156,23 +156,23 @@ class Proxy:
         await writer.drain()
 
 
-async def _copied(reader: StreamReader, writer: StreamWriter, length: int) -> None:
+async def _copy(reader: StreamReader, writer: StreamWriter, length: int) -> None:
     while length > 0 and (chunk := await reader.read(min(length, HEAD_BYTES))):
         length -= len(chunk)
         writer.write(chunk)
         await writer.drain()
 
 
-def _request(plain: re.Match[str], rest: str) -> bytes:
+def _build_request(plain: re.Match[str], rest: str) -> bytes:
     """The request as the server itself is asked. It ends with its answer, so nothing can be said behind it."""
     if "transfer-encoding:" in rest.lower():
         raise ValueError("a body without a length")
     path = plain["path"] if plain["path"].startswith("/") else f"/{plain['path']}"
-    lines = [f"{plain['method']} {path} HTTP/1.1", f"Host: {plain['authority']}", *_kept(rest)]
-    return _head(lines)
+    lines = [f"{plain['method']} {path} HTTP/1.1", f"Host: {plain['authority']}", *_keep_headers(rest)]
+    return _build_head(lines)
 
 
-async def _response(server: StreamReader) -> bytes:
+async def _read_response(server: StreamReader) -> bytes:
     """The head of the answer, which says that the connection ends with it."""
     with anyio.fail_after(HEAD_SECONDS):
         while True:
@@ -180,18 +180,18 @@ async def _response(server: StreamReader) -> bytes:
             if not first.startswith("HTTP/1."):
                 raise ValueError("no answer of HTTP")
             if first.partition(" ")[2][:1] != "1":
-                return _head([first, *_kept(rest)])
+                return _build_head([first, *_keep_headers(rest)])
 
 
-def _kept(rest: str) -> list[str]:
+def _keep_headers(rest: str) -> list[str]:
     return [line for line in rest.split("\r\n") if line and not line.lower().startswith(_OF_HOP)]
 
 
-def _head(lines: list[str]) -> bytes:
+def _build_head(lines: list[str]) -> bytes:
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
 
 
-def _said(status: int, why: str) -> bytes:
+def _build_refusal(status: int, why: str) -> bytes:
     body = f"Not loaded: {why}.".encode()
     head = f"HTTP/1.1 {status} Refused\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body

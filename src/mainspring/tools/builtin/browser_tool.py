@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from mainspring.core.errors import CallerError, InvalidRequest, OurError, PeerError, ToolUnavailable
 from mainspring.core.items import Effect, InputImage, InputText, Json, Purpose
 from mainspring.tools.browser.browser import Browser
-from mainspring.tools.browser.session import BrowserSession, PageView
-from mainspring.tools.builtin.web_fetch import target
+from mainspring.tools.browser.browser_session import BrowserSession, PageView
+from mainspring.tools.builtin.web_fetch import check_url
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import describe_arguments
 
@@ -75,53 +75,53 @@ class BrowserTool:
                 await self._browser.close((context.tenant, context.scope or context.run_id))
                 return ToolResult.ok("The pages of this conversation are closed.")
             if asked.operation != "open":
-                return await self._performed(asked, context)
+                return await self._perform(asked, context)
             try:
-                return await self._performed(asked, context)
+                return await self._perform(asked, context)
             except ToolUnavailable:
                 # The browser, or the page of an earlier call, may have ended under it: a new one is tried, once.
-                return await self._performed(asked, context)
+                return await self._perform(asked, context)
         except (CallerError, PeerError, OurError) as error:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
 
-    async def _performed(self, asked: BrowserArguments, context: ToolContext) -> ToolResult:
-        url = str(target(_needed(asked, "url"), context)) if asked.operation == "open" else ""
+    async def _perform(self, asked: BrowserArguments, context: ToolContext) -> ToolResult:
+        url = str(check_url(_require(asked, "url"), context)) if asked.operation == "open" else ""
         async with self._browser.session(context, makes=asked.operation == "open") as session:
             match asked.operation:
                 case "open":
                     await session.open(url)
                 case "click":
-                    await session.click(int(_needed(asked, "number")))
+                    await session.click(int(_require(asked, "number")))
                 case "type":
-                    await session.type(int(_needed(asked, "number")), _needed(asked, "text"), asked.submit)
+                    await session.type(int(_require(asked, "number")), _require(asked, "text"), asked.submit)
                 case "back":
                     await session.back()
                 case "screenshot":
-                    return await _pictured(session)
-            return _told(await session.view(), session.told(), asked)
+                    return await _take_picture(session)
+            return _render(await session.read_view(), session.take_notes(), asked)
 
 
-def _needed(asked: BrowserArguments, name: str) -> str:
+def _require(asked: BrowserArguments, name: str) -> str:
     value = getattr(asked, name)
     if value is UNSET:
         raise InvalidRequest(f"`{asked.operation}` needs `{name}`; send it as well")
     return str(value)
 
 
-async def _pictured(session: BrowserSession) -> ToolResult:
-    view = await session.view()
-    head = InputText("\n".join([f"{view.title or 'No title'}: {view.address}", *session.told()]))
-    return ToolResult.ok((head, InputImage(f"data:image/jpeg;base64,{await session.picture()}")))
+async def _take_picture(session: BrowserSession) -> ToolResult:
+    view = await session.read_view()
+    head = InputText("\n".join([f"{view.title or 'No title'}: {view.address}", *session.take_notes()]))
+    return ToolResult.ok((head, InputImage(f"data:image/jpeg;base64,{await session.take_picture()}")))
 
 
-def _told(view: PageView, news: list[str], asked: BrowserArguments) -> ToolResult:
+def _render(view: PageView, news: list[str], asked: BrowserArguments) -> ToolResult:
     lines = [f"# {view.title or 'No title'}", view.address, *news]
     if view.is_loading:
         lines.append("The page is still loading; look again with `text`.")
     if asked.operation == "links":
-        lines += ["", _listed(view, asked.start, PAGE_CHARS)]
+        lines += ["", _list_items(view, asked.start, PAGE_CHARS)]
         return ToolResult.ok("\n".join(lines))
     start = asked.start if asked.operation == "text" else 0
     text = view.text[start : start + PAGE_CHARS]
@@ -131,11 +131,11 @@ def _told(view: PageView, news: list[str], asked: BrowserArguments) -> ToolResul
     elif view.is_cut:
         lines.append("[the page is longer than is read of one]")
     if view.items and not start:
-        lines += ["", "Links and fields:", _listed(view, 0, LIST_CHARS)]
+        lines += ["", "Links and fields:", _list_items(view, 0, LIST_CHARS)]
     return ToolResult.ok("\n".join(lines))
 
 
-def _listed(view: PageView, start: int, most: int) -> str:
+def _list_items(view: PageView, start: int, most: int) -> str:
     lines: list[str] = []
     for item in view.items[start:]:
         value = f' = "{item.value}"' if item.value else ""

@@ -65,9 +65,9 @@ class BuiltinTools:
         self.containers: Containers | None = None
         """Where the tools work that need one, None if none does."""
         self._browser: Browser | None = None
-        self.tools: tuple[Tool, ...] = tuple(self._made(tuple(dict.fromkeys(names))))
+        self.tools: tuple[Tool, ...] = tuple(self._make_tools(tuple(dict.fromkeys(names))))
 
-    def _made(self, names: Sequence[str]) -> list[Tool]:
+    def _make_tools(self, names: Sequence[str]) -> list[Tool]:
         if not names:
             return []
         # Tools bring along what only they need.
@@ -86,10 +86,10 @@ class BuiltinTools:
             "web_fetch": WebFetch(self.guard, flaw=self.url_flaw),
         }
         if "browser" in names:
-            made["browser"] = self._browsing()
+            made["browser"] = self._make_browser_tool()
         return [made[name] for name in names]
 
-    def _browsing(self) -> Tool:
+    def _make_browser_tool(self) -> Tool:
         from mainspring.tools.browser.browser import Browser
         from mainspring.tools.builtin.browser_tool import BrowserTool
 
@@ -154,7 +154,7 @@ class DeferredSandbox:
         return self.target
 
 
-def hosts(tool: Json) -> str | None:
+def find_hosted_tool(tool: Json) -> str | None:
     """Which built-in tool a request means by this one of its own kind, None if none: the client, or nobody, performs it."""
     match tool:
         case {"type": "code_interpreter"}:
@@ -165,16 +165,16 @@ def hosts(tool: Json) -> str | None:
             return None
 
 
-def _asked(tool: Declared) -> str | None:
-    return hosts(tool.data) if isinstance(tool, Unknown) else None
+def _find_hosted(tool: Declared) -> str | None:
+    return find_hosted_tool(tool.data) if isinstance(tool, Unknown) else None
 
 
 def asks_for_container(spec: RunSpec) -> bool:
     """Whether a tool of the order works in a container, or in another place that lasts."""
-    return any(_asked(tool) or getattr(tool, "name", "") in LASTING for tool in spec.tools)
+    return any(_find_hosted(tool) or getattr(tool, "name", "") in LASTING for tool in spec.tools)
 
 
-def _container(tool: Declared) -> str | None:
+def _read_container(tool: Declared) -> str | None:
     """The container that a tool names, None for whichever there is. Raises `InvalidRequest` for what is not to be had."""
     match tool.data.get("container", {"type": "auto"}) if isinstance(tool, Unknown) else None:
         case str(name) if _CONTAINER.fullmatch(name):
@@ -193,7 +193,7 @@ def _container(tool: Declared) -> str | None:
 def _check_container(containers: "Containers | None", tenant: str, id: str) -> None:
     try:
         if containers is not None:
-            containers.about(tenant, id)
+            containers.describe(tenant, id)
     except NotFound as error:
         raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
 
@@ -214,10 +214,12 @@ class HostedToolsStep(OrderStep):
             with suppress(NotFound):
                 parent = (await context.find_run(order.parent)).spec
                 scope = parent.scope or parent.id if parent.tenant == order.tenant else scope
-        return hosted(order, self._offered(), scope, self._builtins.containers)
+        return add_hosted_tools(order, self._offered(), scope, self._builtins.containers)
 
 
-def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None) -> RunSpec:
+def add_hosted_tools(
+    spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None
+) -> RunSpec:
     """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
 
     Raises `InvalidRequest` for one that is not offered here, `NotFound` for a container that is not one of the tenant's.
@@ -226,13 +228,13 @@ def hosted(spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, contain
     tools: dict[str, Declared] = {}
     others: list[Declared] = []
     for tool in spec.tools:
-        if (name := _asked(tool)) is None:
+        if (name := _find_hosted(tool)) is None:
             others.append(tool)
             continue
         if name not in known:
             message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
             raise InvalidRequest(message, param="tools")
-        if (container := _container(tool)) is not None:
+        if (container := _read_container(tool)) is not None:
             _check_container(containers, spec.tenant, container)
             scope = container
         tools[name] = known[name]

@@ -20,10 +20,10 @@ from mainspring.core.errors import CallerError, InvalidRequest, SandboxError
 from mainspring.core.items import Effect, InputImage, InputText, Json, Part, Purpose
 from mainspring.core.sandbox import OutputChunk, ProgramExit, ProgramResult, Stream, WorkspaceFile
 from mainspring.ports import SandboxLease
-from mainspring.tools.builtin.containers import Container, Containers, container_of, list_files
+from mainspring.tools.builtin.containers import Container, Containers, describe_files, find_container_id
 from mainspring.tools.contract import ToolContext, ToolResult
-from mainspring.tools.images import image_kind
-from mainspring.tools.sandbox.lease import gather
+from mainspring.tools.images import detect_image_type
+from mainspring.tools.sandbox.lease import gather_output
 from mainspring.tools.schema import describe_arguments
 
 DEFAULT_MS, LONGEST_MS = 60_000, 600_000
@@ -71,11 +71,11 @@ class Shell:
         try:
             asked = msgspec.convert(params, ShellArguments, strict=False)
             line = _build_line(asked)
-            async with self._containers.use(context.tenant, container_of(context)) as container:
-                news = container.news()
+            async with self._containers.use(context.tenant, find_container_id(context)) as container:
+                news = container.take_news()
                 with ProgressLines(context.progress) as lines:
                     output = container.lease.run(line, language="shell", timeout=asked.timeout_ms / 1000)
-                    result = await gather(_show(output, lines))
+                    result = await gather_output(_show(output, lines))
         except (CallerError, SandboxError) as error:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
@@ -110,8 +110,8 @@ class CodeInterpreter:
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         try:
-            async with self._containers.use(context.tenant, container_of(context)) as container:
-                news = _join(LOST if container.is_state_lost else "", container.news())
+            async with self._containers.use(context.tenant, find_container_id(context)) as container:
+                news = _join(LOST if container.is_state_lost else "", container.take_news())
                 result = await container.run_cell(str(params["code"]), self._seconds)
                 return await _render_cell(container, news, result)
         except (CallerError, SandboxError) as error:
@@ -150,7 +150,7 @@ async def _show(
 async def _render_cell(container: Container, news: str, result: ProgramResult) -> ToolResult:
     images = await _read_images(container.lease, result.files)
     others = [entry for entry in result.files if entry.path not in images]
-    text = _join(news, result.text, f"[files written: {list_files(others)}]" if others else "") or "[no output]"
+    text = _join(news, result.text, f"[files written: {describe_files(others)}]" if others else "") or "[no output]"
     output: str | tuple[Part, ...] = (InputText(text), *images.values()) if images else text
     return ToolResult(not result.exit.is_stopped, output, text if result.exit.is_stopped else "")
 
@@ -163,7 +163,7 @@ async def _read_images(lease: SandboxLease, files: Iterable[WorkspaceFile]) -> d
             # The code may still run in the background: what was listed may be gone by now, or have grown.
             with suppress(CallerError):
                 data = await lease.get(entry.path)
-                kind = image_kind(data)
+                kind = detect_image_type(data)
                 if kind is not None and len(data) <= MOST_IMAGE_BYTES:
                     found[entry.path] = InputImage(f"data:{kind};base64,{b64encode(data).decode()}")
     return found

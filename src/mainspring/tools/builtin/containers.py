@@ -35,7 +35,7 @@ NEW = "[new container: it has no files or variables of earlier calls]"
 Key = tuple[str, str]
 
 
-def list_files(files: Sequence[WorkspaceFile]) -> str:
+def describe_files(files: Sequence[WorkspaceFile]) -> str:
     """The files with their sizes, the first of them if there are many."""
     # A name need not be text; what is shown must be.
     names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
@@ -43,7 +43,7 @@ def list_files(files: Sequence[WorkspaceFile]) -> str:
     return ", ".join([*names, *more])
 
 
-def container_of(context: ToolContext) -> str:
+def find_container_id(context: ToolContext) -> str:
     """The id of the container that a call works in: one for each conversation, or for each run outside of one."""
     return derive_id("cntr", context.scope or context.run_id)
 
@@ -72,11 +72,11 @@ class Container:
         self._session = session
         self._is_new = True
 
-    def news(self) -> str:
+    def take_news(self) -> str:
         """What a call in it should tell its model: that it is new, if this is the first one, and which files were put in."""
         is_new, self._is_new = self._is_new, False
         files, self.unseen = list(self.unseen.values()), {}
-        given = [f"[files put in by the user: {list_files(files)}]"] if files else []
+        given = [f"[files put in by the user: {describe_files(files)}]"] if files else []
         return "\n".join([*([NEW] if is_new and not self.given else []), *given])
 
     async def run_cell(self, code: str, seconds: float) -> ProgramResult:
@@ -127,9 +127,9 @@ class Containers:
 
         Raises `SandboxError` if none can be made. One in which nothing starts any more is given up.
         """
-        async with self._turn((tenant, id)) as place:
+        async with self._wait_turn((tenant, id)) as place:
             try:
-                yield place.container or await self._made(place)
+                yield place.container or await self._make(place)
             except SandboxError:
                 await place.close()
                 raise
@@ -139,24 +139,24 @@ class Containers:
         async with self.use(tenant, id):
             place = self._places[tenant, id]
             place.name, place.idle_seconds = name, idle_seconds
-        return self.about(tenant, id)
+        return self.describe(tenant, id)
 
-    def about(self, tenant: str, id: str) -> ContainerInfo:
+    def describe(self, tenant: str, id: str) -> ContainerInfo:
         """Raises `NotFound` if there is no such container."""
-        with self._found(tenant, id, is_use=False):
-            return self._about(id, self._places[tenant, id])
+        with self._find(tenant, id, is_use=False):
+            return self._describe(id, self._places[tenant, id])
 
-    def all(self, tenant: str) -> tuple[ContainerInfo, ...]:
+    def list_all(self, tenant: str) -> tuple[ContainerInfo, ...]:
         """Those of a tenant, in the order in which they were made."""
-        found = [self._about(id, place) for (whose, id), place in self._places.items() if whose == tenant and place.container]
+        found = [self._describe(id, place) for (whose, id), place in self._places.items() if whose == tenant and place.container]
         return tuple(sorted(found, key=lambda about: about.created_at))
 
-    def _about(self, id: str, place: "_Place") -> ContainerInfo:
+    def _describe(self, id: str, place: "_Place") -> ContainerInfo:
         return ContainerInfo(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
 
     async def put(self, tenant: str, id: str, path: str, data: bytes) -> WorkspaceFile:
         """Writes a file, whatever runs in the container. Raises as `Lease.put` does, and `NotFound` if there is none."""
-        with self._found(tenant, id) as container:
+        with self._find(tenant, id) as container:
             entry = await container.lease.put(path, data)
             container.given.add(entry.path)
             container.unseen[entry.path] = entry
@@ -164,29 +164,29 @@ class Containers:
 
     async def get(self, tenant: str, id: str, path: str) -> bytes:
         """Raises as `Lease.get` does, and `NotFound` if there is no such container."""
-        with self._found(tenant, id) as container:
+        with self._find(tenant, id) as container:
             return await container.lease.get(path)
 
     async def remove_file(self, tenant: str, id: str, path: str) -> None:
         """Raises as `Lease.remove` does, and `NotFound` if there is no such container."""
-        with self._found(tenant, id) as container:
+        with self._find(tenant, id) as container:
             await container.lease.remove(path)
             container.unseen.pop(path, None)
 
     async def list(self, tenant: str, id: str) -> WorkspaceListing:
         """Raises `NotFound` if there is no such container."""
-        with self._found(tenant, id) as container:
+        with self._find(tenant, id) as container:
             return await container.lease.list()
 
-    def given(self, tenant: str, id: str) -> frozenset[str]:
+    def list_given(self, tenant: str, id: str) -> frozenset[str]:
         """The paths of the files that were put in from outside. Raises `NotFound` if there is no such container."""
-        with self._found(tenant, id, is_use=False) as container:
+        with self._find(tenant, id, is_use=False) as container:
             return frozenset(container.given)
 
     async def remove(self, tenant: str, id: str) -> None:
         """Ends the container once no call is in it. Raises `NotFound`."""
-        with self._found(tenant, id):
-            async with self._turn((tenant, id)) as place:
+        with self._find(tenant, id):
+            async with self._wait_turn((tenant, id)) as place:
                 await place.close()
 
     async def expire(self) -> None:
@@ -197,20 +197,20 @@ class Containers:
                 await self._places.pop(key).close()
 
     @asynccontextmanager
-    async def _turn(self, key: Key) -> AsyncIterator["_Place"]:
+    async def _wait_turn(self, key: Key) -> AsyncIterator["_Place"]:
         place = self._places.get(key)
         unused = None
         if place is None:
-            unused = self._room(key[0])
+            unused = self._make_room(key[0])
             place = self._places[key] = _Place()
-        with self._kept(key, place):
+        with self._hold(key, place):
             if unused is not None:
                 await unused.close()
             async with place.lock:
                 yield place
 
     @contextmanager
-    def _kept(self, key: Key, place: "_Place") -> Iterator[None]:
+    def _hold(self, key: Key, place: "_Place") -> Iterator[None]:
         """Keeps a container from being ended for want of use."""
         place.users += 1
         try:
@@ -224,17 +224,17 @@ class Containers:
                     del self._places[key]
 
     @contextmanager
-    def _found(self, tenant: str, id: str, *, is_use: bool = True) -> Iterator[Container]:
+    def _find(self, tenant: str, id: str, *, is_use: bool = True) -> Iterator[Container]:
         place = self._places.get((tenant, id))
         if place is None or place.container is None:
             raise NotFound(f"there is no container `{id}`; it was never made, or is gone with its files after lying idle")
         if not is_use:
             yield place.container
             return
-        with self._kept((tenant, id), place):
+        with self._hold((tenant, id), place):
             yield place.container
 
-    def _room(self, tenant: str) -> "_Place | None":
+    def _make_room(self, tenant: str) -> "_Place | None":
         """Makes room for one more of the tenant's: what it returns is to be closed."""
         held = Counter([whose for whose, _ in self._places])
         is_at_own_limit = held[tenant] >= self._most_each
@@ -247,7 +247,7 @@ class Containers:
         whose = f"your {held[tenant]}" if is_at_own_limit else f"all {len(self._places)}"
         raise SandboxFull(f"{whose} containers are in use; try again when some of the work there is done, or delete one")
 
-    async def _made(self, place: "_Place") -> Container:
+    async def _make(self, place: "_Place") -> Container:
         if self._is_closed:
             raise SandboxError("the engine is shutting down, so no container is made; try again when it is back")
         async with AsyncExitStack() as stack:

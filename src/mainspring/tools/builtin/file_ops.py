@@ -25,8 +25,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
-from mainspring.tools.builtin.patching import patched, replaced
-from mainspring.tools.builtin.subprocess_work import apart
+from mainspring.tools.builtin.patching import apply_diff, replace_once
+from mainspring.tools.builtin.subprocess_work import run_in_subprocess
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.safe_open import DEEPEST, FILE, FoundEntry, open_descriptor, open_folder, walk
 from mainspring.tools.safe_read import explain_errors
@@ -99,47 +99,47 @@ class FileOps:
 
     def __init__(self, *, search_seconds: float = SEARCH_SECONDS, flaw: Flaw | None = None) -> None:
         self._search_seconds = search_seconds
-        self._flaw = flaw or _no_flaw
+        self._flaw = flaw or _find_no_flaw
         # Who changes a file reads it first; nobody else may change it in between.
         self._changing = Lock()
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         try:
             asked = msgspec.convert(params, FileArguments, strict=False)
-            place = await to_thread.run_sync(located, asked.path, context)
+            place = await to_thread.run_sync(locate, asked.path, context)
             if asked.operation == "search":
-                return ToolResult.ok(await _searched(place, asked, self._search_seconds, self._flaw))
-            return ToolResult.ok(await to_thread.run_sync(self._performed, place, asked, abandon_on_cancel=True))
+                return ToolResult.ok(await _search(place, asked, self._search_seconds, self._flaw))
+            return ToolResult.ok(await to_thread.run_sync(self._perform, place, asked, abandon_on_cancel=True))
         except CallerError as error:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
 
-    def _performed(self, place: FilePlace, asked: FileArguments) -> str:
+    def _perform(self, place: FilePlace, asked: FileArguments) -> str:
         with explain_errors(place.asked, "the working directory"):
             match asked.operation:
                 case "read":
                     start, end = asked.start_line or 1, asked.end_line or None
                     if end is not None and end < start:
                         raise InvalidRequest(f"end_line={end} is before start_line={start}; give a later one, or none")
-                    return _page(place, _content(place), start, end)
+                    return _render_page(place, _read_content(place), start, end)
                 case "list":
-                    return _listing(place, asked.depth, self._flaw)
+                    return _render_listing(place, asked.depth, self._flaw)
                 case "write" if isinstance(asked.content, str):
                     with self._changing:
-                        return _written(place, asked.content)
+                        return _write(place, asked.content)
                 case "patch":
                     with self._changing:
-                        return _patched(place, asked)
+                        return _patch(place, asked)
                 case _:
                     raise InvalidRequest(f"`{asked.operation}` needs `content`; send the whole text, empty if it is to be so")
 
 
-def _no_flaw(path: str) -> None:
+def _find_no_flaw(path: str) -> None:
     return None
 
 
-def located(path: str, context: ToolContext) -> FilePlace:
+def locate(path: str, context: ToolContext) -> FilePlace:
     """Where a path leads. Raises `InvalidRequest` for one that is not to be touched."""
     if context.working_dir is None:
         raise InvalidRequest("no working directory is set, so no file can be touched; the operator can set one")
@@ -168,8 +168,8 @@ class _Text(Struct, frozen=True):
     is_cut: bool
 
 
-def _content(place: FilePlace) -> _Text:
-    with open_folder(place.root, place.parts[:-1]) as folder, open_descriptor(folder, _name(place), FILE) as descriptor:
+def _read_content(place: FilePlace) -> _Text:
+    with open_folder(place.root, place.parts[:-1]) as folder, open_descriptor(folder, _require_name(place), FILE) as descriptor:
         about = os.fstat(descriptor)
         _check_regular(place, about.st_mode)
         with open(descriptor, "rb", closefd=False) as file:
@@ -188,7 +188,7 @@ def _content(place: FilePlace) -> _Text:
     return _Text(text.replace("\r\n", "\n") if has_returns else text, "\r\n" if has_returns else "\n", about.st_mode, is_cut)
 
 
-def _page(place: FilePlace, content: _Text, first: int, last: int | None) -> str:
+def _render_page(place: FilePlace, content: _Text, first: int, last: int | None) -> str:
     """The lines asked for, as many as fit, and a note of what is missing."""
     lines = content.text.removesuffix("\n").split("\n") if content.text else []
     if not lines:
@@ -210,17 +210,17 @@ def _page(place: FilePlace, content: _Text, first: int, last: int | None) -> str
     return "\n".join([*shown, f"[lines {first} to {end} of {len(lines)}{cut}{more}]"])
 
 
-def _listing(place: FilePlace, depth: int, flaw: Flaw) -> str:
+def _render_listing(place: FilePlace, depth: int, flaw: Flaw) -> str:
     prefix = "".join([f"{part}/" for part in place.parts])
     with open_folder(place.root, place.parts) as folder:
         seen = (each for each in walk(folder, depth, prefix) if flaw(os.path.join(place.root, each.path)) is None)
-        found = [_shown(each) for each in islice(seen, MOST_LISTED + 1)]
+        found = [_render_entry(each) for each in islice(seen, MOST_LISTED + 1)]
     if len(found) > MOST_LISTED:
         found[MOST_LISTED:] = [f"[only the first {MOST_LISTED} are shown; list a folder of it, or a smaller depth]"]
     return "\n".join(found) or f"`{place.asked}` is empty."
 
 
-def _shown(found: FoundEntry) -> str:
+def _render_entry(found: FoundEntry) -> str:
     # A name need not be text; what is shown must be.
     path = os.fsencode(found.path).decode("utf-8", "replace")
     if found.is_folder:
@@ -230,7 +230,7 @@ def _shown(found: FoundEntry) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _searched(place: FilePlace, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
+async def _search(place: FilePlace, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -242,20 +242,20 @@ async def _searched(place: FilePlace, asked: FileArguments, seconds: float, flaw
         "most": MOST_MATCHES,
         "seconds": seconds / 2,
     }
-    answer = await apart(MODULE, question, seconds)
+    answer = await run_in_subprocess(MODULE, question, seconds)
     if answer is None:
         raise InvalidRequest(f"the search did not end within {seconds:g} s; simplify the pattern, or search fewer files")
     if "error" in answer:
         raise InvalidRequest(answer["error"])
     seen = [match for match in answer["matches"] if flaw(os.path.join(place.root, match[0])) is None]
     lines = [f"{path}:{number}: {text}" for path, number, text in seen]
-    fitting = _fitting(lines)
+    fitting = _fit_lines(lines)
     if len(fitting) < len(lines) or not answer["is_complete"]:
         fitting.append("[there may be more; narrow `pattern`, `path` or `glob`]")
     return "\n".join(fitting) or f"Nothing in `{place.asked}` matches."
 
 
-def _fitting(lines: list[str]) -> list[str]:
+def _fit_lines(lines: list[str]) -> list[str]:
     """As many of the lines as a page has room for."""
     room = PAGE_CHARS
     for count, line in enumerate(lines):
@@ -265,11 +265,11 @@ def _fitting(lines: list[str]) -> list[str]:
     return lines
 
 
-def _written(place: FilePlace, text: str) -> str:
+def _write(place: FilePlace, text: str) -> str:
     if MARK in text:
-        _check_marks(place, text, _existing(place))
+        _check_marks(place, text, _read_existing(place))
     with open_folder(place.root, place.parts[:-1], make=True) as folder:
-        name = _name(place)
+        name = _require_name(place)
         mode: int | None = None
         with suppress(FileNotFoundError):
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -278,17 +278,17 @@ def _written(place: FilePlace, text: str) -> str:
     return f"{'Wrote' if mode is None else 'Replaced'} `{place.asked}` ({size:,} bytes)."
 
 
-def _patched(place: FilePlace, asked: FileArguments) -> str:
-    content = _content(place)
+def _patch(place: FilePlace, asked: FileArguments) -> str:
+    content = _read_content(place)
     if content.is_cut:
         raise InvalidRequest(f"`{place.asked}` has more than {MOST_BYTES:,} bytes, too many to patch")
     match asked:
         case FileArguments(diff=str(diff)):
-            with _without_marks(diff, content.text):
-                text = patched(content.text, diff.replace("\r\n", "\n"))
+            with _explain_marks(diff, content.text):
+                text = apply_diff(content.text, diff.replace("\r\n", "\n"))
         case FileArguments(old=str(old), new=str(new)):
-            with _without_marks(old, content.text):
-                text = replaced(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
+            with _explain_marks(old, content.text):
+                text = replace_once(content.text, old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
         case _:
             raise InvalidRequest("`patch` needs `old` and `new`, or `diff`")
     _check_marks(place, text, content.text)
@@ -297,10 +297,10 @@ def _patched(place: FilePlace, asked: FileArguments) -> str:
     return f"Patched `{place.asked}` ({size:,} bytes)."
 
 
-def _existing(place: FilePlace) -> str:
+def _read_existing(place: FilePlace) -> str:
     """The text of a file that is to be replaced; none if there is no such text."""
     try:
-        return _content(place).text
+        return _read_content(place).text
     except (CallerError, OSError):
         return ""
 
@@ -314,7 +314,7 @@ def _check_marks(place: FilePlace, text: str, before: str) -> None:
 
 
 @contextmanager
-def _without_marks(quoted: str, text: str) -> Iterator[None]:
+def _explain_marks(quoted: str, text: str) -> Iterator[None]:
     """Explains why what was quoted with a mark does not stand in the file."""
     try:
         yield
@@ -340,7 +340,7 @@ def _replace(place: FilePlace, folder: int, data: bytes, mode: int | None) -> in
             if kept is not None:
                 os.fchmod(descriptor, kept)
             os.fsync(descriptor)
-        os.replace(made, _name(place), src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(made, _require_name(place), src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
             os.unlink(made, dir_fd=folder)
@@ -349,7 +349,7 @@ def _replace(place: FilePlace, folder: int, data: bytes, mode: int | None) -> in
     return len(data)
 
 
-def _name(place: FilePlace) -> str:
+def _require_name(place: FilePlace) -> str:
     if not place.parts:
         raise InvalidRequest("the working directory is no file; name one in it")
     return place.parts[-1]

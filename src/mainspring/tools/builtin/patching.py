@@ -30,7 +30,7 @@ class Hunk(Struct, frozen=True):
         return self.line - 1 if self.old else self.line
 
 
-def replaced(text: str, old: str, new: str) -> str:
+def replace_once(text: str, old: str, new: str) -> str:
     """The text with `old`, which must stand in it exactly once, replaced. Raises `InvalidRequest`."""
     if not old:
         raise InvalidRequest("`old` is empty; quote the text to replace")
@@ -43,16 +43,16 @@ def replaced(text: str, old: str, new: str) -> str:
             raise InvalidRequest(f"`old` is in the file {count} times; quote more of what surrounds it")
 
 
-def patched(text: str, diff: str) -> str:
+def apply_diff(text: str, diff: str) -> str:
     """The text with every hunk of the diff applied. Raises `InvalidRequest` that names the hunk that does not fit."""
-    hunks = read_hunks(diff)
+    hunks = parse_hunks(diff)
     is_bare = bool(text) and not text.endswith("\n")
     lines = text.split("\n") if text else []
     if not is_bare and lines:
         lines.pop()
     shift = done = 0
     for number, hunk in enumerate(hunks, 1):
-        place = _place(lines, hunk, done, shift, f"hunk {number} of {len(hunks)} (line {hunk.line})")
+        place = _find_place(lines, hunk, done, shift, f"hunk {number} of {len(hunks)} (line {hunk.line})")
         lines[place : place + len(hunk.old)] = hunk.new
         shift = place - hunk.start + len(hunk.new) - len(hunk.old)
         done = place + len(hunk.new)
@@ -61,16 +61,16 @@ def patched(text: str, diff: str) -> str:
     return "\n".join(lines) + ("" if is_bare or not lines else "\n")
 
 
-def read_hunks(diff: str) -> tuple[Hunk, ...]:
+def parse_hunks(diff: str) -> tuple[Hunk, ...]:
     """The hunks of a diff of one file. Raises `InvalidRequest`."""
     lines = diff.split("\n")
     starts = [number for number, line in enumerate(lines) if line.startswith("@@")]
     if not starts:
         raise InvalidRequest("`diff` has no hunk; a hunk begins with a line such as `@@ -12,3 +12,4 @@`")
-    return tuple([_hunk(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)])
+    return tuple([_parse_hunk(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)])
 
 
-def _hunk(lines: list[str]) -> Hunk:
+def _parse_hunk(lines: list[str]) -> Hunk:
     heading = _HEADING.fullmatch(lines[0].rstrip("\r"))
     if heading is None:
         raise InvalidRequest(f"`{lines[0]}` heads no hunk; write it like `@@ -12,3 +12,4 @@`")
@@ -101,7 +101,7 @@ def _hunk(lines: list[str]) -> Hunk:
     return Hunk(int(heading["line"]), tuple(old), tuple(new), ends_bare)
 
 
-def _place(lines: list[str], hunk: Hunk, done: int, shift: int, label: str) -> int:
+def _find_place(lines: list[str], hunk: Hunk, done: int, shift: int, label: str) -> int:
     """Where the hunk's old lines stand; only lines behind `done` count."""
     said, size = hunk.start + shift, len(hunk.old)
     if done <= said <= len(lines) and tuple(lines[said : said + size]) == hunk.old:

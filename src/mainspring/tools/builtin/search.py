@@ -23,26 +23,26 @@ def answer(root: str, parts: list[str], pattern: str, regex: bool, glob: str, mo
     except (re.error, OverflowError, RecursionError) as error:
         return {"error": f"`{pattern}` is no regular expression: {error}; correct it, or search for it as plain text"}
     try:
-        return _searched(_files(root, parts), wanted, glob, most, monotonic() + seconds)
+        return _search(_list_files(root, parts), wanted, glob, most, monotonic() + seconds)
     except OSError as error:
         return {"error": f"`{'/'.join(parts)}` cannot be searched: {error.strerror}"}
 
 
-def _searched(files: Iterable[FoundEntry], wanted: re.Pattern[str], glob: str, most: int, ends: float) -> dict[str, object]:
+def _search(files: Iterable[FoundEntry], wanted: re.Pattern[str], glob: str, most: int, ends: float) -> dict[str, object]:
     matches: list[tuple[str, int, str]] = []
     for file in files:
         if monotonic() > ends:
             return {"matches": matches, "is_complete": False}
         if not file.is_file or file.about.st_size > LARGEST or not _is_named(file, glob):
             continue
-        for match in _matches(file, wanted):
+        for match in _find_matches(file, wanted):
             if len(matches) == most:
                 return {"matches": matches, "is_complete": False}
             matches.append(match)
     return {"matches": matches, "is_complete": True}
 
 
-def _files(root: str, parts: list[str]) -> Iterable[FoundEntry]:
+def _list_files(root: str, parts: list[str]) -> Iterable[FoundEntry]:
     path = "/".join(parts)
     try:
         with open_folder(root, parts) as folder:
@@ -56,7 +56,7 @@ def _is_named(file: FoundEntry, glob: str) -> bool:
     return not glob or fnmatchcase(file.name, glob) or fnmatchcase(file.path, glob)
 
 
-def _matches(file: FoundEntry, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
+def _find_matches(file: FoundEntry, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
     try:
         with open_descriptor(file.folder, file.name, FILE) as descriptor, open(descriptor, "rb", closefd=False) as content:
             data = content.read(LARGEST)

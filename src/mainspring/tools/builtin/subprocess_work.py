@@ -25,7 +25,7 @@ json.dump(import_module(sys.argv[2]).answer(**json.load(sys.stdin.buffer)), sys.
 """
 
 
-async def apart(module: str, question: Json, seconds: float) -> Json | None:
+async def run_in_subprocess(module: str, question: Json, seconds: float) -> Json | None:
     """What the module's function `answer` gives for the question; None if it takes longer than this, or dies of it.
 
     On cancel the process is killed.

@@ -18,8 +18,8 @@ from yarl import URL
 from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.subprocess_work import apart
-from mainspring.tools.connector import guarded_connector
+from mainspring.tools.builtin.subprocess_work import run_in_subprocess
+from mainspring.tools.connector import make_guarded_connector
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.scope import find_domain
 
@@ -87,8 +87,8 @@ class WebFetch:
         url = str(params["url"])
         try:
             with anyio.fail_after(self._seconds):
-                page = await self._fetched(url, context)
-            return await _told(page, int(params.get("start", 0)))
+                page = await self._fetch(url, context)
+            return await _render(page, int(params.get("start", 0)))
         except TimeoutError:
             return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
         except CallerError as error:
@@ -96,23 +96,23 @@ class WebFetch:
         except (ClientError, OSError) as error:
             return ToolResult.fail(f"`{url}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
-    async def _fetched(self, url: str, context: ToolContext) -> FetchedPage:
-        asked = target(url, context)
+    async def _fetch(self, url: str, context: ToolContext) -> FetchedPage:
+        asked = check_url(url, context)
         for _ in range(MOST_REDIRECTS + 1):
             if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
                 raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
             # A session for each step: what one host was allowed says nothing about the next.
-            async with self._session() as session, session.get(asked, allow_redirects=False) as response:
+            async with self._open_session() as session, session.get(asked, allow_redirects=False) as response:
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
-                    return await _page(asked, response)
-                asked = target(location, context, base=asked)
+                    return await _read_page(asked, response)
+                asked = check_url(location, context, base=asked)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[ClientSession]:
+    async def _open_session(self) -> AsyncIterator[ClientSession]:
         async with ClientSession(
-            connector=guarded_connector(self._guard),
+            connector=make_guarded_connector(self._guard),
             headers={"User-Agent": "Mainspring", "Accept-Encoding": "gzip"},
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=self._seconds),
@@ -122,7 +122,7 @@ class WebFetch:
             yield session
 
 
-def target(text: str, context: ToolContext, base: URL | None = None) -> URL:
+def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:
     """The address that is asked next. Raises `InvalidRequest` for one that is not to be asked."""
     try:
         url = URL(text) if base is None else base.join(URL(text))
@@ -140,16 +140,16 @@ def target(text: str, context: ToolContext, base: URL | None = None) -> URL:
     return url.with_fragment(None)
 
 
-async def _page(url: URL, response: ClientResponse) -> FetchedPage:
+async def _read_page(url: URL, response: ClientResponse) -> FetchedPage:
     kind = response.content_type if "Content-Type" in response.headers else ""
     if kind and not _TEXT.fullmatch(kind):
         size = f"{response.content_length:,} bytes" if response.content_length is not None else "unknown size"
         raise InvalidRequest(f"`{url}` is {kind} ({size}), which is not text; web_fetch reads text only")
-    data, is_cut = await _body(response)
+    data, is_cut = await _read_body(response)
     return FetchedPage(str(url), response.status, response.reason or "", kind, response.charset or "", data, is_cut)
 
 
-async def _body(response: ClientResponse) -> tuple[bytes, bool]:
+async def _read_body(response: ClientResponse) -> tuple[bytes, bool]:
     """The unpacked body, and whether there was more of it than is taken."""
     coding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip", "deflate", ""):
@@ -185,23 +185,23 @@ class _Unpacked:
         return len(self.data) > MOST_BYTES or (self._unpack is not None and self._unpack.eof)
 
 
-async def _told(page: FetchedPage, start: int) -> ToolResult:
+async def _render(page: FetchedPage, start: int) -> ToolResult:
     if not page.data:
         told = f"`{page.url}` answered {page.status} {page.reason} without content."
         return ToolResult.fail(told) if page.status >= 400 else ToolResult.ok(told)
-    text = decoded(page)
+    text = decode_page(page)
     title = ""
     if page.kind in _HTML or (not page.kind and text.lstrip()[:1] == "<"):
-        read = await apart(MODULE, {"html": text, "base": page.url}, READING_SECONDS)
+        read = await run_in_subprocess(MODULE, {"html": text, "base": page.url}, READING_SECONDS)
         if read is None:
             return ToolResult.fail(f"`{page.url}` is HTML that cannot be read within {READING_SECONDS:g} s; try another source")
         title, text = read["title"], read["text"]
     if page.status >= 400:
         return ToolResult.fail(f"`{page.url}` answered {page.status} {page.reason}: {text[:500]}")
-    return _piece(page, title, text, start)
+    return _render_piece(page, title, text, start)
 
 
-def _piece(page: FetchedPage, title: str, text: str, start: int) -> ToolResult:
+def _render_piece(page: FetchedPage, title: str, text: str, start: int) -> ToolResult:
     if start and start >= len(text):
         return ToolResult.fail(f"`{page.url}` has {len(text):,} characters of text; there is nothing from {start:,} on")
     end = min(start + PAGE_CHARS, len(text))
@@ -212,7 +212,7 @@ def _piece(page: FetchedPage, title: str, text: str, start: int) -> ToolResult:
     return ToolResult.ok(f"{heading}{text[start:end] or '[no text]'}{note}")
 
 
-def decoded(page: FetchedPage) -> str:
+def decode_page(page: FetchedPage) -> str:
     """The text, by the first that says which encoding it is in: a byte order mark, the server, the page. Else UTF-8, or Latin."""
     mark = next((name for mark, name in _MARKS if page.data.startswith(mark)), "")
     meta = _META.search(page.data[:2048])

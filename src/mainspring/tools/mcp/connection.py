@@ -23,11 +23,11 @@ from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.exchange import Elicit, Progress, SessionLost, ToolAnswer, ToolListing, leaves
+from mainspring.tools.mcp.exchange import Elicit, Progress, SessionLost, ToolAnswer, ToolListing, list_errors
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.session import McpSession
+    from mainspring.tools.mcp.mcp_session import McpSession
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
@@ -57,7 +57,7 @@ class Connection:
     ) -> None:
         guard = guard or AddressGuard()
         self.spec = spec
-        self._guard = guard.allowing(spec.host) if spec.trusted else guard
+        self._guard = guard.allow(spec.host) if spec.trusted else guard
         self._wrap = wrap
         self._elicit = elicit
         self._connect_seconds = connect_seconds
@@ -81,8 +81,8 @@ class Connection:
         if self._listing is not None and asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL:
             return self._listing
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._listed())
-            self._asking.add_done_callback(_heard)
+            self._asking = asyncio.get_running_loop().create_task(self._fetch_tools())
+            self._asking.add_done_callback(_consume_error)
         return await asyncio.shield(self._asking)
 
     async def call(
@@ -95,7 +95,7 @@ class Connection:
         repeatable: bool = False,
     ) -> ToolAnswer:
         """The answer of a tool. If the session is lost on the way, the call is made once more only if it is repeatable."""
-        heard = progress or _unheard
+        heard = progress or _ignore_progress
         return await self._ask(lambda session: session.call(name, arguments, heard), seconds, is_repeatable=repeatable)
 
     def forget_tools(self) -> None:
@@ -130,7 +130,7 @@ class Connection:
             for owner in late:
                 owner.cancel()
 
-    async def _listed(self) -> ToolListing:
+    async def _fetch_tools(self) -> ToolListing:
         # Set before the question: a change that is told while the answer is on its way must not be forgotten.
         self._listed_at = began = asyncio.get_running_loop().time()
         listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
@@ -160,7 +160,7 @@ class Connection:
             self._last_use = asyncio.get_running_loop().time()
 
     async def _ask_once(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float) -> T:
-        life = await self._alive()
+        life = await self._get_life()
         assert life.session is not None
         try:
             with anyio.fail_after(seconds):
@@ -178,16 +178,16 @@ class Connection:
         self._failures = 0
         return answer
 
-    async def _alive(self) -> "_Life":
+    async def _get_life(self) -> "_Life":
         life = self._life
         if life is None or life.stop.is_set():
-            life = self._life = self._begun()
+            life = self._life = self._begin()
         await life.opened.wait()
         if life.session is None:
-            raise life.fault or ToolUnavailable(self._described(life))
+            raise life.fault or ToolUnavailable(self._describe(life))
         return life
 
-    def _begun(self) -> "_Life":
+    def _begin(self) -> "_Life":
         wait = self._resume_at - asyncio.get_running_loop().time()
         if self._is_closed:
             raise ToolUnavailable(f"the connection to MCP server `{self.spec.label}` is closed; open another")
@@ -202,9 +202,9 @@ class Connection:
     async def _own(self, life: "_Life") -> None:
         """The one task that enters a session and leaves it."""
         try:
-            opened = await to_thread.run_sync(_sdk)
+            open_session = await to_thread.run_sync(_import_sdk)
             with anyio.move_on_after(self._connect_seconds) as scope:
-                async with opened(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
+                async with open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
                     scope.deadline = math.inf
                     life.session = session
                     life.opened.set()
@@ -226,7 +226,7 @@ class Connection:
         self.forget_tools()
         if not is_ours and not life.has_answered:
             self._failures += 1
-            self._failure = self._described(life)
+            self._failure = self._describe(life)
             pause = backoff(self._failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE)
             self._resume_at = asyncio.get_running_loop().time() + pause
             log.warning("%s", self._failure)
@@ -234,7 +234,7 @@ class Connection:
         life.opened.set()
         life.ended.set()
 
-    def _described(self, life: "_Life") -> str:
+    def _describe(self, life: "_Life") -> str:
         if life.fault is not None:
             return life.fault.message
         told = f"MCP server `{self.spec.label}` cannot be used: {life.reason}"
@@ -265,24 +265,24 @@ class _Life:
         self.reason = ""
 
     def end(self, error: BaseException) -> None:
-        found = leaves(error)
+        found = list_errors(error)
         self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
         said = [str(leaf) if isinstance(leaf, SessionLost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
         self.reason = shorten_line(", ".join(dict.fromkeys(said)))
 
 
-def _sdk() -> "Callable[..., AbstractAsyncContextManager[McpSession]]":
+def _import_sdk() -> "Callable[..., AbstractAsyncContextManager[McpSession]]":
     # The SDK takes a second and 65 MB to import: nobody pays for it who uses no MCP server, and no other run waits for it.
-    from mainspring.tools.mcp.session import opened
+    from mainspring.tools.mcp.mcp_session import open_session
 
-    return opened
+    return open_session
 
 
-def _heard(task: asyncio.Task[ToolListing]) -> None:
+def _consume_error(task: asyncio.Task[ToolListing]) -> None:
     """Takes note of an error that nobody may be there to hear any more."""
     if not task.cancelled():
         task.exception()
 
 
-def _unheard(text: str) -> None:
+def _ignore_progress(text: str) -> None:
     pass

@@ -10,43 +10,43 @@ import msgspec
 
 from mainspring.core.items import InputFile, InputImage, InputText, Json, Part
 from mainspring.core.text import shorten_line
-from mainspring.tools.images import image_kind
+from mainspring.tools.images import detect_image_type
 from mainspring.tools.mcp.exchange import ToolAnswer
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 
 
-def output_of(answer: ToolAnswer) -> str | tuple[Part, ...]:
+def render_answer(answer: ToolAnswer) -> str | tuple[Part, ...]:
     """One text if all is text; else the parts in their order. Structured content is added unless a text says the same."""
-    parts = [_part(block) for block in answer.content]
+    parts = [_convert_block(block) for block in answer.content]
     texts = [part.text for part in parts if isinstance(part, InputText)]
-    if answer.structured is not None and not _is_told(texts, answer.structured):
-        parts.append(InputText(_json(answer.structured)))
-        texts.append(_json(answer.structured))
+    if answer.structured is not None and not _is_in_texts(texts, answer.structured):
+        parts.append(InputText(_encode_json(answer.structured)))
+        texts.append(_encode_json(answer.structured))
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
 
 
-def _part(block: Json) -> Part:
+def _convert_block(block: Json) -> Part:
     match block:
         case {"type": "text", "text": str(text)}:
             return InputText(text)
         case {"type": "image", "data": str(data), "mimeType": str(mime)}:
-            return _data(data, mime, "image")
+            return _convert_data(data, mime, "image")
         case {"type": "audio", "data": str(data), "mimeType": str(mime)}:
-            return _data(data, mime, "audio")
+            return _convert_data(data, mime, "audio")
         case {"type": "resource", "resource": {"text": str(text), **rest}}:
             return InputText(f"{rest.get('uri', 'resource')}:\n{text}")
         case {"type": "resource", "resource": {"blob": str(data), **rest}}:
             mime = str(rest.get("mimeType") or "application/octet-stream")
-            return _data(data, mime, PurePosixPath(urlsplit(str(rest.get("uri", ""))).path).name or "resource")
+            return _convert_data(data, mime, PurePosixPath(urlsplit(str(rest.get("uri", ""))).path).name or "resource")
         case {"type": "resource_link", "uri": str(uri), **rest}:
             about = [str(rest[key]) for key in ("title", "name", "description", "mimeType") if rest.get(key)]
             return InputText(f"{uri} ({', '.join(dict.fromkeys(about))})" if about else uri)
         case _:
-            return InputText(_json(block))
+            return InputText(_encode_json(block))
 
 
-def _data(data: str, mime: str, name: str) -> Part:
+def _convert_data(data: str, mime: str, name: str) -> Part:
     """What the data are, if they are that: a provider would refuse the whole request for an image that is none."""
     told = shorten_line(mime, 100)
     try:
@@ -54,7 +54,7 @@ def _data(data: str, mime: str, name: str) -> Part:
     except ValueError:
         return InputText(f"[the server sent {name} ({told}) that is not base64]")
     if mime.startswith("image/"):
-        if (kind := image_kind(content)) is None:
+        if (kind := detect_image_type(content)) is None:
             return InputText(f"[the server sent {len(content)} bytes as {told} that are no image a model can look at]")
         return InputImage(f"data:{kind};base64,{data}")
     mime = mime if _KIND.fullmatch(mime) else "application/octet-stream"
@@ -62,7 +62,7 @@ def _data(data: str, mime: str, name: str) -> Part:
     return InputFile(filename=name if "." in name else name + (mimetypes.guess_extension(mime) or ""), file_data=url)
 
 
-def _is_told(texts: list[str], structured: object) -> bool:
+def _is_in_texts(texts: list[str], structured: object) -> bool:
     """Whether the texts already say it: as JSON, or, where a server has wrapped a bare result, as the result itself."""
     match structured:
         case {"result": result, **rest} if not rest:
@@ -78,5 +78,5 @@ def _says(text: str, value: object) -> bool:
         return False
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     return msgspec.json.encode(value).decode()

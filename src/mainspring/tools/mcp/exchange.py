@@ -51,8 +51,8 @@ class SessionLost(Exception):
     """The session ended under a request. Whether the server carried it out is not known."""
 
 
-def leaves(error: BaseException) -> list[BaseException]:
+def list_errors(error: BaseException) -> list[BaseException]:
     """The errors that a group is made of; an error that is no group is its own."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in list_errors(inner)]
     return [error]

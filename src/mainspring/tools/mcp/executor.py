@@ -14,10 +14,10 @@ from mainspring.core.items import ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
-from mainspring.tools.mcp.content import output_of
+from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset, offer_of, toolset
+from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset, build_offer, build_toolset
 
 if TYPE_CHECKING:
     from mainspring.tools.sandbox.grants import Wrap
@@ -58,7 +58,7 @@ class McpTools:
         self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
 
-    async def toolset(
+    async def collect_tools(
         self, servers: Sequence[ServerSpec] | None = None, *, principal: str = "", taken: Collection[str] = ()
     ) -> Toolset:
         """The tools of these servers, by default the operator's. A server that fails has an offer without tools that says why.
@@ -70,12 +70,12 @@ class McpTools:
         offers: dict[int, ServerOffer] = {}
 
         async def ask(place: int, spec: ServerSpec) -> None:
-            offers[place] = await self._offer(spec, principal)
+            offers[place] = await self._fetch_offer(spec, principal)
 
         async with anyio.create_task_group() as tasks:
             for place, spec in enumerate(wanted):
                 tasks.start_soon(ask, place, spec)
-        return toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
+        return build_toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
 
     def bind(self, run_id: str, tools: Toolset) -> None:
         """From now on the calls of this run mean the tools of this set."""
@@ -90,13 +90,13 @@ class McpTools:
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         tools = self._bound.get(context.run_id)
         # A run that was resumed has no set bound to it; the operator's servers are still there to be asked.
-        tools = tools if tools is not None else await self.toolset()
+        tools = tools if tools is not None else await self.collect_tools()
         route = tools.route(call.name)
         if route is None or not _is_meant(route, context.tool):
             missing = ", ".join([f"`{offer.spec.label}`: {offer.error}" for offer in tools.offers if offer.error])
             why = f"; not available: {missing}" if missing else "; it may have been renamed, or its server is no longer given"
             return ToolResult(call.id, f"No MCP server has a tool `{call.name}`{why}", is_error=True)
-        return await self._performed(call, context, route, tools.principal)
+        return await self._perform(call, context, route, tools.principal)
 
     async def close(self) -> None:
         """Ends every session, and every server that is a process."""
@@ -107,19 +107,19 @@ class McpTools:
             for connection in connections:
                 tasks.start_soon(connection.close)
 
-    async def _offer(self, spec: ServerSpec, principal: str) -> ServerOffer:
+    async def _fetch_offer(self, spec: ServerSpec, principal: str) -> ServerOffer:
         try:
-            listing = await self._connection(spec, principal).list_tools()
+            listing = await self._get_connection(spec, principal).list_tools()
         except MainspringError as error:
             return ServerOffer(spec, error=error.message)
         known, offer = self._offers.get(self._key(spec, principal), (None, None))
         if offer is None or known is not listing or offer.spec != spec:
-            offer = offer_of(spec, listing)
+            offer = build_offer(spec, listing)
             self._offers[self._key(spec, principal)] = listing, offer
         return offer
 
-    async def _performed(self, call: ToolCall, context: CallContext, route: ToolRoute, principal: str) -> ToolResult:
-        connection = self._connection(route.spec, principal)
+    async def _perform(self, call: ToolCall, context: CallContext, route: ToolRoute, principal: str) -> ToolResult:
+        connection = self._get_connection(route.spec, principal)
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
             answer = await connection.call(
@@ -133,9 +133,9 @@ class McpTools:
             # The tool may be gone, or want other arguments by now.
             connection.forget_tools()
             return ToolResult(call.id, error.message, is_error=True, is_late=isinstance(error, ToolTimeout))
-        return ToolResult(call.id, output_of(answer), answer.is_error)
+        return ToolResult(call.id, render_answer(answer), answer.is_error)
 
-    def _connection(self, spec: ServerSpec, principal: str) -> Connection:
+    def _get_connection(self, spec: ServerSpec, principal: str) -> Connection:
         key = self._key(spec, principal)
         if key not in self._connections:
             self._connections[key] = Connection(spec, guard=self._guard, wrap=self._wrap, connect_seconds=self._connect_seconds)

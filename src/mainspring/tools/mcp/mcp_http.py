@@ -12,7 +12,7 @@ from mainspring.tools.mcp.exchange import MOST_BYTES
 SECONDS = 30.0
 
 
-def guarded_client(guard: AddressGuard, headers: Mapping[str, str], told: Callable[[int], None]) -> httpx2.AsyncClient:
+def make_guarded_client(guard: AddressGuard, headers: Mapping[str, str], told: Callable[[int], None]) -> httpx2.AsyncClient:
     """A client without proxies or cookies of the environment. `told` hears the status of each answer that is no success."""
 
     async def note(response: httpx2.Response) -> None:
@@ -66,7 +66,7 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
     ) -> httpcore2.AsyncNetworkStream:
         try:
             with anyio.fail_after(timeout):
-                addresses = await self._guard.addresses(host, port)
+                addresses = await self._guard.resolve(host, port)
         except OSError as error:
             raise httpcore2.ConnectError(f"host {host} cannot be resolved: {error.strerror or error}") from error
         *others, last = addresses

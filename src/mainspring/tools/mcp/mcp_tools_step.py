@@ -14,13 +14,13 @@ from mainspring.core.items import Item, Json, ServerTool, Tool, ToolDefinition, 
 from mainspring.core.spec import RunSpec, ToolChoice
 from mainspring.ports import OrderContext, OrderStep
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.server_specs import ServerSpec, from_request
+from mainspring.tools.mcp.server_specs import ServerSpec, parse_server_spec
 from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset
 
 MARK = "mcp:"
 
 
-def choice_mark(label: str, name: str | None) -> str:
+def make_choice_mark(label: str, name: str | None) -> str:
     """How `tool_choice` names the tools of a server, or one of them, before they are known."""
     return f"{MARK}{label}" if name is None else f"{MARK}{label}/{name}"
 
@@ -46,23 +46,23 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
     """The order with the tools of the operator's servers and of its own, bound to its run. Raises `InvalidRequest` for a server
     that is described wrongly; one that cannot be reached is listed with the reason, and has no tools."""
     given = [tool.data for tool in spec.tools if isinstance(tool, Unknown) and tool.data.get("type") == "mcp"]
-    described = [_described(number, tool) for number, tool in enumerate(given)]
+    described = [_parse_tool(number, tool) for number, tool in enumerate(given)]
     if not described and not servers.servers:
-        return replace(spec, tool_choice=_choice(spec.tool_choice, Toolset())) if _has_marks(spec.tool_choice) else spec
+        return replace(spec, tool_choice=_resolve_choice(spec.tool_choice, Toolset())) if _has_marks(spec.tool_choice) else spec
     _check_labels([*servers.servers, *described])
     others = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data.get("type") == "mcp")])
     taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
-    found = await servers.toolset([*servers.servers, *described], principal=spec.tenant, taken=taken)
+    found = await servers.collect_tools([*servers.servers, *described], principal=spec.tenant, taken=taken)
     servers.bind(spec.id, found)
-    tools: tuple[Tool, ...] = (*others, *[_definition(route) for route in found.routes.values()])
+    tools: tuple[Tool, ...] = (*others, *[_build_definition(route) for route in found.routes.values()])
     # What the operator's servers have is the operator's business; a client is told of those that it named.
-    listed = tuple([_list(offer, new_id) for offer in found.offers if not offer.spec.trusted])
-    return replace(spec, tools=tools, tool_choice=_choice(spec.tool_choice, found), listed=listed)
+    listed = tuple([_build_list(offer, new_id) for offer in found.offers if not offer.spec.trusted])
+    return replace(spec, tools=tools, tool_choice=_resolve_choice(spec.tool_choice, found), listed=listed)
 
 
-def _described(number: int, tool: Json) -> ServerSpec:
+def _parse_tool(number: int, tool: Json) -> ServerSpec:
     try:
-        return from_request(tool)
+        return parse_server_spec(tool)
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param="tools") from None
 
@@ -74,12 +74,12 @@ def _check_labels(servers: Sequence[ServerSpec]) -> None:
             raise InvalidRequest(f"two MCP servers have the label `{label}`; give each its own `server_label`", param="tools")
 
 
-def _definition(route: ToolRoute) -> ToolDefinition:
+def _build_definition(route: ToolRoute) -> ToolDefinition:
     server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
     return replace(route.definition, server=server, asks=route.needs_approval)
 
 
-def _list(offer: ServerOffer, new_id: NewId) -> Item:
+def _build_list(offer: ServerOffer, new_id: NewId) -> Item:
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.schema, "annotations": tool.annotations}
         for tool in offer.tools
@@ -92,17 +92,17 @@ def _has_marks(choice: ToolChoice) -> bool:
     return any(name.startswith(MARK) for name in (*(choice.allowed or ()), choice.name or ""))
 
 
-def _choice(choice: ToolChoice, found: Toolset) -> ToolChoice:
+def _resolve_choice(choice: ToolChoice, found: Toolset) -> ToolChoice:
     """The choice with every mark replaced by the names that the model knows the tools by."""
     if not _has_marks(choice):
         return choice
     if choice.allowed is not None:
-        return replace(choice, allowed=tuple([name for mark in choice.allowed for name in _names(mark, found)]))
-    names = tuple(_names(choice.name or "", found))
+        return replace(choice, allowed=tuple([name for mark in choice.allowed for name in _resolve_mark(mark, found)]))
+    names = tuple(_resolve_mark(choice.name or "", found))
     return replace(choice, name=names[0]) if len(names) == 1 else replace(choice, name=None, allowed=names)
 
 
-def _names(mark: str, found: Toolset) -> Iterable[str]:
+def _resolve_mark(mark: str, found: Toolset) -> Iterable[str]:
     if not mark.startswith(MARK):
         return [mark]
     label, _, tool = mark.removeprefix(MARK).partition("/")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
-from mainspring.tools.addresses import endpoint
+from mainspring.tools.addresses import parse_endpoint
 
 Transport = Literal["stdio", "http", "sse"]
 CALL_SECONDS = 60.0
@@ -165,7 +165,7 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
         if "@" in urlsplit(self.url).netloc and not self.trusted:
             raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
         try:
-            endpoint(self.url)
+            parse_endpoint(self.url)
         except InvalidRequest as error:
             raise ValueError(f"MCP server `{self.label}`: {error.message}") from None
         for name, value in self.headers.items():
@@ -173,7 +173,7 @@ class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"MCP server `{self.label}`: header `{name}` cannot be sent")
 
 
-def from_request(tool: Json) -> ServerSpec:
+def parse_server_spec(tool: Json) -> ServerSpec:
     """The server that a `type: "mcp"` tool of a request describes. Raises `InvalidRequest`, naming the field at fault.
 
     A request can name servers by URL, never a process; and it has every call approved unless it says otherwise.
@@ -189,7 +189,7 @@ def from_request(tool: Json) -> ServerSpec:
     fields = {
         "label": label,
         "url": tool["server_url"],
-        "headers": _headers(tool, label),
+        "headers": _read_headers(tool, label),
         "allowed_tools": tool.get("allowed_tools"),
         "require_approval": tool.get("require_approval") or "always",
     }
@@ -199,7 +199,7 @@ def from_request(tool: Json) -> ServerSpec:
         raise InvalidRequest(f"mcp tool `{label}`: {error}", param="tools") from None
 
 
-def _headers(tool: Json, label: str) -> Json:
+def _read_headers(tool: Json, label: str) -> Json:
     headers = tool.get("headers") or {}
     if not isinstance(headers, Mapping):
         raise InvalidRequest(f"mcp tool `{label}`: `headers` must be an object of strings", param="tools")

@@ -38,16 +38,16 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 @asynccontextmanager
-async def process_streams(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
+async def run_server_process(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
     """Starts the server and ends it. Raises `SessionLost` if it ends by itself, `ToolUnavailable` if it cannot start."""
     async with AsyncExitStack() as stack:
         process = await _start(spec, wrap, stack)
-        async with _served(spec, process) as streams:
+        async with _serve(spec, process) as streams:
             yield streams
 
 
 @asynccontextmanager
-async def _served(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams, None]:
+async def _serve(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams, None]:
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     server = _Server(spec.label, process)
@@ -60,7 +60,7 @@ async def _served(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams,
             tasks.cancel_scope.cancel()
 
 
-def environment(own: Mapping[str, str]) -> dict[str, str]:
+def build_environment(own: Mapping[str, str]) -> dict[str, str]:
     return {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(own)
 
 
@@ -82,14 +82,14 @@ class _Server:
                 if b"\n" in chunk:
                     *lines, last = rest.split(b"\n")
                     rest = bytearray(last)
-                    for message in [found for line in lines if (found := self._message(line)) is not None]:
+                    for message in [found for line in lines if (found := self._parse_message(line)) is not None]:
                         await session.send(SessionMessage(message))
                 if len(rest) > MOST_BYTES:
                     size = f"{MOST_BYTES >> 20} MiB"
                     raise ToolUnavailable(
                         f"MCP server `{self._label}` said more than {size} at once, and was stopped; ask it for less"
                     )
-        raise SessionLost(await self._end())
+        raise SessionLost(await self._describe_end())
 
     async def write(self, session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         assert self._process.stdin is not None
@@ -105,7 +105,7 @@ class _Server:
             async for chunk in self._process.stderr:
                 self._last_words = (self._last_words + chunk)[-LAST_WORDS:]
 
-    def _message(self, line: bytearray) -> JSONRPCMessage | None:
+    def _parse_message(self, line: bytearray) -> JSONRPCMessage | None:
         """None for what is no message: many a server prints its greetings where its messages belong."""
         if not line.strip():
             return None
@@ -119,7 +119,7 @@ class _Server:
                 )
             return None
 
-    async def _end(self) -> str:
+    async def _describe_end(self) -> str:
         with anyio.move_on_after(GRACE_SECONDS):
             await self._process.wait()
         status = self._process.returncode
@@ -130,14 +130,14 @@ class _Server:
 
 async def _start(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:
     """The running server, which is ended with the stack, and then what held it."""
-    program = _program(spec)
+    program = _build_program(spec)
     try:
         argv = await _enter(stack, _require(wrap)(program)) if spec.sandboxed else build_bare_command(program)
     except SandboxError as error:
         raise ToolUnavailable(f"MCP server `{spec.label}` cannot start in the sandbox: {error.message}; {spec.advice}") from error
     try:
         started = await start_program(
-            argv if HAS_LAUNCHER else program.argv, stack, stdin=PIPE, stdout=PIPE, env=environment(spec.env), cwd=spec.cwd
+            argv if HAS_LAUNCHER else program.argv, stack, stdin=PIPE, stdout=PIPE, env=build_environment(spec.env), cwd=spec.cwd
         )
     except (OSError, ValueError) as error:
         raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: {error}") from error
@@ -163,10 +163,10 @@ def _require(wrap: Wrap | None) -> Wrap:
     return wrap
 
 
-def _program(spec: ServerSpec) -> Program:
+def _build_program(spec: ServerSpec) -> Program:
     """What is to be started, found where its own `PATH` or ours says. Raises `ToolUnavailable`."""
     given = os.path.join(spec.cwd or os.getcwd(), spec.command) if os.sep in spec.command else spec.command
-    found = shutil.which(given, path=environment(spec.env).get("PATH"))
+    found = shutil.which(given, path=build_environment(spec.env).get("PATH"))
     if found is None:
         raise ToolUnavailable(f"MCP server `{spec.label}` cannot be started: is `{spec.command}` installed?")
     return Program(

@@ -64,7 +64,7 @@ class Toolset(Struct, frozen=True):
         return self.routes.get(name) or self.qualified.get(name)
 
 
-def offer_of(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
+def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
     """The tools that the server's description allows, each looked at by itself: one that cannot be used costs no other."""
     sound: dict[str, RemoteTool] = {}
     unsound = list(listing.rejected)
@@ -75,7 +75,7 @@ def offer_of(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
         tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
         if len(sound) >= MOST_TOOLS:
             unsound.append(RejectedTool(shorten_line(tool.name), f"the server has more than {MOST_TOOLS} tools"))
-        elif (reason := "it is listed twice" if tool.name in sound else _flaw(tool, size)) is None:
+        elif (reason := "it is listed twice" if tool.name in sound else _find_flaw(tool, size)) is None:
             sound[tool.name] = tool
             size += len(encode(tool))
         else:
@@ -83,7 +83,7 @@ def offer_of(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
     return ServerOffer(spec, tuple(sound.values()), tuple(unsound))
 
 
-def toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
+def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
     """All tools of all offers, each with a name of its own that is not one of `taken`."""
     routes: dict[str, ToolRoute] = {}
     qualified: dict[str, ToolRoute] = {}
@@ -94,25 +94,25 @@ def toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: Collec
         for spec, tool in every:
             short, long = _clean(tool.name), f"{_clean(spec.label)}__{_clean(tool.name)}"
             preferred = short if shorts[short] == 1 and short not in used else long
-            name = next(name for name in _names(preferred, spec, tool) if name not in routes and name not in used)
-            routes[name] = route = _route(spec, tool, name)
-            qualified.setdefault(_fitted(long, spec, tool), route)
+            name = next(name for name in _propose_names(preferred, spec, tool) if name not in routes and name not in used)
+            routes[name] = route = _build_route(spec, tool, name)
+            qualified.setdefault(_fit_name(long, spec, tool), route)
     return Toolset(tuple(offers), routes, qualified, principal)
 
 
-def _names(preferred: str, spec: ServerSpec, tool: RemoteTool) -> Iterator[str]:
-    yield _fitted(preferred, spec, tool)
+def _propose_names(preferred: str, spec: ServerSpec, tool: RemoteTool) -> Iterator[str]:
+    yield _fit_name(preferred, spec, tool)
     number = 0
     while True:
         number += 1
-        yield _hashed(preferred, f"{spec.label}\0{tool.name}\0{number}")
+        yield _append_hash(preferred, f"{spec.label}\0{tool.name}\0{number}")
 
 
-def _fitted(name: str, spec: ServerSpec, tool: RemoteTool) -> str:
-    return name if 0 < len(name) <= LONGEST_NAME else _hashed(name, f"{spec.label}\0{tool.name}")
+def _fit_name(name: str, spec: ServerSpec, tool: RemoteTool) -> str:
+    return name if 0 < len(name) <= LONGEST_NAME else _append_hash(name, f"{spec.label}\0{tool.name}")
 
 
-def _hashed(name: str, whole: str) -> str:
+def _append_hash(name: str, whole: str) -> str:
     return f"{name[: LONGEST_NAME - _HASH_CHARS - 1]}_{sha256(whole.encode()).hexdigest()[:_HASH_CHARS]}"
 
 
@@ -120,7 +120,7 @@ def _clean(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
-def _flaw(tool: RemoteTool, others: int) -> str | None:
+def _find_flaw(tool: RemoteTool, others: int) -> str | None:
     """Why the tool cannot be used, beside others of that many bytes."""
     if len(encode(tool.schema)) > MOST_SCHEMA_BYTES:
         return f"its schema has more than {MOST_SCHEMA_BYTES} bytes"
@@ -133,27 +133,27 @@ def _flaw(tool: RemoteTool, others: int) -> str | None:
     return None if tool.name else "it has no name"
 
 
-def _route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
+def _build_route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
     definition = ToolDefinition(
         name,
         tool.description,
-        _parameters(tool.schema),
+        _complete_schema(tool.schema),
         # Servers write schemas that strict modes refuse.
         strict=False,
         kind="mcp",
         repeatable=tool.name in spec.repeatable or tool.is_read_only or tool.annotations.get("idempotentHint") is True,
-        effects=_effects(spec, tool),
+        effects=_read_effects(spec, tool),
         timeout=spec.timeout,
     )
     return ToolRoute(spec, tool, definition, spec.needs_approval(tool.name, tool.is_read_only))
 
 
-def _parameters(schema: Json) -> Json:
+def _complete_schema(schema: Json) -> Json:
     # Some providers refuse an object that does not say which properties it has.
     return schema if "properties" in schema else {**schema, "properties": {}}
 
 
-def _effects(spec: ServerSpec, tool: RemoteTool) -> tuple[Effect, ...]:
+def _read_effects(spec: ServerSpec, tool: RemoteTool) -> tuple[Effect, ...]:
     """What a call does to the world, by the tool's annotations and the protocol's defaults; a stranger's are not believed."""
     hints = tool.annotations if spec.trusted else {}
     effects: list[Effect] = ["read"] if hints.get("readOnlyHint") is True else ["write"]

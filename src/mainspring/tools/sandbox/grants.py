@@ -48,9 +48,9 @@ class Grant(Struct, frozen=True, order=True):
     path: str
 
 
-def grants_of(program: Program, owner: Owner) -> tuple[Grant, ...]:
+def list_grants(program: Program, owner: Owner) -> tuple[Grant, ...]:
     """Everything but the system that the program may touch. Raises `SandboxError` for what is not there or may not be touched."""
-    reads = [*program.reads, *([] if program.cwd in (None, "/") else [program.cwd]), *map(str, _needed(program))]
+    reads = [*program.reads, *([] if program.cwd in (None, "/") else [program.cwd]), *map(str, _list_needed(program))]
     wanted = {path: False for path in reads if not is_system(Path(path))} | dict.fromkeys(program.folders, True)
     for path, is_writable in wanted.items():
         _check(path, is_writable, owner)
@@ -71,18 +71,18 @@ def _check(path: str, is_writable: bool, owner: Owner) -> None:
         raise SandboxError(f"the sandbox's user, {owner.uid}, may not {what} `{path}`; allow it: {how}")
 
 
-def _needed(program: Program) -> Iterator[Path]:
+def _list_needed(program: Program) -> Iterator[Path]:
     """What the program itself consists of, under the name it was given and under the one that links lead to."""
     started = Path(program.argv[0])
     for path in dict.fromkeys((started, started.resolve())):
-        yield from _installation(path)
-    script = _script(program) if _INTERPRETER.fullmatch(started.name) else None
+        yield from _list_installation(path)
+    script = _find_script(program) if _INTERPRETER.fullmatch(started.name) else None
     if script is not None:
         for path in dict.fromkeys((script, script.resolve())):
-            yield _project(path)
+            yield _find_project(path)
 
 
-def _script(program: Program) -> Path | None:
+def _find_script(program: Program) -> Path | None:
     for word in program.argv[1:]:
         if word in ("-c", "-m", "-e", "--eval"):
             return None
@@ -92,14 +92,14 @@ def _script(program: Program) -> Path | None:
     return None
 
 
-def _installation(path: Path) -> Iterator[Path]:
+def _list_installation(path: Path) -> Iterator[Path]:
     if path.parent.name == "bin" and not is_system(path):
         yield from (part for part in (path.parent.parent / name for name in PARTS) if part.exists())
     else:
-        yield _project(path)
+        yield _find_project(path)
 
 
-def _project(path: Path) -> Path:
+def _find_project(path: Path) -> Path:
     """The folder of everything that the file comes with, or the file itself if that would show too much."""
     if "node_modules" in path.parts:
         return Path(*path.parts[: path.parts.index("node_modules") + 1])

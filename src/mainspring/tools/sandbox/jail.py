@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import SandboxError
 from mainspring.core.sandbox import ExitReason, OutputChunk, ProgramExit, Stream
-from mainspring.tools.sandbox.processes import Launch, SupervisedProcess, SupervisorClient
+from mainspring.tools.sandbox.supervisor_client import Launch, SupervisedProcess, SupervisorClient
 
 PIECE = 1 << 16
 LONGEST_ANSWER = 1 << 20
@@ -52,7 +52,7 @@ class Jail:
 
     def __init__(self, processes: SupervisorClient, launch: Launch, extra: bytes = b"") -> None:
         """Starts the worker; `extra` is what it, or its launcher, can read as file 4. Raises `SandboxError`."""
-        lines = _lines(extra)
+        lines = _open_pipes(extra)
         self._stdin, self._stdout, self._stderr, self._control = lines.stdin, lines.stdout, lines.stderr, lines.control
         self._heard = bytearray()
         self._unsent: dict[int, memoryview] = {}
@@ -80,15 +80,15 @@ class Jail:
         if not self._is_running:
             self._close()
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Returns once the worker waits for an order. Raises `SandboxError` with what it said if it does not come up."""
         if self._is_ready:
             return
         deadline = self._loop.time() + START_SECONDS
-        while self._answer() is None:
-            await self._changed(deadline)
+        while self._read_answer() is None:
+            await self._wait_for_change(deadline)
             if self.process.ended.done() or self._loop.time() >= deadline:
-                said = b"".join(chunk.data for chunk in self._drained(PIECE)).decode(errors="replace").strip()
+                said = b"".join(chunk.data for chunk in self._drain(PIECE)).decode(errors="replace").strip()
                 raise SandboxError(f"the sandbox did not start: {said or 'it said nothing'}; `mainspring doctor` tells more")
         self._is_ready = True
 
@@ -105,7 +105,7 @@ class Jail:
         self._asked += 1
         self._is_running = True
         try:
-            async with aclosing(self._followed(deadline, most, spoiled)) as output:
+            async with aclosing(self._follow(deadline, most, spoiled)) as output:
                 async for part in output:
                     yield part
         finally:
@@ -113,15 +113,15 @@ class Jail:
             if self._is_unwanted:
                 self._close()
 
-    async def _followed(
+    async def _follow(
         self, deadline: float, most: int, spoiled: Callable[[], ExitReason | None]
     ) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
         while True:
             self._feed()
-            answer = self._answer()
+            answer = self._read_answer()
             is_over = answer is not None or self.process.ended.done()
             # One byte more than permitted shows that there is more.
-            chunks = self._drained(most + 1)
+            chunks = self._drain(most + 1)
             for chunk in chunks:
                 if piece := chunk.data[:most]:
                     yield OutputChunk(chunk.stream, piece)
@@ -130,7 +130,7 @@ class Jail:
                 yield WorkerExit(ProgramExit(None, reason="output_limit"))
                 return
             if is_over:
-                yield _ended(answer, self.process)
+                yield _read_exit(answer, self.process)
                 return
             reason = spoiled() or ("timeout" if self._loop.time() >= deadline else None)
             if reason is not None:
@@ -138,7 +138,7 @@ class Jail:
                 return
             # Much may have happened while the reader had the chunks, so look again before waiting.
             if not chunks:
-                await self._changed(deadline)
+                await self._wait_for_change(deadline)
 
     def wake(self) -> None:
         """Has a waiting `run` look again."""
@@ -151,13 +151,13 @@ class Jail:
     def _feed(self) -> None:
         """Passes on what the worker and the program take now. Standard input is closed behind its last byte."""
         for file, data in list(self._unsent.items()):
-            if file < 0 or self._written(file, data):
+            if file < 0 or self._write(file, data):
                 del self._unsent[file]
                 if file == self._stdin >= 0:
                     os.close(file)
                     self._stdin = -1
 
-    def _written(self, file: int, data: memoryview) -> bool:
+    def _write(self, file: int, data: memoryview) -> bool:
         try:
             while data:
                 data = data[os.write(file, data[:PIECE]) :]
@@ -168,7 +168,7 @@ class Jail:
             pass  # Nobody reads any more, which is theirs to decide.
         return True
 
-    def _answer(self) -> WorkerAnswer | None:
+    def _read_answer(self) -> WorkerAnswer | None:
         """The next whole message of the worker, if there is one. Nonsense is as good as none: the worker is then of no use."""
         try:
             # No more than one message can have: hostile code may never stop talking.
@@ -191,9 +191,9 @@ class Jail:
             return None
         message = bytes(self._heard[4 : 4 + length])
         del self._heard[: 4 + length]
-        return _parsed(message, self._asked)
+        return _parse_answer(message, self._asked)
 
-    def _drained(self, most: int) -> list[OutputChunk]:
+    def _drain(self, most: int) -> list[OutputChunk]:
         """What is in the pipes, up to so many bytes."""
         chunks: list[OutputChunk] = []
         streams: tuple[tuple[Stream, int], ...] = (("stdout", self._stdout), ("stderr", self._stderr))
@@ -210,7 +210,7 @@ class Jail:
                 most -= len(data)
         return chunks
 
-    async def _changed(self, deadline: float) -> None:
+    async def _wait_for_change(self, deadline: float) -> None:
         """Waits until there is something to read or to send, the process has ended, time is up, or `wake`."""
         self._woken = self._loop.create_future()
         readers = {self._control.fileno(), self._stdout, self._stderr} - self._silent
@@ -240,7 +240,7 @@ class Jail:
         self._stdin = -1
 
 
-def _parsed(message: bytes, asked: int) -> WorkerAnswer:
+def _parse_answer(message: bytes, asked: int) -> WorkerAnswer:
     """An answer to another request is nonsense, too: code has spoken in place of the worker, whose own answer would come late."""
     if len(message) < NUMBERS.size:
         return WorkerAnswer()
@@ -250,7 +250,7 @@ def _parsed(message: bytes, asked: int) -> WorkerAnswer:
     return WorkerAnswer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
 
 
-def _ended(answer: WorkerAnswer | None, process: SupervisedProcess) -> WorkerExit:
+def _read_exit(answer: WorkerAnswer | None, process: SupervisedProcess) -> WorkerExit:
     if answer is not None and answer.code is None:
         return WorkerExit(ProgramExit(None, reason="lost"))
     if answer is not None:
@@ -262,7 +262,7 @@ def _ended(answer: WorkerAnswer | None, process: SupervisedProcess) -> WorkerExi
     return WorkerExit(ProgramExit(status, status - 128, "signal") if status > 128 else ProgramExit(status))
 
 
-class _Lines(Struct):
+class _Pipes(Struct):
     """Both ends of the pipes to a worker: ours by name, its own in the order of their numbers."""
 
     stdin: int
@@ -272,7 +272,7 @@ class _Lines(Struct):
     theirs: list[int]
 
 
-def _lines(extra: bytes) -> _Lines:
+def _open_pipes(extra: bytes) -> _Pipes:
     with ExitStack() as undo:
         try:
             pipes = [os.pipe() for _ in range(3)]
@@ -281,7 +281,7 @@ def _lines(extra: bytes) -> _Lines:
             control, other = socket.socketpair()
             undo.callback(control.close)
             undo.callback(other.close)
-            more = [_readable(extra)] if extra else []
+            more = [_make_file(extra)] if extra else []
         except OSError as error:
             raise SandboxError(f"no files can be opened for a sandbox: {error}; raise the limit of open files") from error
         undo.pop_all()
@@ -289,10 +289,10 @@ def _lines(extra: bytes) -> _Lines:
     for file in (to_stdin, from_stdout, from_stderr):
         os.set_blocking(file, False)
     control.setblocking(False)
-    return _Lines(to_stdin, from_stdout, from_stderr, control, [stdin, stdout, stderr, other.detach(), *more])
+    return _Pipes(to_stdin, from_stdout, from_stderr, control, [stdin, stdout, stderr, other.detach(), *more])
 
 
-def _readable(data: bytes) -> int:
+def _make_file(data: bytes) -> int:
     """A file with this content, open at its beginning."""
     file = os.memfd_create("extra")
     os.write(file, data)

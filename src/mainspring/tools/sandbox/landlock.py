@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.backend import LOADER_FILES, NETWORK_FILES, Backend, LeaseFolders
 from mainspring.tools.sandbox.places import SYSTEM, PythonInstall
-from mainspring.tools.sandbox.processes import Confine, Launch
-from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, program
-from mainspring.tools.sandbox.supervisor import landlock_version
+from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, Profile, build_filter
+from mainspring.tools.sandbox.supervisor import read_landlock_version
+from mainspring.tools.sandbox.supervisor_client import Confine, Launch
 from mainspring.tools.sandbox.workspace_files import Owner
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -28,7 +28,7 @@ class Landlock(Backend):
 
     def __init__(self, python: PythonInstall, owner: Owner, *, version: int | None = None) -> None:
         """Raises `SandboxError` if this kernel's Landlock is too old; `version` is for trying what an older one would do."""
-        found = landlock_version() if version is None else version
+        found = read_landlock_version() if version is None else version
         if found < OLDEST:
             raise SandboxError(
                 f"Landlock has version {found} here and {OLDEST} is needed; use Linux 6.2 or newer with it switched on"
@@ -44,11 +44,11 @@ class Landlock(Backend):
             write=(str(place.workspace), str(place.home), str(place.scratch)),
             devices=DEVICES,
             network=network,
-            filter=self._filter(network).hex(),
+            filter=self._build_filter(network).hex(),
         )
         return replace(super().launch(place, joins, network=network), confine=confine)
 
-    def _filter(self, network: bool) -> bytes:
+    def _build_filter(self, network: bool) -> bytes:
         families = (AF_INET, AF_INET6, AF_NETLINK) if network else ()
         is_other = self.owner.uid is not None
-        return program(Profile(families, signals=self._has_signals, metadata=is_other, others=False))
+        return build_filter(Profile(families, signals=self._has_signals, metadata=is_other, others=False))

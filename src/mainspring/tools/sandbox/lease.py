@@ -21,7 +21,7 @@ from mainspring.core.sandbox import (
     WorkspaceListing,
 )
 from mainspring.tools.sandbox import workspace_files
-from mainspring.tools.sandbox.backend import languages, process_limits
+from mainspring.tools.sandbox.backend import build_process_limits, find_languages
 from mainspring.tools.sandbox.jail import Jail, WorkerExit, WorkerOrder
 from mainspring.tools.sandbox.slot import Slot
 
@@ -47,12 +47,12 @@ class LocalLease:
         timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
         stdin: bytes = b"",
     ) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
-        order = _order(self._slot, program, language)
+        order = _build_order(self._slot, program, language)
         await asyncio.to_thread(_check_room, self._slot)
-        with self._slot.awake():
-            jail = await self._slot.jail()
+        with self._slot.keep_awake():
+            jail = await self._slot.get_jail()
             try:
-                async with aclosing(supervised(self._slot, jail, order, stdin, timeout)) as output:
+                async with aclosing(run_order(self._slot, jail, order, stdin, timeout)) as output:
                     async for part in output:
                         yield part.exit if isinstance(part, WorkerExit) else part
             finally:
@@ -69,8 +69,8 @@ class LocalLease:
         """`run`, waited for to its end."""
         before = await self.list()
         output = self.run(program, language=language, timeout=timeout, stdin=stdin)
-        gathered = await gather(output)
-        return replace(gathered, files=changed(before, await self.list()))
+        gathered = await gather_output(output)
+        return replace(gathered, files=list_changes(before, await self.list()))
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["LocalSession"]:
@@ -90,7 +90,7 @@ class LocalLease:
         return await asyncio.to_thread(workspace_files.read, self._slot.place.workspace, path, self._slot.limits.file)
 
     async def list(self) -> WorkspaceListing:
-        return await asyncio.to_thread(workspace_files.listing, self._slot.place.workspace, self._slot.limits.entries)
+        return await asyncio.to_thread(workspace_files.list_files, self._slot.place.workspace, self._slot.limits.entries)
 
     async def release(self) -> None:
         await self._remove(self._slot)
@@ -110,11 +110,11 @@ class LocalSession:
         before = await self._lease.list()
         self._look_away()
         is_over = False
-        with self._slot.awake():
+        with self._slot.keep_awake():
             try:
-                jail = self._jail = self._jail or await self._slot.jail()
-                order = WorkerOrder(limits=_limits(self._slot, "python"), cell=code)
-                result = await gather(supervised(self._slot, jail, order, b"", timeout))
+                jail = self._jail = self._jail or await self._slot.get_jail()
+                order = WorkerOrder(limits=_build_limits(self._slot, "python"), cell=code)
+                result = await gather_output(run_order(self._slot, jail, order, b"", timeout))
                 if jail.is_alive and await asyncio.to_thread(_is_over, self._slot, jail):
                     # It would keep what it holds while it rests.
                     result = replace(result, exit=ProgramExit(None, reason="disk_limit"))
@@ -125,7 +125,7 @@ class LocalSession:
         if self._jail is not None and not self._slot.is_firm:
             # It was only told to stop, and has ways to wake up again. It may, but not fill the disk.
             self._looking = asyncio.get_running_loop().create_task(self._look(self._jail))
-        return replace(result, files=changed(before, await self._lease.list()), is_state_lost=not is_over)
+        return replace(result, files=list_changes(before, await self._lease.list()), is_state_lost=not is_over)
 
     async def _look(self, jail: Jail) -> None:
         await _Watch(self._slot, jail).look()
@@ -150,7 +150,7 @@ class _Watch(Struct):
     jail: Jail
     reason: ExitReason | None = None
 
-    def found(self) -> ExitReason | None:
+    def get_reason(self) -> ExitReason | None:
         return self.reason
 
     async def look(self) -> None:
@@ -161,7 +161,7 @@ class _Watch(Struct):
                 self.jail.wake()
 
 
-async def supervised(
+async def run_order(
     slot: Slot, jail: Jail, order: WorkerOrder, stdin: bytes, seconds: float | None
 ) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
     """The output of one order and how it ended, as far as limits decide that."""
@@ -170,7 +170,7 @@ async def supervised(
     watch = _Watch(slot, jail)
     looking = loop.create_task(watch.look())
     deadline = loop.time() + (slot.limits.seconds if seconds is None else seconds)
-    run = jail.run(order, stdin=stdin, deadline=deadline, most=slot.limits.output, spoiled=watch.found)
+    run = jail.run(order, stdin=stdin, deadline=deadline, most=slot.limits.output, spoiled=watch.get_reason)
     try:
         async with aclosing(run) as output:
             async for part in output:
@@ -181,7 +181,7 @@ async def supervised(
         looking.cancel()
 
 
-async def gather(
+async def gather_output(
     output: AsyncGenerator[OutputChunk | WorkerExit, None] | AsyncGenerator[OutputChunk | ProgramExit, None],
 ) -> ProgramResult:
     """A stream of output as one result."""
@@ -202,7 +202,7 @@ async def gather(
 def _put(slot: Slot, path: str, data: bytes) -> WorkspaceFile:
     workspace, limits = slot.place.workspace, slot.limits
     with slot.writing:
-        used = workspace_files.usage(workspace, limits.entries)
+        used = workspace_files.measure_usage(workspace, limits.entries)
         # A path may bring folders with it.
         if used.size + len(data) > limits.disk or used.entries + path.count("/") >= limits.entries or not used.is_whole:
             raise InvalidRequest(
@@ -211,8 +211,8 @@ def _put(slot: Slot, path: str, data: bytes) -> WorkspaceFile:
         return workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
 
 
-def _used(slot: Slot, most: int) -> workspace_files.DiskUsage:
-    used = [workspace_files.usage(folder, most) for folder in slot.folders]
+def _measure_all(slot: Slot, most: int) -> workspace_files.DiskUsage:
+    used = [workspace_files.measure_usage(folder, most) for folder in slot.folders]
     return workspace_files.DiskUsage(
         sum([one.size for one in used]), sum([one.entries for one in used]), all(one.is_whole for one in used)
     )
@@ -220,7 +220,7 @@ def _used(slot: Slot, most: int) -> workspace_files.DiskUsage:
 
 def _is_over(slot: Slot, jail: Jail) -> bool:
     """Whether more is in use than may be, files without a name included."""
-    limits, used = slot.limits, _used(slot, slot.limits.entries)
+    limits, used = slot.limits, _measure_all(slot, slot.limits.entries)
     if used.size > limits.disk or used.entries > limits.entries or not used.is_whole:
         return True
     pid = jail.process.pid
@@ -234,7 +234,7 @@ def _check_room(slot: Slot) -> None:
     """Raises `InvalidRequest` if earlier runs have left so much that the next would take room that is not its own."""
     limits = slot.limits
     try:
-        used = _used(slot, limits.entries + SURPLUS_ENTRIES)
+        used = _measure_all(slot, limits.entries + SURPLUS_ENTRIES)
     except FileNotFoundError:
         return  # It has been released, which is told when a worker is asked for.
     if used.size <= limits.disk + SURPLUS_BYTES and used.entries <= limits.entries + SURPLUS_ENTRIES and used.is_whole:
@@ -243,16 +243,16 @@ def _check_room(slot: Slot) -> None:
     raise InvalidRequest(f"nothing runs in this workspace any more, it has {what}; remove files from outside, or begin a new one")
 
 
-def changed(before: WorkspaceListing, after: WorkspaceListing) -> tuple[WorkspaceFile, ...]:
+def list_changes(before: WorkspaceListing, after: WorkspaceListing) -> tuple[WorkspaceFile, ...]:
     known = set(before.entries)
     return tuple(entry for entry in after.entries if entry not in known)
 
 
-def _order(slot: Slot, program: str | Sequence[str], language: Language) -> WorkerOrder:
-    limits = _limits(slot, language)
+def _build_order(slot: Slot, program: str | Sequence[str], language: Language) -> WorkerOrder:
+    limits = _build_limits(slot, language)
     if not isinstance(program, str):
         return WorkerOrder(limits=limits, argv=tuple(program))
-    known = languages(slot.backend.python)
+    known = find_languages(slot.backend.python)
     if language not in known:
         raise InvalidRequest(f"`{language}` is not installed for the sandbox; there is: {', '.join(known)}")
     if language == "python":
@@ -262,16 +262,16 @@ def _order(slot: Slot, program: str | Sequence[str], language: Language) -> Work
     return WorkerOrder(limits=limits, argv=(known[language], "-c" if language == "shell" else "-e", program))
 
 
-def _limits(slot: Slot, language: Language) -> dict[str, int]:
+def _build_limits(slot: Slot, language: Language) -> dict[str, int]:
     """What each process is held to. Without a user namespace the kernel counts all processes of the user together."""
     has_totals = slot.group is not None
     others: int | None = 0
     if not slot.backend.is_namespaced:
-        others = None if has_totals else processes_of(slot.backend.owner.uid)
-    return process_limits(slot.limits, language, has_totals=has_totals, others=others)
+        others = None if has_totals else count_processes(slot.backend.owner.uid)
+    return build_process_limits(slot.limits, language, has_totals=has_totals, others=others)
 
 
-def processes_of(uid: int | None) -> int:
+def count_processes(uid: int | None) -> int:
     """How many processes and threads a user has; None is ourselves."""
     wanted = os.getuid() if uid is None else uid
     count = 0

@@ -24,7 +24,7 @@ PATIENCE = 200
 PAUSE = 0.01
 
 
-def locked(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """A descriptor; the folder is in use until every copy of it is closed."""
     made = folder / f"{LOCK}.new"
     file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -34,17 +34,17 @@ def locked(folder: Path) -> int:
     return file
 
 
-def name_groups(folder: Path, groups: Sequence[Path]) -> None:
+def write_group_names(folder: Path, groups: Sequence[Path]) -> None:
     """Notes which control groups belong to the lease in this folder."""
     (folder / GROUPS).write_text("\n".join(map(str, groups)))
 
 
-def clear(parent: Path) -> None:
+def clear_leftovers(parent: Path) -> None:
     """Ends and removes all that is nobody's any more. What cannot be removed is logged."""
     for folder in parent.glob(f"{PREFIX}*"):
         # Others may make a folder of that name too, to have us follow what it says.
         try:
-            if folder.lstat().st_uid != os.getuid() or not (file := _taken(folder)):
+            if folder.lstat().st_uid != os.getuid() or not (file := _try_lock(folder)):
                 continue
         except OSError:
             continue
@@ -57,7 +57,7 @@ def clear(parent: Path) -> None:
             os.close(file)
 
 
-def _taken(folder: Path) -> int | None:
+def _try_lock(folder: Path) -> int | None:
     """The lock, if nobody else has it."""
     file = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -70,7 +70,7 @@ def _taken(folder: Path) -> int | None:
 
 def _remove(folder: Path) -> None:
     for named in (folder / "data").glob(f"*/{GROUPS}"):
-        _end([Path(group) for group in named.read_text().splitlines()])
+        _end_groups([Path(group) for group in named.read_text().splitlines()])
     remove_tree(folder / "data")
     # Never emptied: what is still mounted there is no copy but the thing itself.
     for view in (folder / "views").iterdir():
@@ -80,7 +80,7 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def _end(groups: Sequence[Path]) -> None:
+def _end_groups(groups: Sequence[Path]) -> None:
     """Kills what is in the control groups, lets it go on, which is how what is frozen ends, and removes them."""
     for _ in range(PATIENCE):
         for group in groups:

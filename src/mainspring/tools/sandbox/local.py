@@ -20,14 +20,14 @@ from mainspring.core.errors import SandboxError
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.tools.sandbox import leftovers
 from mainspring.tools.sandbox import slot as slots
-from mainspring.tools.sandbox.backend import Backend, Unsafe, languages
+from mainspring.tools.sandbox.backend import Backend, Unsafe, find_languages
 from mainspring.tools.sandbox.bwrap import Bwrap
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
-from mainspring.tools.sandbox.places import FolderViews, prefixes, python_for
-from mainspring.tools.sandbox.processes import SupervisorClient
+from mainspring.tools.sandbox.places import FolderViews, find_python, list_prefixes
 from mainspring.tools.sandbox.slot import Slot
+from mainspring.tools.sandbox.supervisor_client import SupervisorClient
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 log = getLogger(__name__)
@@ -69,12 +69,12 @@ class LocalSandbox:
 
     async def __aenter__(self) -> Self:
         """Starts the supervisor. Raises `SandboxError` with what to do."""
-        await asyncio.to_thread(leftovers.clear, Path(gettempdir()) if self._parent is None else self._parent)
+        await asyncio.to_thread(leftovers.clear_leftovers, Path(gettempdir()) if self._parent is None else self._parent)
         if self._finds_groups:
             self.groups = await asyncio.to_thread(find_groups)
         self._make_folders()
         try:
-            self._views = views = self._wanted_views()
+            self._views = views = self._plan_views()
             views.settle(await self.processes.open(self._folder, views.pairs, self._lock))
             self.backend = await asyncio.to_thread(self._make_backend, views)
         except BaseException:
@@ -95,7 +95,7 @@ class LocalSandbox:
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AsyncIterator[LocalLease]:
-        slot = await self._slot(spec)
+        slot = await self._take_slot(spec)
         self._leases.add(slot)
         try:
             yield LocalLease(slot, self._remove)
@@ -109,10 +109,10 @@ class LocalSandbox:
                 log.warning("the supervisor process of the sandbox was ended; another one is started")
                 await self.processes.open(self._folder, self._views.pairs, self._lock)
 
-    async def warmed(self) -> None:
+    async def wait_until_warm(self) -> None:
         """Returns when the pool is as full as it gets."""
         self._pool.fill()
-        await self._pool.filled()
+        await self._pool.wait_until_full()
 
     async def health(self) -> SandboxHealth:
         return SandboxHealth(
@@ -120,7 +120,7 @@ class LocalSandbox:
             version=self.backend.version,
             totals=self.groups.name,
             isolates=self.backend.isolates,
-            languages={str(name): path for name, path in languages(self.backend.python).items()},
+            languages={str(name): path for name, path in find_languages(self.backend.python).items()},
             uid=os.getuid() if self._owner.uid is None else self._owner.uid,
             is_ok=self.processes.is_open,
             warm=self._pool.size,
@@ -128,17 +128,17 @@ class LocalSandbox:
             refused=self._refused,
         )
 
-    async def _slot(self, spec: SandboxSpec) -> Slot:
+    async def _take_slot(self, spec: SandboxSpec) -> Slot:
         await self.revive()
         taken = None if spec.network else self._pool.take()
         if taken is None:
-            return await self._made(spec)
+            return await self._make_slot(spec)
         taken.confine_to(spec.limits)
         return taken
 
-    async def _made(self, spec: SandboxSpec) -> Slot:
+    async def _make_slot(self, spec: SandboxSpec) -> Slot:
         """A new slot. One that is finished when nobody wants it any more is removed."""
-        making = asyncio.to_thread(slots.make, self.backend, self.processes, self.groups, self.data, spec)
+        making = asyncio.to_thread(slots.make_slot, self.backend, self.processes, self.groups, self.data, spec)
         task = asyncio.get_running_loop().create_task(making)
         try:
             return await asyncio.shield(task)
@@ -150,10 +150,10 @@ class LocalSandbox:
         await (await making).remove()
 
     async def _warm_slot(self) -> Slot:
-        slot = await self._made(DEFAULT_SPEC)
+        slot = await self._make_slot(DEFAULT_SPEC)
         try:
             slot.warm = slot.start()
-            await slot.warm.ready()
+            await slot.warm.wait_ready()
         except BaseException:
             self._begin_removal(slot)
             raise
@@ -172,10 +172,10 @@ class LocalSandbox:
     def _own(self, removal: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(removal)
         self._removals.add(task)
-        task.add_done_callback(self._removed)
+        task.add_done_callback(self._forget_removal)
         return task
 
-    def _removed(self, task: "asyncio.Task[None]") -> None:
+    def _forget_removal(self, task: "asyncio.Task[None]") -> None:
         self._removals.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.warning("a sandbox could not be removed: %s", task.exception())
@@ -188,36 +188,36 @@ class LocalSandbox:
 
     def _make_folders(self) -> None:
         self._folder = Path(mkdtemp(prefix=leftovers.PREFIX, dir=self._parent))
-        self._lock = leftovers.locked(self._folder)
+        self._lock = leftovers.lock_folder(self._folder)
         self.data = self._folder / "data"
         self._folder.chmod(0o711)
         self.data.mkdir(mode=0o711)
         (self._folder / "views").mkdir()
 
-    def _wanted_views(self) -> FolderViews:
+    def _plan_views(self) -> FolderViews:
         views = FolderViews(self._folder / "views", self._owner)
         if self._bwrap is not None:
-            for wanted in (*prefixes(), self._bwrap.parents[2]):
+            for wanted in (*list_prefixes(), self._bwrap.parents[2]):
                 views.want(wanted)
         return views
 
     def _make_backend(self, views: FolderViews) -> Backend:
-        python = python_for(views)
+        python = find_python(views)
         if python is None:
             raise SandboxError("no Python can be reached by the sandbox's user; install python3 in /usr/bin")
         if self._kind == "landlock":
             return Landlock(python, self._owner)
         if self._kind == "unsafe":
             return Unsafe(python, self._owner)
-        return Bwrap(self._reached(views), python, self._owner, self._accounts())
+        return Bwrap(self._find_bwrap(views), python, self._owner, self._write_accounts())
 
-    def _reached(self, views: FolderViews) -> Path:
-        reached = views.of(self._bwrap) if self._bwrap is not None else None
+    def _find_bwrap(self, views: FolderViews) -> Path:
+        reached = views.find_path(self._bwrap) if self._bwrap is not None else None
         if reached is None:
             raise SandboxError("bubblewrap is not there, or not where the sandbox's user can reach it; install `bubblewrap`")
         return reached
 
-    def _accounts(self) -> Path:
+    def _write_accounts(self) -> Path:
         folder = self.data / "etc"
         folder.mkdir(mode=0o755)
         uid, gid = (os.getuid(), os.getgid()) if self._owner.uid is None else (self._owner.uid, self._owner.gid)
@@ -244,7 +244,7 @@ class _Pool:
         if self._count and (self._filling is None or self._filling.done()):
             self._filling = asyncio.get_running_loop().create_task(self._fill())
 
-    async def filled(self) -> None:
+    async def wait_until_full(self) -> None:
         """Returns when nothing is missing any more, or could not be made."""
         if self._filling is not None:
             await asyncio.wait([self._filling])

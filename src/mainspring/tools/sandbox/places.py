@@ -43,7 +43,7 @@ class FolderViews:
     def settle(self, are_shown: bool) -> None:
         self._are_shown = are_shown
 
-    def of(self, path: Path) -> Path | None:
+    def find_path(self, path: Path) -> Path | None:
         """The name under which the path can be reached; None if there is none."""
         if is_reachable(path, self._owner):
             return path
@@ -61,27 +61,27 @@ class PythonInstall(Struct, frozen=True):
     path: tuple[str, ...] = ()
 
 
-def prefixes() -> tuple[Path, ...]:
+def list_prefixes() -> tuple[Path, ...]:
     """The folders of this interpreter that are not the system's."""
     found = dict.fromkeys(Path(folder) for folder in (sys.prefix, sys.base_prefix))
     return tuple(folder for folder in found if not is_system(folder))
 
 
-def python_for(views: FolderViews) -> PythonInstall | None:
+def find_python(views: FolderViews) -> PythonInstall | None:
     """This interpreter if it can be reached under its own name or another, else the system's, else none."""
     parts: list[tuple[str, str]] = []
-    for prefix in prefixes():
+    for prefix in list_prefixes():
         for part in (prefix / name for name in PARTS):
-            source = views.of(part)
+            source = views.find_path(part)
             if part.exists() and source is None:
-                return system_python()
+                return find_system_python()
             if part.exists() and not part.is_symlink():
                 parts.append((str(part), str(source)))
-    path = tuple(str(prefix / "bin") for prefix in prefixes())
+    path = tuple(str(prefix / "bin") for prefix in list_prefixes())
     return PythonInstall(str(Path(sys.executable)), tuple(parts), path)
 
 
-def system_python() -> PythonInstall | None:
+def find_system_python() -> PythonInstall | None:
     found = shutil.which("python3", path=":".join(SYSTEM_PATH))
     return PythonInstall(found) if found else None
 

@@ -74,11 +74,11 @@ async def open_sandbox(
     """The strongest sandbox that holds here, or the one named. Raises `SandboxError` with every reason and what to do."""
     refused: list[str] = []
     async with AsyncExitStack() as stack:
-        for candidate in candidates(mode):
+        for candidate in list_candidates(mode):
             sandbox = LocalSandbox(
                 candidate.kind, bwrap=candidate.bwrap, folder=folder, uid=uid, warm=warm, groups=groups, refused=tuple(refused)
             )
-            reason = await _tried(sandbox, stack, is_checked=candidate.kind != "unsafe")
+            reason = await _try_open(sandbox, stack, is_checked=candidate.kind != "unsafe")
             if reason is None:
                 yield sandbox
                 return
@@ -86,9 +86,9 @@ async def open_sandbox(
         raise SandboxError(f"no sandbox holds here, so code is not run: {'; '.join(refused) or 'none is installed'}; {ADVICE}")
 
 
-async def escapes(sandbox: LocalSandbox) -> tuple[str, ...]:
+async def find_escapes(sandbox: LocalSandbox) -> tuple[str, ...]:
     """What a program in the sandbox could do that it should not. Raises `SandboxError` if it does not even run."""
-    with _bait() as bait:
+    with _set_bait() as bait:
         async with sandbox.acquire() as lease:
             result = await lease.execute(f"BAIT = {bait!r}\n{ATTEMPTS}", timeout=SECONDS)
     if result.exit.is_error:
@@ -96,10 +96,10 @@ async def escapes(sandbox: LocalSandbox) -> tuple[str, ...]:
     return tuple(json.loads(result.stdout))
 
 
-def candidates(mode: Mode) -> Iterator[Candidate]:
+def list_candidates(mode: Mode) -> Iterator[Candidate]:
     """What is to be tried, strongest first."""
     if mode in ("auto", "bwrap"):
-        for program in (bwrap.bundled(), bwrap.installed()):
+        for program in (bwrap.find_bundled(), bwrap.find_installed()):
             if program is not None:
                 yield Candidate("bwrap", program)
     if mode in ("auto", "landlock"):
@@ -108,12 +108,12 @@ def candidates(mode: Mode) -> Iterator[Candidate]:
         yield Candidate("unsafe")
 
 
-async def _tried(sandbox: LocalSandbox, stack: AsyncExitStack, *, is_checked: bool) -> str | None:
+async def _try_open(sandbox: LocalSandbox, stack: AsyncExitStack, *, is_checked: bool) -> str | None:
     """Opens the sandbox onto the stack if it holds; else says why not and leaves it closed."""
     async with AsyncExitStack() as attempt:
         try:
             await attempt.enter_async_context(sandbox)
-            got = await escapes(sandbox) if is_checked else ()
+            got = await find_escapes(sandbox) if is_checked else ()
         except SandboxError as error:
             return error.message
         if got:
@@ -123,7 +123,7 @@ async def _tried(sandbox: LocalSandbox, stack: AsyncExitStack, *, is_checked: bo
 
 
 @contextmanager
-def _bait() -> Iterator[str]:
+def _set_bait() -> Iterator[str]:
     """Things of the host that a sandboxed program should not get at, described in JSON."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="mainspring-bait-")))

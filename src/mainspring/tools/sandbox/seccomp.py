@@ -107,7 +107,7 @@ Instruction = tuple[int, int, int, int]
 ZERO: list[Instruction] = [(EQUAL, 1, 0, 0), (RETURN, 0, 0, REFUSE)]
 
 
-def program(profile: Profile, machine: str | None = None) -> bytes:
+def build_filter(profile: Profile, machine: str | None = None) -> bytes:
     """The filter as the kernel takes it. Raises `SandboxError` on a processor whose call numbers are not listed."""
     name = machine or platform.machine()
     known = MACHINES.get(name)
@@ -115,44 +115,44 @@ def program(profile: Profile, machine: str | None = None) -> bytes:
         raise SandboxError(f"no system call filter for the processor `{name}`; known: {', '.join(MACHINES)}")
     lines: list[Instruction] = [(LOAD, 0, 0, ARCH), (EQUAL, 1, 0, known.audit), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
     if known.foreign is not None:
-        lines += _when(AT_LEAST, known.foreign, ABSENT)
-    lines += _when(EQUAL, CLONE3[known.column], ABSENT)
-    for call in _refused(profile):
+        lines += _end_if(AT_LEAST, known.foreign, ABSENT)
+    lines += _end_if(EQUAL, CLONE3[known.column], ABSENT)
+    for call in _list_refused(profile):
         number = call[known.column]
         if number is not None:
-            lines += _when(EQUAL, number, REFUSE)
-    lines += _inspected(CLONE[known.column], 0, _when(ANY_BIT, NEW_NAMESPACES, REFUSE))
-    lines += _inspected(IOCTL[known.column], 1, [line for code in TERMINAL_INPUT for line in _when(EQUAL, code, REFUSE)])
-    lines += _inspected(SOCKET[known.column], 0, _sockets(profile.families))
+            lines += _end_if(EQUAL, number, REFUSE)
+    lines += _inspect(CLONE[known.column], 0, _end_if(ANY_BIT, NEW_NAMESPACES, REFUSE))
+    lines += _inspect(IOCTL[known.column], 1, [line for code in TERMINAL_INPUT for line in _end_if(EQUAL, code, REFUSE)])
+    lines += _inspect(SOCKET[known.column], 0, _filter_sockets(profile.families))
     if not profile.metadata:
-        lines += _inspected(UTIMENSAT[known.column], 1, _null(ARGUMENTS + 12))
+        lines += _inspect(UTIMENSAT[known.column], 1, _refuse_pointers(ARGUMENTS + 12))
     if not profile.others:
-        lines += _inspected(PRLIMIT[known.column], 0, ZERO)
+        lines += _inspect(PRLIMIT[known.column], 0, ZERO)
     lines.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
-def _refused(profile: Profile) -> list[tuple[int | None, int | None]]:
+def _list_refused(profile: Profile) -> list[tuple[int | None, int | None]]:
     optional = ((SIGNALS, profile.signals), (METADATA, profile.metadata), (OTHERS, profile.others))
     tables = [REFUSED, *(table for table, is_open in optional if not is_open)]
     return [numbers for table in tables for numbers in table.values()]
 
 
-def _when(test: int, value: int, result: int) -> list[Instruction]:
+def _end_if(test: int, value: int, result: int) -> list[Instruction]:
     """Ends with `result` if the loaded word passes the test."""
     return [(test, 0, 1, value), (RETURN, 0, 0, result)]
 
 
-def _inspected(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
+def _inspect(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
     """Runs the checks on an argument's low half if the call is this one; what they do not refuse is allowed."""
     body = [(LOAD, 0, 0, ARGUMENTS + 8 * argument), *checks, (RETURN, 0, 0, ALLOW)]
     return [(EQUAL, 0, len(body), number), *body]
 
 
-def _null(upper: int) -> list[Instruction]:
+def _refuse_pointers(upper: int) -> list[Instruction]:
     """Refuses unless the pointer is null: then the file is an open one. Its upper half counts as much as the loaded one."""
     return [*ZERO, (LOAD, 0, 0, upper), *ZERO]
 
 
-def _sockets(families: Sequence[int]) -> list[Instruction]:
-    return [line for family in families for line in _when(EQUAL, family, ALLOW)] + [(RETURN, 0, 0, REFUSE)]
+def _filter_sockets(families: Sequence[int]) -> list[Instruction]:
+    return [line for family in families for line in _end_if(EQUAL, family, ALLOW)] + [(RETURN, 0, 0, REFUSE)]

@@ -13,9 +13,9 @@ from mainspring.core.sandbox import SandboxLimits, SandboxSpec
 from mainspring.tools.sandbox import cgroup
 from mainspring.tools.sandbox.backend import Backend, LeaseFolders
 from mainspring.tools.sandbox.jail import Jail
-from mainspring.tools.sandbox.leftovers import name_groups
+from mainspring.tools.sandbox.leftovers import write_group_names
 from mainspring.tools.sandbox.places import is_reachable
-from mainspring.tools.sandbox.processes import SupervisorClient
+from mainspring.tools.sandbox.supervisor_client import SupervisorClient
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 PATIENCE = 200
@@ -23,7 +23,7 @@ PAUSE = 0.01
 
 
 class Slot:
-    """Made by `make`, gone after `remove`. Every worker started in it is in `jails` until it is gone."""
+    """Made by `make_slot`, gone after `remove_group_folders`. Every worker started in it is in `jails` until it is gone."""
 
     def __init__(
         self, backend: Backend, processes: SupervisorClient, spec: SandboxSpec, folder: Path, group: cgroup.Group | None
@@ -62,7 +62,7 @@ class Slot:
         self._jails.append(jail)
         return jail
 
-    async def jail(self) -> Jail:
+    async def get_jail(self) -> Jail:
         """The worker that waits already if there is one, else a new one, ready in either case."""
         jail, self.warm = self.warm, None
         if jail is not None and not jail.is_alive:
@@ -70,14 +70,14 @@ class Slot:
             jail = None
         jail = jail or self.start()
         try:
-            await jail.ready()
+            await jail.wait_ready()
         except BaseException:
             jail.end()
             raise
         return jail
 
     @contextmanager
-    def awake(self) -> Iterator[None]:
+    def keep_awake(self) -> Iterator[None]:
         """Nothing in the slot runs but as long as somebody is in here, though it may be kept for the next one."""
         self._runs += 1
         if self._is_at_rest:
@@ -134,7 +134,7 @@ class Slot:
         await asyncio.to_thread(remove_tree, self._folder)
 
 
-def make(backend: Backend, processes: SupervisorClient, groups: cgroup.Groups, data: Path, spec: SandboxSpec) -> Slot:
+def make_slot(backend: Backend, processes: SupervisorClient, groups: cgroup.Groups, data: Path, spec: SandboxSpec) -> Slot:
     """Makes the folders and the group; blocks for a moment. Raises `SandboxError`, and has made nothing then."""
     if not is_reachable(data, backend.owner):
         raise SandboxError(f"{data} cannot be reached by the sandbox's user; choose a folder that others may enter")
@@ -146,20 +146,20 @@ def make(backend: Backend, processes: SupervisorClient, groups: cgroup.Groups, d
             undo.callback(remove_tree, folder)
             group = groups.make()
             if group is not None:
-                undo.callback(cgroup.remove, group)
-                name_groups(folder, group.folders)
+                undo.callback(cgroup.remove_group_folders, group)
+                write_group_names(folder, group.folders)
                 group.limit(spec.limits)
             slot = Slot(backend, processes, spec, folder, group)
             for owned in slot.folders:
                 owned.mkdir(mode=0o700, exist_ok=True)
-                give(owned, backend.owner)
+                give_folder(owned, backend.owner)
         except OSError as error:
             raise SandboxError(f"a sandbox cannot be made: {error}; check the space and rights of {data}") from error
         undo.pop_all()
     return slot
 
 
-def give(folder: Path, owner: Owner) -> None:
+def give_folder(folder: Path, owner: Owner) -> None:
     """Makes the folder the sandbox's user's own."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -172,7 +172,7 @@ async def remove_group(group: cgroup.Group) -> None:
     """Tried more than once: the kernel lets go of the ended processes a little after it has said that they ended."""
     for _ in range(PATIENCE):
         with suppress(OSError):
-            cgroup.remove(group)
+            cgroup.remove_group_folders(group)
             return
         await asyncio.sleep(PAUSE)
     raise SandboxError(f"the control group {group.folders[0]} cannot be removed; something is still in it")

@@ -65,7 +65,7 @@ class Child:
 
     def end(self) -> None:
         """Ends it and all below it; that it is over is learned from `handle`."""
-        inner = children(self.pid)
+        inner = list_children(self.pid)
         if self.stop is not None:
             os.close(self.stop)
             self.stop = None
@@ -82,7 +82,7 @@ class Child:
     def pause(self, is_paused: bool) -> None:
         """Stops all below it, or lets it go on. Looked at until nothing new is found: they may be starting others."""
         seen: set[int] = set()
-        while new := set(descendants(self.pid)) - seen:
+        while new := set(list_descendants(self.pid)) - seen:
             for pid in new:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP if is_paused else signal.SIGCONT)
@@ -94,7 +94,7 @@ class Child:
         os.close(self.handle)
         if self.stop is not None:
             os.close(self.stop)
-        return exit_status(status) if self.status is None else self.status
+        return read_exit_status(status) if self.status is None else self.status
 
 
 class Supervisor:
@@ -190,7 +190,7 @@ class Supervisor:
         child = self.children.pop(handle)
         self.poll.unregister(handle)
         status = child.reap()
-        remains = [pid for pid in children(os.getpid()) if os.getsid(pid) == child.pid]
+        remains = [pid for pid in list_children(os.getpid()) if os.getsid(pid) == child.pid]
         for pid in remains[:1]:
             os.kill(pid, signal.SIGKILL)
             self.watch(Child(child.number, pid, None, child.groups, status))
@@ -256,7 +256,7 @@ def end_tree(first: int) -> int:
     status = FAILED
     me = os.getpid()
     while True:
-        for pid in descendants(me):
+        for pid in list_descendants(me):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -264,7 +264,7 @@ def end_tree(first: int) -> int:
         except ChildProcessError:
             return status
         if pid == first:
-            status = exit_status(ended)
+            status = read_exit_status(ended)
 
 
 def prepare(order: Order) -> None:
@@ -272,7 +272,7 @@ def prepare(order: Order) -> None:
     for join in order["joins"]:
         with open(join, "w") as group:
             group.write("0")
-    rules = ruleset(order["confine"]) if order["confine"] else None
+    rules = make_ruleset(order["confine"]) if order["confine"] else None
     os.umask(0o022)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so.
     if order["uid"] is not None:
@@ -292,9 +292,9 @@ def prepare(order: Order) -> None:
         install(bytes.fromhex(order["confine"]["filter"]))
 
 
-def ruleset(confine: Order) -> int:
+def make_ruleset(confine: Order) -> int:
     """A Landlock ruleset: nothing may be touched but the paths named, nothing signalled or connected to outside."""
-    version = landlock_version()
+    version = read_landlock_version()
     every = (1 << RIGHTS.get(version, 16)) - 1
     words = [every]
     if version >= 4:
@@ -322,7 +322,7 @@ def allow(rules: int, path: str, rights: int) -> None:
     os.close(file)
 
 
-def landlock_version() -> int:
+def read_landlock_version() -> int:
     """0 where there is no Landlock."""
     return max(0, int(libc.syscall(CREATE_RULESET, None, 0, VERSION_ONLY)))
 
@@ -345,12 +345,12 @@ def check_result(result: int, what: str) -> int:
     return result
 
 
-def exit_status(status: int) -> int:
+def read_exit_status(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return [int(child) for child in file.read().split()]
@@ -362,12 +362,12 @@ def end_child(parent: int, pid: int) -> None:
     """Kills a process if it is, and was, a child of `parent`: a number alone may belong to another one by now."""
     with suppress(OSError):
         handle = os.pidfd_open(pid)
-        if pid in children(parent):
+        if pid in list_children(parent):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         os.close(handle)
 
 
-def descendants(root: int) -> list[int]:
+def list_descendants(root: int) -> list[int]:
     """All processes below one, found by looking at all there are."""
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):

@@ -31,10 +31,10 @@ SIGKILL, SIGPIPE, SIGXFSZ = 9, 13, 25
 def main() -> None:
     os.set_inheritable(CONTROL, False)
     me = os.getpid()
-    module = fresh_main()
-    say(0)
+    module = make_main_module()
+    send_answer(0)
     number = 0
-    while request := heard():
+    while request := receive_request():
         number += 1
         limit(request["limits"])
         signal, value = 0, ""
@@ -48,10 +48,10 @@ def main() -> None:
             os._exit(code)
         if "cell" in request:
             end_others()
-        say(code, signal, value, number)
+        send_answer(code, signal, value, number)
 
 
-def fresh_main() -> "ModuleType":
+def make_main_module() -> "ModuleType":
     """An empty `__main__`, and streams that show each line at once."""
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
@@ -84,7 +84,7 @@ def run_command(argv: list[str]) -> tuple[int, int]:
 
 def run_code(code: str, module: "ModuleType") -> int:
     """As `python -c` does, to the threads that are waited for and the functions called at the end."""
-    status = outcome(code, lambda: exec(compile(code, "<code>", "exec"), module.__dict__))
+    status = run_guarded(code, lambda: exec(compile(code, "<code>", "exec"), module.__dict__))
     if threading := sys.modules.get("threading"):
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
@@ -96,7 +96,7 @@ def run_code(code: str, module: "ModuleType") -> int:
 
 def run_cell(code: str, module: "ModuleType") -> tuple[int, str]:
     values: list[str] = []
-    status = outcome(code, lambda: evaluate(code, module.__dict__, values))
+    status = run_guarded(code, lambda: evaluate(code, module.__dict__, values))
     flush()
     return status, values[0] if values else ""
 
@@ -122,7 +122,7 @@ def evaluate(code: str, names: "dict[str, Any]", values: list[str]) -> None:
             values.append(repr(value)[:LONGEST_VALUE])
 
 
-def outcome(code: str, work: "Callable[[], object]") -> int:
+def run_guarded(code: str, work: "Callable[[], object]") -> int:
     """Runs the work and shows what it raises as Python would."""
     try:
         work()
@@ -143,10 +143,10 @@ def show(error: BaseException, code: str) -> None:
     import traceback
 
     linecache.cache["<code>"] = (len(code), None, code.splitlines(keepends=True), "<code>")
-    traceback.print_exception(type(error), error, own_frames(error))
+    traceback.print_exception(type(error), error, skip_own_frames(error))
 
 
-def own_frames(error: BaseException) -> "TracebackType | None":
+def skip_own_frames(error: BaseException) -> "TracebackType | None":
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == main.__code__.co_filename:
         frames = frames.tb_next
@@ -161,7 +161,7 @@ def flush() -> None:
             continue  # The code closed or replaced it.
 
 
-def say(code: int, signal: int = 0, value: str = "", number: int = 0) -> None:
+def send_answer(code: int, signal: int = 0, value: str = "", number: int = 0) -> None:
     """Answers the request of this number, counted from 1; 0 is that it is ready."""
     data = struct.pack(">iii", number, code, signal) + value.encode(errors="replace")
     data = struct.pack(">I", len(data)) + data
@@ -169,13 +169,13 @@ def say(code: int, signal: int = 0, value: str = "", number: int = 0) -> None:
         data = data[os.write(CONTROL, data) :]
 
 
-def heard() -> "Any":
+def receive_request() -> "Any":
     """The next request; None when there will be no more. It comes from the engine, so it may be a marshalled object."""
-    length = received(4)
-    return marshal.loads(received(struct.unpack(">I", length)[0])) if length else None
+    length = receive(4)
+    return marshal.loads(receive(struct.unpack(">I", length)[0])) if length else None
 
 
-def received(count: int) -> bytes:
+def receive(count: int) -> bytes:
     data = b""
     while len(data) < count:
         more = os.read(CONTROL, count - len(data))

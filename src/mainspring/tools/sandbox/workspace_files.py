@@ -86,7 +86,7 @@ def remove(workspace: Path, path: str) -> None:
         os.unlink(name.name, dir_fd=folder)
 
 
-def listing(workspace: Path, most: int) -> WorkspaceListing:
+def list_files(workspace: Path, most: int) -> WorkspaceListing:
     """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
     entries: list[WorkspaceFile] = []
     hidden: list[str] = []
@@ -101,7 +101,7 @@ def listing(workspace: Path, most: int) -> WorkspaceListing:
     return WorkspaceListing(tuple(sorted(entries, key=attrgetter("path"))), is_complete=not hidden)
 
 
-def usage(folder: Path, most: int) -> DiskUsage:
+def measure_usage(folder: Path, most: int) -> DiskUsage:
     """What is in use below the folder; counting ends beyond `most` entries. Sparse files count as what they occupy."""
     size = entries = 0
     hidden: list[str] = []
@@ -154,7 +154,7 @@ def _walk(root: int, hidden: list[str]) -> Iterator[tuple[str, os.stat_result]]:
         while pending:
             base, near, folder = pending.pop()
             try:
-                descriptor = _entered(base, near or ".")
+                descriptor = _enter(base, near or ".")
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                     hidden.append(folder)
@@ -167,7 +167,7 @@ def _walk(root: int, hidden: list[str]) -> Iterator[tuple[str, os.stat_result]]:
                 if len(bases) > MOST_BASES:
                     hidden.append(folder)
                     continue
-                for name, about in _entries(descriptor):
+                for name, about in _list_entries(descriptor):
                     yield f"{folder}{name}", about
                     if stat.S_ISDIR(about.st_mode):
                         pending.append((base, f"{near}{name}/", f"{folder}{name}/"))
@@ -179,14 +179,14 @@ def _walk(root: int, hidden: list[str]) -> Iterator[tuple[str, os.stat_result]]:
             os.close(descriptor)
 
 
-def _entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+def _list_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
     with os.scandir(folder) as found:
         for entry in found:
             with suppress(OSError):  # It has vanished.
                 yield entry.name, os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
 
 
-def _entered(base: int, folder: str) -> int:
+def _enter(base: int, folder: str) -> int:
     """The folder, opened; one that its owner has locked is unlocked, if we are the owner."""
     try:
         return open_beneath(base, folder, FOLDER)

@@ -21,17 +21,17 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import SandboxError
 from mainspring.core.sandbox import MEGABYTE, SandboxLimits
-from mainspring.tools.sandbox.backend import LeaseFolders, environment
+from mainspring.tools.sandbox.backend import LeaseFolders, build_environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
 from mainspring.tools.sandbox.cgroup import Group
-from mainspring.tools.sandbox.grants import Grant, Program, grants_of
+from mainspring.tools.sandbox.grants import Grant, Program, list_grants
 from mainspring.tools.sandbox.landlock import Landlock
-from mainspring.tools.sandbox.lease import processes_of
-from mainspring.tools.sandbox.leftovers import name_groups
+from mainspring.tools.sandbox.lease import count_processes
+from mainspring.tools.sandbox.leftovers import write_group_names
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.places import is_reachable
-from mainspring.tools.sandbox.processes import Launch
-from mainspring.tools.sandbox.slot import give, remove_group
+from mainspring.tools.sandbox.slot import give_folder, remove_group
+from mainspring.tools.sandbox.supervisor_client import Launch
 from mainspring.tools.sandbox.workspace_files import remove_tree
 
 log = getLogger(__name__)
@@ -78,19 +78,19 @@ async def wrap_program(sandbox: LocalSandbox, program: Program) -> AsyncIterator
     if not isinstance(backend, Bwrap | Landlock):
         yield build_bare_command(program)
         return
-    grants = await asyncio.to_thread(grants_of, program, backend.owner)
+    grants = await asyncio.to_thread(list_grants, program, backend.owner)
     folder = sandbox.data / token_hex(12)
     group = sandbox.groups.make()
     try:
         folder.mkdir(mode=0o711)
         if group is not None:
-            name_groups(folder, group.folders)
+            write_group_names(folder, group.folders)
             sandbox.processes.remember(group.folders)
             group.limit(LIMITS)
         build = _enter_namespace if isinstance(backend, Bwrap) else _confine
         order = build(sandbox, program, grants, folder)
         assert order.launch is not None
-        launch = replace(order.launch, joins=group.joins if group is not None else (), limits=_limits(sandbox, group))
+        launch = replace(order.launch, joins=group.joins if group is not None else (), limits=_build_limits(sandbox, group))
         yield replace(order, launch=launch).line
     finally:
         if group is not None:
@@ -144,17 +144,17 @@ async def start_program(
     return StartedProgram(process, lifeline)
 
 
-def _limits(sandbox: LocalSandbox, group: Group | None) -> dict[str, int]:
+def _build_limits(sandbox: LocalSandbox, group: Group | None) -> dict[str, int]:
     """What each process is held to, which is more where no group counts them together. The launcher is the outer user's."""
-    held = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": _within("RLIMIT_FSIZE", LIMITS.file)}
+    held = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": _cap_limit("RLIMIT_FSIZE", LIMITS.file)}
     if group is not None:
         return held
-    others = processes_of(sandbox.backend.owner.uid)
-    held["RLIMIT_NPROC"] = _within("RLIMIT_NPROC", LIMITS.processes + others)
-    return {**held, "RLIMIT_DATA": _within("RLIMIT_DATA", LIMITS.memory)}
+    others = count_processes(sandbox.backend.owner.uid)
+    held["RLIMIT_NPROC"] = _cap_limit("RLIMIT_NPROC", LIMITS.processes + others)
+    return {**held, "RLIMIT_DATA": _cap_limit("RLIMIT_DATA", LIMITS.memory)}
 
 
-def _within(name: str, most: int) -> int:
+def _cap_limit(name: str, most: int) -> int:
     """No more than we have ourselves, for that cannot be given."""
     hard = resource.getrlimit(getattr(resource, name))[1]
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -163,7 +163,7 @@ def _within(name: str, most: int) -> int:
 def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> LauncherOrder:
     backend = sandbox.backend
     assert isinstance(backend, Bwrap)
-    views = _views(sandbox, grants, folder)
+    views = _make_views(sandbox, grants, folder)
     known = [Path(name) for name, _ in backend.python.parts]
     mounted: list[str] = []
     for grant in grants:
@@ -171,12 +171,12 @@ def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[G
             mounted += ["--bind" if grant.is_writable else "--ro-bind", views.get(grant.path, grant.path), grant.path]
     workspace = ("--size", str(SCRATCH), "--tmpfs")
     start = program.cwd or "/workspace"
-    line = (*backend.line(workspace, network=program.network, more=mounted, start=start), "--", *program.argv)
+    line = (*backend.build_command(workspace, network=program.network, more=mounted, start=start), "--", *program.argv)
     return LauncherOrder(
         line,
-        _environment(program, environment(backend.python, "/home", "/tmp")),
+        _build_environment(program, build_environment(backend.python, "/home", "/tmp")),
         Launch(argv=line, env={}, uid=backend.owner.uid, gid=backend.owner.gid),
-        _namespace(sandbox),
+        _find_namespace(sandbox),
         tuple(views.items()),
         backend.extra(network=program.network).hex(),
     )
@@ -192,7 +192,7 @@ def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], f
     place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp")
     for own in (place.workspace, place.home, place.scratch):
         own.mkdir(mode=0o700)
-        give(own, backend.owner)
+        give_folder(own, backend.owner)
     launch = backend.launch(place, (), network=program.network)
     assert launch.confine is not None
     confine = replace(
@@ -201,16 +201,16 @@ def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], f
         write=(*launch.confine.write, *[grant.path for grant in grants if grant.is_writable]),
     )
     start = program.cwd or str(place.workspace)
-    return LauncherOrder(program.argv, _environment(program, launch.env), replace(launch, folder=start, confine=confine))
+    return LauncherOrder(program.argv, _build_environment(program, launch.env), replace(launch, folder=start, confine=confine))
 
 
-def _environment(program: Program, own: dict[str, str]) -> dict[str, str]:
+def _build_environment(program: Program, own: dict[str, str]) -> dict[str, str]:
     """What differs from the environment that the program is started with: where its places are, unless its own says so."""
     path = f"{Path(program.argv[0]).parent}:{own['PATH']}"
     return {name: value for name, value in {**own, "PATH": path}.items() if name not in program.env}
 
 
-def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict[str, str]:
+def _make_views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict[str, str]:
     """Other names for what the sandbox's user cannot reach, which `enter` makes them; none if there is nothing of the kind."""
     hidden = [grant.path for grant in grants if not is_reachable(Path(grant.path), sandbox.backend.owner)]
     views = {path: str(folder / str(number)) for number, path in enumerate(hidden)}
@@ -219,7 +219,7 @@ def _views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict
     return views
 
 
-def _namespace(sandbox: LocalSandbox) -> str:
+def _find_namespace(sandbox: LocalSandbox) -> str:
     """The mount namespace of the supervisor, if it has one of its own."""
     if (pid := sandbox.processes.supervisor_pid) is None:
         return ""

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json
+from mainspring.tools.browser.devtools import SECONDS, CommandFailed, DevTools
 from mainspring.tools.browser.outline import CLICK, FOCUS, OUTLINE
-from mainspring.tools.browser.protocol import SECONDS, CommandFailed, DevTools
 from mainspring.tools.browser.proxy import Proxy
 
 MOST_TABS = 4
@@ -110,7 +110,7 @@ class Tab:
             raise CommandFailed(f"the page cannot be read: {answer['exceptionDetails'].get('text')}")
         return answer["result"].get("value")
 
-    async def settled(self) -> bool:
+    async def wait_until_loaded(self) -> bool:
         """Waits until what was begun has been loaded. False if that takes too long."""
         with anyio.move_on_after(LOAD_SECONDS):
             while True:
@@ -190,11 +190,11 @@ class BrowserSession:
             await tab.send("Page.stopLoading")
             raise InvalidRequest(f"`{url}` does not answer within {LOAD_SECONDS:g} s; try another source") from None
         if error := answer.get("errorText"):
-            await tab.settled()
-            raise InvalidRequest(f"`{url}` cannot be opened: {error}" + "".join([f". {told}" for told in self.told()]))
+            await tab.wait_until_loaded()
+            raise InvalidRequest(f"`{url}` cannot be opened: {error}" + "".join([f". {told}" for told in self.take_notes()]))
 
     async def click(self, number: int) -> None:
-        await self._used(number, await self.tab.call(CLICK, number))
+        await self._check_outcome(number, await self.tab.call(CLICK, number))
 
     async def type(self, number: int, text: str, submit: bool) -> None:
         tab = self.tab
@@ -202,14 +202,14 @@ class BrowserSession:
         if said == "type":
             await tab.send("Input.insertText", text=text)
         else:
-            await self._used(number, said)
+            await self._check_outcome(number, said)
         if submit:
             for kind in ("keyDown", "keyUp"):
                 await tab.send(
                     "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
                 )
 
-    async def _used(self, number: int, said: object) -> None:
+    async def _check_outcome(self, number: int, said: object) -> None:
         if said != "done":
             raise InvalidRequest(_WHY.get(str(said), "element {0} cannot be used").format(number))
 
@@ -225,10 +225,10 @@ class BrowserSession:
         else:
             raise InvalidRequest("there is no page to go back to; `open` another one")
 
-    async def view(self) -> PageView:
+    async def read_view(self) -> PageView:
         """The page as it is now, once it has been loaded. Raises `InvalidRequest` if it is one that may not be loaded."""
         tab = self.tab
-        is_whole = await tab.settled()
+        is_whole = await tab.wait_until_loaded()
         tab = self.tab  # A page may have opened another one meanwhile.
         frame = (await tab.send("Page.getFrameTree"))["frameTree"]["frame"]
         address = str(frame.get("unreachableUrl") or frame["url"])
@@ -238,7 +238,7 @@ class BrowserSession:
         seen = msgspec.convert(await tab.call(OUTLINE, MOST_CHARS, MOST_ITEMS), PageView)
         return msgspec.structs.replace(seen, address=address, is_loading=not is_whole)
 
-    async def picture(self) -> str:
+    async def take_picture(self) -> str:
         """The visible part of the page, as a JPEG in base64. Raises `InvalidRequest` if it is too large at any quality."""
         for quality in QUALITIES:
             answer = await self.tab.send("Page.captureScreenshot", format="jpeg", quality=quality)
@@ -248,7 +248,7 @@ class BrowserSession:
             f"the picture has more than {MOST_IMAGE:,} characters at the lowest quality; read the `text` instead"
         )
 
-    def told(self) -> list[str]:
+    def take_notes(self) -> list[str]:
         """What happened beside what was asked for, told once."""
         notes, self.notes = self.notes, []
         refused, self.proxy.refused = self.proxy.refused, {}

@@ -46,11 +46,11 @@ from mainspring.tools.mcp.exchange import (
     SessionLost,
     ToolAnswer,
     ToolListing,
-    leaves,
+    list_errors,
 )
-from mainspring.tools.mcp.mcp_http import SECONDS, guarded_client
+from mainspring.tools.mcp.mcp_http import SECONDS, make_guarded_client
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.stdio_process import process_streams
+from mainspring.tools.mcp.stdio_process import run_server_process
 from mainspring.tools.sandbox.grants import Wrap
 
 if TYPE_CHECKING:
@@ -83,38 +83,42 @@ class McpSession:
         self._screen.clear()
         tools: list[Tool] = []
         cursor = None
-        with self._translated("a list of its tools"):
+        with self._translate_errors("a list of its tools"):
             for _ in range(MOST_PAGES):
                 page = await self._client.list_tools(cursor=cursor)
                 tools += page.tools
                 if (cursor := page.next_cursor) is None:
                     break
-        return ToolListing(tuple(map(_remote, tools)), self._screen.rejected({tool.name for tool in tools}))
+        return ToolListing(tuple(map(_convert_tool, tools)), self._screen.list_rejected({tool.name for tool in tools}))
 
     async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
         async def note(progress: float, total: float | None, message: str | None) -> None:
             told(shorten_line(message or "") or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
-        with self._translated(f"the call of `{name}`"):
-            return _answer(await self._client.call_tool(name, arguments, progress_callback=note))
+        with self._translate_errors(f"the call of `{name}`"):
+            return _convert_answer(await self._client.call_tool(name, arguments, progress_callback=note))
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except MCPError as error:
-            raise self._failure(error, what) from error
+            raise self._build_failure(error, what) from error
         # The SDK raises a bare RuntimeError for content that the tool's own output schema forbids, and for endless questions.
         except (ValidationError, RuntimeError) as error:
             said = shorten_line(str(error))
             raise ToolUnavailable(f"MCP server `{self._label}` answered {what} with what it may not: {said}") from error
 
-    def _failure(self, error: MCPError, what: str) -> Exception:
-        return SessionLost(shorten_line(error.message)) if _is_loss(error) else _refusal(self._label, what, error, self._refusals)
+    def _build_failure(self, error: MCPError, what: str) -> Exception:
+        return (
+            SessionLost(shorten_line(error.message))
+            if _is_loss(error)
+            else _build_refusal(self._label, what, error, self._refusals)
+        )
 
 
 @asynccontextmanager
-async def opened(
+async def open_session(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
 ) -> AsyncGenerator[McpSession, None]:
     """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list."""
@@ -126,10 +130,10 @@ async def opened(
     refusals: list[int] = []
     screen = _Screen()
     client = Client(
-        _screened(_streams(spec, guard, wrap, refusals), screen),
+        _screen_streams(_open_streams(spec, guard, wrap, refusals), screen),
         client_info=Implementation(name="mainspring", version=version("mainspring")),
         message_handler=heard,
-        elicitation_callback=_answering(elicit) if elicit is not None else None,
+        elicitation_callback=_make_callback(elicit) if elicit is not None else None,
         cache=None,
     )
     try:
@@ -142,11 +146,13 @@ async def opened(
             tasks.cancel_scope.cancel()
     except* HTTPStatusError as group:
         # Its own words hold the whole URL, which may hold a secret.
-        status = next(error.response.status_code for error in leaves(group) if isinstance(error, HTTPStatusError))
+        status = next(error.response.status_code for error in list_errors(group) if isinstance(error, HTTPStatusError))
         raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: HTTP {status}") from None
     except* MCPError as group:
-        first = next(error for error in leaves(group) if isinstance(error, MCPError))
-        raise SessionLost(first.message) if _is_loss(first) else _refusal(spec.label, "the handshake", first, refusals) from first
+        first = next(error for error in list_errors(group) if isinstance(error, MCPError))
+        raise (
+            SessionLost(first.message) if _is_loss(first) else _build_refusal(spec.label, "the handshake", first, refusals)
+        ) from first
 
 
 async def _follow(client: Client, changed: Callable[[], None]) -> None:
@@ -159,7 +165,7 @@ async def _follow(client: Client, changed: Callable[[], None]) -> None:
         changed()
 
 
-def _answering(elicit: Elicit) -> "ElicitationFnT":
+def _make_callback(elicit: Elicit) -> "ElicitationFnT":
     async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         content = await elicit(params.model_dump(by_alias=True, mode="json", exclude_none=True))
         return ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=content)
@@ -167,29 +173,29 @@ def _answering(elicit: Elicit) -> "ElicitationFnT":
     return answer
 
 
-def _streams(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, refusals: list[int]) -> "Streams":
+def _open_streams(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, refusals: list[int]) -> "Streams":
     def client(
         headers: dict[str, str] | None = None, timeout: "Timeout | None" = None, auth: "Auth | None" = None
     ) -> "AsyncClient":
-        return guarded_client(guard, spec.headers, refusals.append)
+        return make_guarded_client(guard, spec.headers, refusals.append)
 
     match spec.transport:
         case "stdio":
-            return process_streams(spec, wrap)
+            return run_server_process(spec, wrap)
         case "sse":
             return sse_client(spec.url, timeout=SECONDS, httpx_client_factory=client)
         case "http":
-            return _streamable(spec.url, client())
+            return _open_http_streams(spec.url, client())
 
 
 @asynccontextmanager
-async def _streamable(url: str, client: "AsyncClient") -> "AsyncGenerator[TransportStreams, None]":
+async def _open_http_streams(url: str, client: "AsyncClient") -> "AsyncGenerator[TransportStreams, None]":
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
         yield streams
 
 
 @asynccontextmanager
-async def _screened(streams: "Streams", screen: "_Screen") -> "AsyncGenerator[TransportStreams, None]":
+async def _screen_streams(streams: "Streams", screen: "_Screen") -> "AsyncGenerator[TransportStreams, None]":
     async with streams as (incoming, outgoing):
         yield _ScreenedStream(incoming, screen), outgoing
 
@@ -205,7 +211,7 @@ class _Screen:
     def clear(self) -> None:
         self._sound, self._unsound = set(), []
 
-    def rejected(self, kept: set[str]) -> tuple[RejectedTool, ...]:
+    def list_rejected(self, kept: set[str]) -> tuple[RejectedTool, ...]:
         """What was taken out, here and by the SDK itself, which leaves out tools with headers that it must not send."""
         missing = [RejectedTool(name, "its x-mcp-header annotations are not valid") for name in sorted(self._sound - kept)]
         return (*self._unsound, *missing)
@@ -277,14 +283,14 @@ def _is_loss(error: MCPError) -> bool:
     )
 
 
-def _refusal(label: str, what: str, error: MCPError, statuses: list[int]) -> ToolUnavailable:
+def _build_refusal(label: str, what: str, error: MCPError, statuses: list[int]) -> ToolUnavailable:
     said = shorten_line(error.message)
     # The SDK keeps the status of such an answer to itself.
     status = f"HTTP {statuses[-1]}: " if statuses and said == "Server returned an error response" else ""
     return ToolUnavailable(f"MCP server `{label}` refused {what}: {status}{said} ({error.code})")
 
 
-def _remote(tool: Tool) -> RemoteTool:
+def _convert_tool(tool: Tool) -> RemoteTool:
     hints = tool.annotations
     return RemoteTool(
         tool.name,
@@ -294,6 +300,6 @@ def _remote(tool: Tool) -> RemoteTool:
     )
 
 
-def _answer(result: CallToolResult) -> ToolAnswer:
+def _convert_answer(result: CallToolResult) -> ToolAnswer:
     content = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]
     return ToolAnswer(tuple(content), result.structured_content, bool(result.is_error))

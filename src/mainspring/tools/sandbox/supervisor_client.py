@@ -71,7 +71,7 @@ class _Told(Struct):
     is_shown: bool | None = None
 
 
-def library_path() -> dict[str, str]:
+def read_library_path() -> dict[str, str]:
     """The one variable without which some interpreters do not start."""
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
 
@@ -107,7 +107,7 @@ class SupervisorClient:
                 pass_fds=(theirs.fileno(), lock),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                env=library_path(),
+                env=read_library_path(),
                 cwd="/",
             )
         ours.setblocking(False)
