@@ -4,19 +4,19 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from tests.engine.test_engine import ASK_USER, SEARCH, Hands
+from tests.engine.test_engine import ASK_USER, SEARCH, search, searcher
+from tests.kit.engine import RecordingExecutor, make_engine, make_order
 
 from mainspring.core.conversation_items import CONVERSATION, ITEM
 from mainspring.core.errors import AlreadyInConversation, Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError
 from mainspring.core.events import RunStarted
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, decode, user
-from mainspring.core.spec import Conversation, RunSpec, spec_for
+from mainspring.core.spec import Conversation, RunSpec
 from mainspring.engine.engine import Engine
-from mainspring.engine.policy_order import order_policies
-from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, Document, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, stall
 from mainspring.storage.memory_runs import MemoryStore
@@ -30,11 +30,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
-class Waiting(Hands):
+class Waiting(RecordingExecutor):
     """Performs a call when it may."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(search)
         self.has_begun, self.may_end = anyio.Event(), anyio.Event()
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
@@ -43,15 +43,13 @@ class Waiting(Hands):
         return await super().execute(call, context)
 
 
-def engine_of(script: Scripted, store: Store, hands: Hands | None = None) -> Engine:
-    executors = [hands if hands is not None else Hands()]
-    return Engine(script, store, executors=executors, policies=order_policies(fill_standard_slots(executors)))
+def engine_of(script: Scripted, store: Store, hands: RecordingExecutor | None = None) -> Engine:
+    return make_engine(script, store, searcher() if hands is None else hands)
 
 
-def order(id: str, *given: str | Item, **options: object) -> RunSpec:
+def order(id: str, *given: str | Item, **options: Any) -> RunSpec:
     items = tuple([user(item, id=f"msg_{id}_{place}") if isinstance(item, str) else item for place, item in enumerate(given)])
-    options = {"tools": (SEARCH, ASK_USER), "conversation": Conversation("conv_1"), **options}
-    return spec_for("responses", id=id, model="scripted", input=items, **options)
+    return make_order(id, items, **{"tools": (SEARCH, ASK_USER), "conversation": Conversation("conv_1"), **options})
 
 
 async def items(store: Store, tenant: str = "") -> list[Item]:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
+from tests.kit.engine import RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
@@ -17,11 +19,10 @@ from mainspring.core.items import (
     Item,
     Message,
     ToolDefinition,
-    ToolKind,
     user,
 )  # fmt: skip
 from mainspring.core.run import Call, Run
-from mainspring.core.spec import RunSpec, spec_for
+from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.engine.journal import DELAY
 from mainspring.engine.policy_order import order_policies
@@ -34,38 +35,25 @@ SEARCH = ToolDefinition("search", kind="builtin", parameters={"type": "object", 
 ASK_USER = ToolDefinition("ask_user")
 
 
-class Hands:
-    """Performs `search`; a test may pass its own way of doing so."""
-
-    kind: ToolKind = "builtin"
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == "builtin"
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        self.done.append(call.arguments)
-        return ToolResult(call.id, f"found {call.parsed.get('q')}")
+async def search(call: ToolCall, context: CallContext) -> ToolResult:
+    return ToolResult(call.id, f"found {call.parsed.get('q')}")
 
 
-def order(*, id: str = "resp_1", prompt: str | Sequence[Item] = "Go.", **options: object) -> RunSpec:
-    given = (user(prompt),) if isinstance(prompt, str) else tuple(prompt)
-    options.setdefault("tools", (SEARCH, ASK_USER))
-    return spec_for("responses", id=id, model="scripted", input=given, **options)
+def searcher() -> RecordingExecutor:
+    return RecordingExecutor(search)
+
+
+def order(*, id: str = "resp_1", prompt: str | Sequence[Item] = "Go.", **options: Any) -> RunSpec:
+    return make_order(id, prompt, **{"tools": (SEARCH, ASK_USER), **options})
 
 
 def engine_of(
-    script: Scripted, store: MemoryStore | None = None, hands: Hands | None = None, policies: Sequence[CallPolicy] = ()
+    script: Scripted,
+    store: MemoryStore | None = None,
+    hands: RecordingExecutor | None = None,
+    policies: Sequence[CallPolicy] = (),
 ) -> Engine:
-    executors = [hands if hands is not None else Hands()]
-    return Engine(
-        script,
-        store if store is not None else MemoryStore(),
-        executors=executors,
-        policies=order_policies(fill_standard_slots(executors), {"custom": policies}),
-    )
+    return make_engine(script, store, searcher() if hands is None else hands, policies)
 
 
 async def test_a_run_calls_tools_and_answers_and_is_stored() -> None:
@@ -148,7 +136,7 @@ class AsksFirst:
 
 @pytest.mark.parametrize("approve", [True, False])
 async def test_a_call_that_needs_approval_runs_only_after_a_yes(approve: bool) -> None:
-    hands = Hands()
+    hands = searcher()
     expected = "found hats" if approve else "A person refused this call: too dear"
     with Scripted(call("search", q="hats"), say("Done.", expect=expected)) as script:
         async with engine_of(script, hands=hands, policies=[AsksFirst()]) as engine:
@@ -162,7 +150,7 @@ async def test_a_call_that_needs_approval_runs_only_after_a_yes(approve: bool) -
 
 
 async def test_an_approval_counts_once() -> None:
-    hands = Hands()
+    hands = searcher()
     script = Scripted(
         call("search", q="hats"), say("Done."), call("search", q="hats"), new_id=lambda prefix: f"{prefix}_same{len(hands.done)}"
     )
@@ -181,7 +169,7 @@ async def test_an_approval_counts_once() -> None:
 
 
 async def test_an_approval_of_one_call_is_none_for_a_later_one_with_the_same_id() -> None:
-    hands = Hands()
+    hands = searcher()
     script = Scripted(call("search", q="hats"), call("search", q="EVIL"), new_id=lambda prefix: f"{prefix}_same")
     async with engine_of(script, hands=hands, policies=[AsksFirst()]) as engine:
         paused = await (await engine.start(order())).wait()
@@ -189,7 +177,7 @@ async def test_an_approval_of_one_call_is_none_for_a_later_one_with_the_same_id(
         answer = ApprovalResponse(getattr(waits, "id", ""), approve=True)
         run = await (await engine.start(order(id="resp_2", prompt=[answer], parent="resp_1"))).wait()
     assert (run.status, run.reason) == ("requires_action", "approval_needed")
-    assert hands.done == ['{"q":"hats"}']
+    assert hands.done == [("search", {"q": "hats"})]
 
 
 async def test_one_id_starts_one_run_and_two_who_resume_get_the_same() -> None:
@@ -245,7 +233,7 @@ async def test_the_last_policy_in_a_row_of_yeses_is_still_asked() -> None:
             return Deny("no searching")
 
     with Scripted(call("search", q="hats"), say("Pity.", expect="no searching")) as script:
-        hands = Hands()
+        hands = searcher()
         async with engine_of(script, hands=hands, policies=[AsksNobody(), Never()]) as engine:
             run = await (await engine.start(order())).wait()
     assert run.text == "Pity."
@@ -283,7 +271,7 @@ class Babbles:
 
 @pytest.mark.parametrize("policy", [Raises(), Dawdles(), Babbles()])
 async def test_a_policy_that_raises_dawdles_or_babbles_denies(policy: CallPolicy) -> None:
-    hands = Hands()
+    hands = searcher()
     with Scripted(call("search", q="hats"), say("Pity.", expect="The policy ")) as script:
         async with engine_of(script, hands=hands, policies=[policy]) as engine:
             engine._gate._seconds = 0.01
@@ -417,7 +405,7 @@ class Full(MemoryStore):
 
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_store_that_fails_fails_the_run_and_no_tool_runs_unrecorded(background: bool) -> None:
-    store, hands = Full(after=4), Hands()
+    store, hands = Full(after=4), searcher()
     await store.append("resp_0", [Recorded(0, 1.0, RunStarted(order(id="resp_0")))])
     async with engine_of(Scripted(call("search", q="hats"), say("Hm.")), store, hands) as engine:
         handle = await engine.start(order(background=background))
@@ -502,7 +490,7 @@ async def test_the_end_of_any_run_is_durable_before_it_is_shown() -> None:
 
 
 async def test_stopping_the_engine_while_a_start_is_being_written_neither_runs_the_tool_nor_loses_it() -> None:
-    store, hands = Slow(), Hands()
+    store, hands = Slow(), searcher()
     script = Scripted(call("search", q="hats"), say("Ok."))
     async with engine_of(script, store, hands) as engine:
         handle = await engine.start(order())
@@ -526,7 +514,7 @@ async def test_a_sink_that_fails_or_lags_never_holds_a_run_up(caplog: pytest.Log
     async def fails(run: Run, event: Event) -> None:
         raise ConnectionError("nobody listens")
 
-    executors = [Hands()]
+    executors = [searcher()]
     engine = Engine(
         Scripted(say("abc")), MemoryStore(), policies=order_policies(fill_standard_slots(executors)), sinks=[lags, fails]
     )

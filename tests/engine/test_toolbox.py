@@ -2,19 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.conversation_items import CONVERSATION
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
-from mainspring.core.items import FunctionCallOutput, InputImage, InputText, ToolDefinition, ToolKind, user
+from mainspring.core.items import FunctionCallOutput, InputImage, InputText, ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import Conversation, RunSpec, spec_for
+from mainspring.core.spec import Conversation, RunSpec
 from mainspring.engine import guard
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
@@ -24,39 +26,20 @@ from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.memory_runs import MemoryStore
 
-Doing = Callable[[ToolCall, CallContext], Awaitable[ToolResult]]
+
+def order(**options: Any) -> RunSpec:
+    return make_order(**{"tools": (ToolDefinition("work", kind="builtin"),), **options})
 
 
-class Hands:
-    """Performs any server tool in the way it was given."""
-
-    kind: ToolKind = "builtin"
-
-    def __init__(self, doing: Doing) -> None:
-        self._doing = doing
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == "builtin"
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        return await self._doing(call, context)
-
-
-def order(**options: object) -> RunSpec:
-    options.setdefault("tools", (ToolDefinition("work", kind="builtin"),))
-    return spec_for("responses", id="resp_1", model="scripted", input=(user("Go."),), **options)
-
-
-async def played(script: Scripted, doing: Doing, **options: object) -> tuple[Run, list[Event]]:
-    hands = Hands(doing)
-    async with Engine(script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
+async def played(script: Scripted, doing: Perform, **options: object) -> tuple[Run, list[Event]]:
+    async with make_engine(script, executor=RecordingExecutor(doing)) as engine:
         handle = await engine.start(order(**options))
         with anyio.fail_after(PATIENCE):
             log = [record.event async for record in handle.events()]
         return await handle.wait(), log
 
 
-async def output_of(doing: Doing, **options: object) -> FunctionCallOutput:
+async def output_of(doing: Perform, **options: object) -> FunctionCallOutput:
     run, _ = await played(Scripted(call("work"), say("Ok.")), doing, **options)
     assert run.text == "Ok.", "the model goes on after any tool"
     [output] = [item for item in run.output if isinstance(item, FunctionCallOutput)]
@@ -108,7 +91,7 @@ async def returns_bytes(call: ToolCall, context: CallContext) -> ToolResult:
         (returns_bytes, "The tool `work` returned ToolResult instead of a result"),
     ],
 )
-async def test_whatever_goes_wrong_in_a_tool_becomes_one_error_output(doing: Doing, told: str) -> None:
+async def test_whatever_goes_wrong_in_a_tool_becomes_one_error_output(doing: Perform, told: str) -> None:
     output = await output_of(doing)
     assert (output.output, output.is_error) == (told, True)
 
@@ -167,7 +150,7 @@ async def test_cancelling_a_run_stops_its_tools_and_says_their_outcome_is_unknow
             stopped.set()
         return ToolResult(call.id, "never")
 
-    hands = Hands(dawdles)
+    hands = RecordingExecutor(dawdles)
     async with Engine(
         Scripted(call("work")), MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))
     ) as engine:
@@ -208,8 +191,8 @@ async def test_the_tools_of_a_turn_run_at_once_and_their_outputs_stand_in_call_o
         return ToolResult(call.id, f"result {call.parsed['n']}")
 
     script = Scripted(calls(call("work", n=1), call("work", n=2)), say("Ok."))
-    hands = Hands(meet)
-    async with Engine(script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
+    hands = RecordingExecutor(meet)
+    async with make_engine(script, executor=hands) as engine:
         handle = await engine.start(order())
         ended = []
         async for record in handle.events():
@@ -266,10 +249,10 @@ async def test_a_tool_is_told_whose_run_it_is_and_what_the_runs_of_a_conversatio
         told.append((context.run_id, context.tenant, context.scope))
         return ToolResult(call.id, "ok")
 
-    hands, store = Hands(asks), MemoryStore()
+    hands, store = RecordingExecutor(asks), MemoryStore()
     await store.put([Document(CONVERSATION, "conv_1", b"{}", tenant="acme")])
     script = Scripted(call("work"), say("One."), call("work"), say("Two."))
-    async with Engine(script, store, executors=[hands], policies=order_policies(fill_standard_slots([hands]))) as engine:
+    async with make_engine(script, store, hands) as engine:
         await (await engine.start(order(tenant="acme", conversation=Conversation("conv_1")))).wait()
         await (await engine.start(replace(order(tenant="acme"), id="resp_2"))).wait()
     assert told == [("resp_1", "acme", "conv_1"), ("resp_2", "acme", "resp_2")]

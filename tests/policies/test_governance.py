@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 from msgspec.structs import replace
-from tests.policies.world import Hands, every_policy, every_slot, folder, order, tried
+from tests.kit.engine import RecordingExecutor
+from tests.policies.world import every_policy, every_slot, folder, order, tried
 
 from mainspring import tool
 from mainspring.app.engine import Engine as MainspringEngine
@@ -53,7 +54,7 @@ def test_what_is_not_configured_is_not_asked() -> None:
 
 @pytest.mark.requirement("C-T8", "D66")
 async def test_denied_call_is_answered_with_its_rule_and_earlier_results_stay(root: Path) -> None:
-    hands = Hands()
+    hands = RecordingExecutor()
     outside = call("file_ops", operation="read", path="/etc/passwd")
     with Scripted(call("notes"), outside, call("notes", again=True), say("All.", expect="rule `paths`")) as script:
         policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root)})
@@ -66,7 +67,7 @@ async def test_denied_call_is_answered_with_its_rule_and_earlier_results_stay(ro
 @pytest.mark.requirement("D67")
 @pytest.mark.parametrize("approve", [True, False])
 async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, approve: bool) -> None:
-    hands = Hands()
+    hands = RecordingExecutor()
     with Scripted(call("shell", command="make install"), say("Done.", expect="done" if approve else "refused")) as script:
         policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root)})
         async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
@@ -84,7 +85,7 @@ async def test_command_that_needs_approval_runs_only_after_a_yes(root: Path, app
 @pytest.mark.requirement("D62")
 @pytest.mark.parametrize("background", [True, False])
 async def test_level_holds_whether_a_run_is_streamed_or_in_the_background(root: Path, background: bool) -> None:
-    hands = Hands()
+    hands = RecordingExecutor()
     policies = order_policies(fill_standard_slots([hands]), {"custom": every_policy(root, "read-only")})
     script = Scripted(call("file_ops", operation="write", path="notes.txt"), say("Well.", expect="level `read-only`"))
     async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
@@ -105,7 +106,7 @@ async def test_arguments_are_parsed_before_they_are_judged(root: Path, arguments
 @pytest.mark.requirement("D65")
 async def test_no_arguments_at_all_are_an_empty_object(root: Path) -> None:
     outcome = await tried(every_policy(root), ("notes", ""))
-    assert (outcome.only.verdict, outcome.done) == ("allow", [("notes", "")])
+    assert (outcome.only.verdict, outcome.done) == ("allow", [("notes", {})])
 
 
 @tool(effects=("execute",), purposes={"line": "command"})
@@ -142,7 +143,7 @@ async def test_a_line_is_parsed_once_for_all_policies(root: Path) -> None:
 
 async def test_what_would_be_denied_is_denied_before_a_person_is_asked(root: Path) -> None:
     """A rule that asks comes before the paths in the order; a path outside is denied all the same, and nobody is asked."""
-    hands = Hands()
+    hands = RecordingExecutor()
     governance = convert({"rules": {"file_ops": "ask"}, "paths": {"allowed": [str(root)]}}, GovernanceSettings)
     policies = order_policies(fill_standard_slots([hands]), build_policies(governance, AddressGuard()))
     outside = call("file_ops", operation="read", path="/etc/passwd")

@@ -116,7 +116,7 @@ async def test_denied_and_asked_calls_name_the_pattern() -> None:
     assert [judged.verdict for judged in outcome.judged] == ["allow", "deny", "ask"]
     assert "`file_ops:delete` denies" in outcome.judged[1].reason
     assert "`file_*:write` asks" in outcome.judged[2].reason
-    assert outcome.done == [("file_ops", '{"operation": "read"}')]
+    assert outcome.done == [("file_ops", {"operation": "read"})]
 
 
 async def test_default_of_the_operation_is_the_operation_that_is_meant() -> None:

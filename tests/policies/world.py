@@ -3,23 +3,24 @@
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tests.kit.engine import RecordingExecutor, make_engine, make_order
 
 from mainspring.core.autonomy import Level
 from mainspring.core.events import CallJudged
-from mainspring.core.items import Json, ToolDefinition, ToolKind, user
+from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import Caller, RunSpec, spec_for
-from mainspring.engine.engine import Engine
+from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
-from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
+from mainspring.features.governance.tool_policies import ToolStatus
 from mainspring.features.skills.skill_scope import SkillScopePolicy
-from mainspring.ports import CallContext, CallPolicy, ToolCall, ToolResult
+from mainspring.ports import CallPolicy
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, say, turn
-from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
 
 TEXT: Json = {"type": "string"}
@@ -128,26 +129,10 @@ def every_policy(root: Path, level: Level = "supervised") -> tuple[CallPolicy, .
     return order_policies(every_slot(root, level))
 
 
-class Hands:
-    """Performs every tool of the server by remembering that it was called."""
-
-    kind: ToolKind = "builtin"
-
-    def __init__(self) -> None:
-        self.done: list[tuple[str, str]] = []
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == "builtin"
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        self.done.append((call.name, call.arguments))
-        return ToolResult(call.id, "done")
-
-
 class Outcome:
     """What became of a run: how each call was judged, and which were performed."""
 
-    def __init__(self, run: Run, judged: list[CallJudged], done: list[tuple[str, str]]) -> None:
+    def __init__(self, run: Run, judged: list[CallJudged], done: list[tuple[str, Json]]) -> None:
         self.run, self.judged, self.done = run, judged, done
 
     @property
@@ -156,20 +141,18 @@ class Outcome:
         return judged
 
 
-def order(calls: int, **options: object) -> RunSpec:
+def order(calls: int, **options: Any) -> RunSpec:
     options.setdefault("caller", Caller("ada", SCOPES if "tools" not in options else None))
     options.setdefault("tools", TOOLS)
     options.setdefault("max_turns", calls + 1)
-    return spec_for("responses", id="resp_1", model="scripted", input=(user("Go."),), **options)
+    return make_order(**options)
 
 
 async def tried(policies: Sequence[CallPolicy], *made: tuple[str, str], **options: object) -> Outcome:
     """One run of the real engine in which the model makes these calls, one after the other, and then says something."""
-    hands = Hands()
+    hands = RecordingExecutor()
     script = Scripted(*[turn(calls=[Call(name, arguments)]) for name, arguments in made], say("Well."), chunk=0)
-    async with Engine(
-        script, MemoryStore(), executors=[hands], policies=order_policies(fill_standard_slots([hands]), {"custom": policies})
-    ) as engine:
+    async with make_engine(script, executor=hands, policies=policies) as engine:
         handle = await engine.start(order(len(made), **options))
         judged = [record.event async for record in handle.events() if isinstance(record.event, CallJudged)]
         return Outcome(handle.run, judged, hands.done)

@@ -2,12 +2,10 @@
 
 import asyncio
 from base64 import b64decode
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE
-from tests.sandbox.conftest import opened
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import SandboxError
@@ -27,24 +25,6 @@ def piece(kind, data):
 head = piece(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
 picture = b"\\x89PNG\\r\\n\\x1a\\n" + head + piece(b"IDAT", zlib.compress(b"\\0\\xff\\0\\0")) + piece(b"IEND", b"")
 """
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """For the whole module, so that one sandbox serves all its tests."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    async for entered in opened("auto"):
-        yield entered
-
-
-@pytest.fixture
-async def containers(sandbox: LocalSandbox) -> AsyncIterator[Containers]:
-    async with Containers(sandbox) as made:
-        yield made
 
 
 @pytest.fixture

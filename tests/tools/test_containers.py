@@ -1,12 +1,10 @@
 """Containers last from call to call, belong to one tenant, serve one call at a time, and go when nobody needs them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE
-from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
 from mainspring.app.engine import Engine
@@ -22,24 +20,6 @@ from mainspring.tools.builtin.containers import NEW, Containers, find_container_
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.lease import gather_output
 from mainspring.tools.sandbox.local import LocalSandbox
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """For the whole module, so that one sandbox serves all its tests."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    async for entered in opened("auto"):
-        yield entered
-
-
-@pytest.fixture
-async def containers(sandbox: LocalSandbox) -> AsyncIterator[Containers]:
-    async with Containers(sandbox) as made:
-        yield made
 
 
 class Clock:

@@ -1,12 +1,10 @@
 """Command lines run in a container as a shell user expects, are shown while they run, and end with the run."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE
-from tests.sandbox.conftest import opened
 from tests.sandbox.traces import processes_of
 
 from mainspring.app.engine import Engine
@@ -21,24 +19,6 @@ from mainspring.tools.builtin.containers import NEW, Containers
 from mainspring.tools.contract import SchemaAwareTool, ToolContext, ToolResult
 from mainspring.tools.registry import Registry
 from mainspring.tools.sandbox.local import LocalSandbox
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """For the whole module, so that one sandbox serves all its tests."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[LocalSandbox]:
-    async for entered in opened("auto"):
-        yield entered
-
-
-@pytest.fixture
-async def containers(sandbox: LocalSandbox) -> AsyncIterator[Containers]:
-    async with Containers(sandbox) as made:
-        yield made
 
 
 @pytest.fixture

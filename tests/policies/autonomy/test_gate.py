@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.engine import RecordingExecutor
 from tests.kit.waiting import PATIENCE
-from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, tried, verdicts, with_limits
+from tests.policies.autonomy.world import BUDGET, engine_of, only, order, tried, verdicts, with_limits
 
 from mainspring.core.errors import InvalidRequest, Unavailable
 from mainspring.core.events import ItemDone, ItemStarted, Reason, Recorded, ToolStarted, TurnEnded
@@ -93,7 +94,7 @@ async def test_a_budget_that_cannot_be_read_denies_every_call() -> None:
 
 @pytest.mark.requirement("D67")
 async def test_an_escalation_waits_for_a_person_and_runs_once_they_agree() -> None:
-    hands, store = Hands(), MemoryStore()
+    hands, store = RecordingExecutor(), MemoryStore()
     async with engine_of(shell("python3 x.py"), store=store, hands=hands) as engine:
         asked = await (await engine.start(apply_budget(order(), BUDGET))).wait()
         assert (asked.status, asked.reason, hands.done) == ("requires_action", Reason.APPROVAL_NEEDED, [])
@@ -109,7 +110,7 @@ async def test_an_escalation_waits_for_a_person_and_runs_once_they_agree() -> No
 
 
 async def test_a_person_cannot_lift_a_limit() -> None:
-    hands = Hands()
+    hands = RecordingExecutor()
     async with engine_of(shell("python3 x.py"), hands=hands) as engine:
         asked = await (await engine.start(apply_budget(order(), BUDGET))).wait()
         [request] = [item for item in asked.output if isinstance(item, ApprovalRequest)]
@@ -255,7 +256,7 @@ _budgets = st.builds(
 )  # fmt: skip
 
 
-def stays_within(run: Run, log: Sequence[Recorded], hands: Hands, budget: AutonomyBudget) -> None:
+def stays_within(run: Run, log: Sequence[Recorded], hands: RecordingExecutor, budget: AutonomyBudget) -> None:
     written = [arguments for name, arguments in hands.done if name == "files" and arguments["operation"] == "write"]
     limits = budget.limits
     assert limits.max_iterations is None or run.turns <= limits.max_iterations
@@ -267,7 +268,9 @@ def stays_within(run: Run, log: Sequence[Recorded], hands: Hands, budget: Autono
     assert sum(name == "fetch" for name, _ in hands.done) <= 3
 
 
-async def played(budget: AutonomyBudget, turns: list[Turn], store: Store, hands: Hands, **options: Any) -> list[Recorded]:
+async def played(
+    budget: AutonomyBudget, turns: list[Turn], store: Store, hands: RecordingExecutor, **options: Any
+) -> list[Recorded]:
     async with engine_of(*turns, store=store, hands=hands) as engine:
         handle = await engine.start(apply_budget(order(**options), budget))
         with anyio.fail_after(PATIENCE):
@@ -277,7 +280,7 @@ async def played(budget: AutonomyBudget, turns: list[Turn], store: Store, hands:
 @given(_budgets, _turns)
 @settings(max_examples=60)
 async def test_parallel_calls_never_use_more_than_the_budget(budget: AutonomyBudget, turns: list[Turn]) -> None:
-    store, hands = MemoryStore(), Hands()
+    store, hands = MemoryStore(), RecordingExecutor()
     log = await played(budget, turns, store, hands)
     async with engine_of(store=store) as engine:
         stays_within((await engine.attach("resp_1")).run, log, hands, budget)
@@ -289,10 +292,10 @@ async def test_a_resumed_run_gets_the_verdicts_that_it_would_have_had(
     budget: AutonomyBudget, turns: list[Turn], data: st.DataObject
 ) -> None:
     """A crash at any event, and another process that goes on: it judges as the first one would have."""
-    whole, before = MemoryStore(), Hands()
+    whole, before = MemoryStore(), RecordingExecutor()
     log = await played(budget, turns, whole, before)
     survived = data.draw(st.integers(1, len(log) - 1), label="events that reached the store")
-    store, after = MemoryStore(), Hands()
+    store, after = MemoryStore(), RecordingExecutor()
     await store.append("resp_1", log[:survived])
     async with engine_of(*turns, store=store, hands=after) as engine:
         with anyio.fail_after(PATIENCE):
@@ -300,7 +303,7 @@ async def test_a_resumed_run_gets_the_verdicts_that_it_would_have_had(
     again = await store.events("resp_1")
     assert verdicts(again) == verdicts(log)
     begun = {record.event.call_id for record in log[:survived] if isinstance(record.event, ToolStarted)}
-    ran = Hands()
+    ran = RecordingExecutor()
     ran.done = before.done[: len(begun)] + after.done
     stays_within(run, again, ran, budget)
 
@@ -316,5 +319,5 @@ async def test_the_verdicts_are_the_same_waited_for_streamed_and_in_the_backgrou
         for background in (False, True):
             for store in (MemoryStore(), SqliteStore(Path(folder, f"{background}.db"))):
                 async with store:
-                    stories.append(verdicts(await played(budget, turns, store, Hands(), background=background)))
+                    stories.append(verdicts(await played(budget, turns, store, RecordingExecutor(), background=background)))
     assert all(story == stories[0] for story in stories)

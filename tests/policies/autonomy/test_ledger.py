@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.kit.engine import RecordingExecutor
 from tests.kit.processes import DEVNULL, start
-from tests.policies.autonomy.world import BUDGET, Hands, engine_of, only, order, with_limits
+from tests.policies.autonomy.world import BUDGET, engine_of, only, order, with_limits
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
@@ -106,7 +107,7 @@ async def test_a_run_that_is_admitted_again_keeps_its_share(store: Store) -> Non
 
 async def test_the_budget_is_used_across_the_runs_of_a_task(store: Store) -> None:
     """A call is approved in one run and performed in the next: both are paid from one account."""
-    ledger, hands = Ledger(store), Hands()
+    ledger, hands = Ledger(store), RecordingExecutor()
     await ledger.open(with_limits(max_tool_calls=2))
     turns = [calls(Call("look"), Call("shell", {"command": "python3 x.py"})), calls(Call("look", {"n": 1}))]
     async with engine_of(*turns, store=store, hands=hands, policy=BudgetPolicy(ledger.find_state), sinks=[ledger]) as engine:
@@ -201,10 +202,10 @@ async def test_budgets_have_ids_of_their_own_within_a_tenant(store: Store) -> No
 
 async def test_suspending_a_budget_stops_the_runs_that_work_under_it() -> None:
     store = MemoryStore()
-    ledger, hands = Ledger(store), Hands()
+    ledger, hands = Ledger(store), RecordingExecutor()
     await ledger.open(BUDGET)
 
-    class Suspends(Hands):
+    class Suspends(RecordingExecutor):
         async def execute(self, *given: object) -> object:  # type: ignore[override]
             await ledger.move("b1", "suspended")
             return await super().execute(*given)  # type: ignore[arg-type]

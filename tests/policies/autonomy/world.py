@@ -4,20 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from tests.kit.engine import RecordingExecutor, make_engine, make_order
 
 from mainspring.core.events import CallJudged, Recorded
-from mainspring.core.items import Json, Tool, ToolDefinition, ToolKind, user
+from mainspring.core.items import Json, Tool, ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import PresetName, RunSpec, spec_for
+from mainspring.core.spec import PresetName, RunSpec
 from mainspring.engine.engine import Engine
-from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, Files, Network
 from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget
-from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, say, turn
-from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.scope import AllowedCommand
 
 TEXT: Json = {"type": "string"}
@@ -57,41 +55,19 @@ def only(**limits: Any) -> AutonomyLimits:
     return AutonomyLimits(**{**dict.fromkeys(AutonomyLimits.__struct_fields__), **limits})
 
 
-class Hands:
-    """Performs every tool of the server by remembering that it was called; `broken` ones fail."""
-
-    kind: ToolKind = "builtin"
-
-    def __init__(self, broken: Sequence[str] = ()) -> None:
-        self.done: list[tuple[str, Json]] = []
-        self._broken = broken
-
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return tool.kind == "builtin"
-
-    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        self.done.append((call.name, call.parsed))
-        return ToolResult(call.id, "done", is_error=call.name in self._broken)
-
-
 def order(*, id: str = "resp_1", preset: PresetName = "responses", **options: Any) -> RunSpec:
-    options.setdefault("tools", TOOLS)
-    options.setdefault("max_turns", None)
-    options.setdefault("input", (user("Go."),))
-    return spec_for(preset, id=id, model="scripted", **options)
+    return make_order(id, preset=preset, **{"tools": TOOLS, "max_turns": None, **options})
 
 
 def engine_of(
     *turns: Turn | Call,
     store: Store | None = None,
-    hands: Hands | None = None,
+    hands: RecordingExecutor | None = None,
     policy: CallPolicy | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Engine:
-    executors = [hands or Hands()]
-    policies = order_policies(fill_standard_slots(executors), {"custom": [policy or BudgetPolicy()]})
     script = Scripted(*turns, *[say("Done.")] * 9, chunk=0)
-    return Engine(script, store or MemoryStore(), executors=executors, policies=policies, sinks=sinks)
+    return make_engine(script, store, hands, [policy or BudgetPolicy()], sinks)
 
 
 def verdicts(log: Sequence[Recorded]) -> list[tuple[str, str, str]]:
@@ -101,7 +77,7 @@ def verdicts(log: Sequence[Recorded]) -> list[tuple[str, str, str]]:
 class Outcome:
     """What became of a run."""
 
-    def __init__(self, run: Run, log: Sequence[Recorded], hands: Hands) -> None:
+    def __init__(self, run: Run, log: Sequence[Recorded], hands: RecordingExecutor) -> None:
         self.run, self.log, self.hands = run, log, hands
 
     @property
@@ -115,7 +91,12 @@ class Outcome:
 
 async def tried(budget: AutonomyBudget, *made: Call | Turn, policy: CallPolicy | None = None, **options: Any) -> Outcome:
     """One run in which the model makes these calls, one turn each, and then says something."""
-    hands = Hands(options.pop("broken", ()))
+    broken = options.pop("broken", ())
+
+    async def perform(call: ToolCall, context: CallContext) -> ToolResult:
+        return ToolResult(call.id, "done", is_error=call.name in broken)
+
+    hands = RecordingExecutor(perform)
     turns = [each if isinstance(each, Turn) else turn(calls=[each]) for each in made]
     async with engine_of(*turns, hands=hands, policy=policy) as engine:
         handle = await engine.start(apply_budget(order(**options), budget))
