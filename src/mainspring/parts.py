@@ -66,7 +66,7 @@ class ServedPart(Struct, frozen=True):
 class PartContents(Struct, frozen=True, kw_only=True):
     """What a part adds to the engine. `serve` is called only where there is a server."""
 
-    tools: "tuple[Tool, ...]" = ()
+    tools: "tuple[Tool | Callable[..., object], ...]" = ()
     executors: "tuple[ToolExecutor, ...]" = ()
     policies: "PolicySlots" = {}
     steps: "tuple[OrderStep, ...]" = ()

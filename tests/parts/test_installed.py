@@ -128,3 +128,28 @@ def test_a_part_that_cannot_be_loaded_is_named_with_its_package(installed: dict[
     assert "`greeter`" in done.stderr
     assert "nowhere_to_be_found" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('word: str = "Hello"', "word: str"), "needs a default"),
+        (('name="greeter"', 'name="memory"'), "[memory]"),
+        (('Command("greet"', 'Command("serve"'), "`serve`"),
+        (("return PartContents(", "return None and PartContents("), "not a `PartContents`"),
+        (("    return PartContents(", "    1 / 0\n    return PartContents("), "ZeroDivisionError"),
+        (("tools=(Greet(settings.word),), ", "tools=(Greet(settings.word), Greet(settings.word)), "), "two tools are called"),
+    ],
+)
+def test_a_mistake_of_a_part_is_told_in_a_sentence(
+    change: tuple[str, str], told: str, installed: dict[str, str], tmp_path: Path
+) -> None:
+    part = tmp_path / "packages" / "greeter_part.py"
+    part.write_text(PART.replace(*change))
+    script = tmp_path / "script.json"
+    script.write_text('{"turns": [{"say": "Hi."}]}')
+    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "internal error" not in done.stderr

@@ -118,12 +118,9 @@ def check_run(engine: Engine, run: Run) -> None:
 def _build(settings: Settings, options: EngineOptions) -> Engine:
     settings = settings if settings.working_dir is not None else replace(settings, working_dir=str(Path.cwd()))
     provider, model = _choose_model(options, settings)
-    try:
-        return compose_engine(
-            settings, provider, model, database=options.database, instructions=options.instructions, preset=options.preset
-        )
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from error
+    return compose_engine(
+        settings, provider, model, database=options.database, instructions=options.instructions, preset=options.preset
+    )
 
 
 def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider, str]:

@@ -1,6 +1,8 @@
 """From settings to an engine: the one way there, for the server and for the commands beside it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +26,16 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
 
+@contextmanager
+def _refuse_clashes() -> Iterator[None]:
+    """Tools that do not go together are a mistake of the settings."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+@_refuse_clashes()
 def compose_engine(
     settings: Settings,
     provider: Provider,
@@ -37,7 +49,7 @@ def compose_engine(
     """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
 
     `database` is where runs are kept; without one, in memory. Without `exports`, no spans are sent. Raises `InvalidRequest` for
-    what is missing or wrong, and `ValueError` for tools that do not go together.
+    what is missing or wrong, and for tools that do not go together.
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)

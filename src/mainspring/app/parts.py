@@ -1,5 +1,6 @@
 """The parts of the product, in order: the table of contents."""
 
+from collections.abc import Sequence
 from functools import cache
 
 from mainspring.core.errors import InvalidRequest
@@ -72,11 +73,28 @@ def find_installed_parts() -> tuple[Part, ...]:
             raise InvalidRequest(message, param=point.name) from error
         if not isinstance(part, Part):
             raise InvalidRequest(f"the part `{point.name}` of {package} is {part!r:.80}, not a `mainspring.parts.Part`")
-        known = [each for each in (*PARTS, *parts) if each.table_name == part.table_name and each.settings is not None]
-        if part.settings is not None and known:
-            raise InvalidRequest(f"the part `{point.name}` of {package} has the table `[{part.table_name}]`, as another part has")
+        check_part(part, (*PARTS, *parts))
         parts.append(part)
     return tuple(parts)
+
+
+def check_part(part: Part, others: Sequence[Part]) -> None:
+    """Raises `InvalidRequest` for a part that does not go together with the others."""
+    commands = {command.name for other in others for command in other.commands}
+    if taken := [command.name for command in part.commands if command.name in commands]:
+        raise InvalidRequest(f"the part `{part.name}` has the command `{taken[0]}`, as another part has; name it otherwise")
+    if part.settings is None:
+        return
+    if not part.table_name.isidentifier():
+        raise InvalidRequest(f"the part `{part.name}` has a table `[{part.table_name}]`; use letters, digits and `_`")
+    if part.table_name in [other.table_name for other in others if other.settings is not None]:
+        raise InvalidRequest(
+            f"the part `{part.name}` has the table `[{part.table_name}]`, as another part has; name it otherwise"
+        )
+    try:
+        part.settings()
+    except TypeError as error:
+        raise InvalidRequest(f"the part `{part.name}`: every field of its settings needs a default: {error}") from None
 
 
 def find_parts() -> tuple[Part, ...]:

@@ -1,8 +1,9 @@
 """The server: an engine behind the endpoints of every feature."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
+from typing import get_args
 
 from anyio import create_task_group
 from msgspec import Struct
@@ -12,6 +13,7 @@ from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
+from mainspring.core.errors import InvalidRequest
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
@@ -27,7 +29,7 @@ from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
-from mainspring.http.endpoints import PUBLIC, Endpoint
+from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope
 from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
@@ -79,9 +81,20 @@ def server(
                     tasks.cancel_scope.cancel()
 
     endpoints = [endpoint for each in routes for endpoint in each.endpoints()]
-    endpoints += [endpoint for part in served for endpoint in part.endpoints]
+    for endpoint in [endpoint for part in served for endpoint in part.endpoints]:
+        _check_endpoint(endpoint, endpoints)
+        endpoints.append(endpoint)
     keys = keys or Keys(engine.store)
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan)
+
+
+def _check_endpoint(endpoint: Endpoint, others: Sequence[Endpoint]) -> None:
+    """Raises `InvalidRequest` for an endpoint of a part that is there already, or that no key could be for."""
+    where = f"{endpoint.method} {endpoint.path}"
+    if any((endpoint.method, endpoint.path) == (other.method, other.path) for other in others):
+        raise InvalidRequest(f"two parts serve {where}; move one of them")
+    if endpoint.scope not in (*get_args(KeyScope), PUBLIC):
+        raise InvalidRequest(f"{where} has the scope `{endpoint.scope}`; known: {', '.join(get_args(KeyScope))}, {PUBLIC}")
 
 
 class Health(Struct, frozen=True):

@@ -24,7 +24,7 @@ from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
-from mainspring.parts import PartContents
+from mainspring.parts import Part, PartContents
 
 FILE = "mainspring.toml"
 
@@ -92,6 +92,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
 def find_settings_type() -> type[Settings]:
     """All settings: our own, and the tables of the parts that have one."""
     tables = [(part.table_name, part.settings, part.settings()) for part in find_parts() if part.settings is not None]
+    if taken := [name for name, *_ in tables if name in Settings.__struct_fields__]:
+        raise InvalidRequest(f"a part has the table `[{taken[0]}]`, which is a setting of Mainspring; name it otherwise")
     kind = defstruct("AllSettings", tables, bases=(Settings,), frozen=True, kw_only=True, module=__name__)
     return cast(type[Settings], kind)
 
@@ -100,7 +102,22 @@ def build_parts(settings: Settings) -> tuple[PartContents, ...]:
     """What the parts bring under these settings."""
     tables = asdict(settings)
     defaults = {part.table_name: part.settings() for part in find_parts() if part.settings is not None}
-    return tuple([part.build((defaults | tables).get(part.table_name)) for part in find_parts() if part.build is not None])
+    return tuple([_build(part, (defaults | tables).get(part.table_name)) for part in find_parts()])
+
+
+def _build(part: Part, table: object) -> PartContents:
+    """Raises `InvalidRequest` that names the part, whatever its code does."""
+    if part.build is None:
+        return PartContents()
+    try:
+        contents: object = part.build(table)
+    except InvalidRequest:
+        raise
+    except Exception as error:
+        raise InvalidRequest(f"the part `{part.name}` cannot be built: {type(error).__name__}: {error}") from error
+    if not isinstance(contents, PartContents):
+        raise InvalidRequest(f"the part `{part.name}` built {contents!r:.80}, not a `PartContents`")
+    return contents
 
 
 def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
