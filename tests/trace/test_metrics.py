@@ -14,7 +14,7 @@ from mainspring import Engine, tool
 from mainspring.app.server import server
 from mainspring.core.errors import Refused, StoreError, Unavailable
 from mainspring.core.items import Usage
-from mainspring.features.traces.prometheus import MOST_NAMES, OTHER, Counter, Histogram, render_exposition
+from mainspring.features.traces.metrics import MOST_NAMES, OTHER, Counter, Histogram, render_exposition
 from mainspring.http.auth import Keys
 from mainspring.ports import Page
 from mainspring.providers.scripted import Scripted, call, fail, say, turn

@@ -9,9 +9,8 @@ from tests.agents.world import written as agent
 from tests.kit.processes import Process, start
 from tests.workflows.world import tallying, written
 
-from mainspring.features.workflows.workflow_events import WorkflowResumed
 from mainspring.features.workflows.workflow_log import RUN, WorkflowJournal, list_unfinished
-from mainspring.features.workflows.workflow_run import WorkflowRun
+from mainspring.features.workflows.workflow_run import WorkflowResumed, WorkflowRun
 from mainspring.storage.sqlite_runs import SqliteStore
 
 KILLS = 20

@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 from tests.workflows.world import defined, ended, ends, engine_for, failure, tallying
 
-from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, StepStarted, WorkflowStarted
 from mainspring.features.workflows.workflow_log import WorkflowJournal
-from mainspring.features.workflows.workflow_run import WorkflowOrder
+from mainspring.features.workflows.workflow_run import (
+    StepCompleted,
+    StepFailed,
+    StepSkipped,
+    StepStarted,
+    WorkflowOrder,
+    WorkflowStarted,
+)
 
 
 class Meeting:

@@ -18,7 +18,7 @@ from mainspring.features.approvals.pending import Approvals
 from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.workflows.view import render_run
-from mainspring.features.workflows.workflow_events import StepWaiting
+from mainspring.features.workflows.workflow_run import StepWaiting
 from mainspring.features.workflows.workflows import WorkflowHandle
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.addresses import AddressGuard

@@ -13,8 +13,8 @@ from mainspring.core.errors import Interrupted, NotFound
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
 from mainspring.features.workflows.step_actions import derive_run_id
-from mainspring.features.workflows.workflow_events import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
 from mainspring.features.workflows.workflow_log import OPEN, RUN, WorkflowJournal, list_unfinished
+from mainspring.features.workflows.workflow_run import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
 from mainspring.features.workflows.workflows import KeyReused, WorkflowHandle
 from mainspring.ports import Document
 from mainspring.storage.memory_runs import MemoryStore

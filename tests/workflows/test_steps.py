@@ -21,8 +21,7 @@ from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import AccessList, GovernanceSettings
 from mainspring.features.traces.spans import build_spans
 from mainspring.features.workflows.workflow_definition import Execution
-from mainspring.features.workflows.workflow_events import StepCompleted, StepRetrying, StepStarted
-from mainspring.features.workflows.workflow_run import WorkflowRun
+from mainspring.features.workflows.workflow_run import StepCompleted, StepRetrying, StepStarted, WorkflowRun
 from mainspring.ports import Allow, Deny
 from mainspring.tools.addresses import AddressGuard
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from mainspring.app.engine import Engine
 from mainspring.features.workflows.workflow_definition import Workflow, parse_workflow
-from mainspring.features.workflows.workflow_events import StepCompleted, StepFailed, StepSkipped, WorkflowLogEvent
-from mainspring.features.workflows.workflow_run import WorkflowRun
+from mainspring.features.workflows.workflow_run import StepCompleted, StepFailed, StepSkipped, WorkflowLogEvent, WorkflowRun
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.addresses import AddressGuard

@@ -55,11 +55,10 @@ from mainspring.features.skills.skill_scope import ActiveSkills, SkillScopePolic
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
-from mainspring.features.traces.trace_observer import TraceObserver, read_trace
+from mainspring.features.traces.trace_builder import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.workflows.http_request import HttpRequestTool
-from mainspring.features.workflows.step_actions import StepActions
-from mainspring.features.workflows.step_provider import StepProvider
+from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents

@@ -17,7 +17,7 @@ from mainspring.core.items import Item, Usage
 from mainspring.core.spec import RunSpec
 from mainspring.engine.conversation import reread
 from mainspring.features.traces.replay import Replay, replay_log
-from mainspring.features.traces.trace_observer import read_trace
+from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
 from mainspring.ports import Store
 

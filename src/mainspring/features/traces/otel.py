@@ -20,8 +20,7 @@ from anyio import Event, move_on_after
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.engine.traceparent import parse_traceparent
-from mainspring.features.traces.metrics import choose_model_label
-from mainspring.features.traces.prometheus import LabelNames
+from mainspring.features.traces.metrics import LabelNames, choose_model_label
 from mainspring.features.traces.spans import PROVIDERS, Span, build_spans, derive_trace_hex
 from mainspring.features.traces.trace_record import TraceRecord
 

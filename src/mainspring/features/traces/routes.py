@@ -8,7 +8,7 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import NotFound, StoreError
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.metrics import Metrics
-from mainspring.features.traces.trace_observer import read_trace
+from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import Endpoint

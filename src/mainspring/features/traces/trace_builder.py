@@ -1,7 +1,7 @@
 """A log as a trace: `build_trace` reads it once and tells a collector what its events mean.
 
-No clock is looked at: a log gives the same trace whenever it is read, and a run under way gives the trace of what it has done so
-far. Of the deltas only the first of a turn is looked at.
+No clock is read: a log gives the same trace whenever it is read, and a run under way gives the trace of what it has done so
+far. Of the deltas only the first of a turn matters. `TraceObserver` counts and exports the trace of every run that ends.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
+from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import Malformed
 from mainspring.core.events import (
     CallJudged,
@@ -27,11 +28,14 @@ from mainspring.core.events import (
     TurnAborted,
     TurnEnded,
     TurnStarted,
-)  # fmt: skip
+)
 from mainspring.core.items import FunctionCall, Json, Message, Usage, text_of
 from mainspring.core.spec import RunSpec
+from mainspring.engine.engine import Engine
 from mainspring.features.traces.collector import TraceCollector
 from mainspring.features.traces.failures import KINDS, Code, code_of_denial, code_of_end, status_of
+from mainspring.features.traces.metrics import Metrics
+from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import (
     ActionStatus,
     FailureRecord,
@@ -42,6 +46,7 @@ from mainspring.features.traces.trace_record import (
     TraceOutput,
     TraceRecord,
 )
+from mainspring.ports import EndedRun, RunObserver
 
 _DELTAS: Final = frozenset(get_args(Delta))
 _UNKNOWN: Final = FunctionCall("", "unknown")
@@ -261,3 +266,27 @@ def _parameters(spec: RunSpec) -> Json:
     said = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_turn_tokens": sampling.max_turn_tokens}
     limits = {"max_turns": spec.limits.max_turns, "max_tool_calls": spec.limits.max_tool_calls}
     return {name: value for name, value in (said | limits).items() if value is not None}
+
+
+class TraceObserver(RunObserver):
+    """Counts and exports every run that ends here."""
+
+    name = "traces"
+
+    def __init__(self, metrics: Metrics, exporter: Exporter | None = None) -> None:
+        self._metrics, self._exporter = metrics, exporter
+
+    def run_ended(self, ended: EndedRun) -> None:
+        trace = build_trace(ended.log, ended.waiting)
+        self._metrics.add(trace)
+        if self._exporter is not None:
+            self._exporter.add(trace)
+
+
+async def read_trace(engine: Engine, run_id: str) -> TraceRecord:
+    """The trace of a run, as far as it has come. Raises `NotFound`."""
+    handle = await engine.attach(run_id)
+    trace = build_trace(handle.log, handle.waiting)
+    delegated = [action for action in trace.actions if action.started_at is not None and is_delegation(action.tool)]
+    children = tuple([child_id(run_id, action.action_id) for action in delegated])
+    return replace(trace, metadata=replace(trace.metadata, children=children)) if children else trace

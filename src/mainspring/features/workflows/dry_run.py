@@ -22,8 +22,7 @@ from mainspring.features.workflows.workflow_definition import (
     list_groups,
     list_steps,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_events import StepFailed, StepSkipped, WorkflowLogEvent
-from mainspring.features.workflows.workflow_run import WorkflowScope
+from mainspring.features.workflows.workflow_run import StepFailed, StepSkipped, WorkflowLogEvent, WorkflowScope
 
 
 def plan_dry_run(

@@ -2,10 +2,13 @@
 
 The id of that run follows from the workflow run, the step and the attempt. A step that is resumed finds the run that it started
 before and follows it, so the same work is never started twice.
+
+A command or a request needs no model to choose the call: `StepProvider` stands in for one and makes it. So the same policies
+judge the call, the same executors perform it, the same log records it, and after a crash the same rules resume it.
 """
 
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
@@ -15,9 +18,22 @@ from anyio import move_on_after, sleep
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import NotFound, PeerError
-from mainspring.core.events import Reason, ToolEnded
-from mainspring.core.items import FunctionCallOutput, Json, Part, ToolDefinition, text_of, to_json, user
+from mainspring.core.errors import NotFound, PeerError, Refused
+from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, Reason, TextDelta, ToolEnded, TurnEnded
+from mainspring.core.ids import derive_id
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    Json,
+    Part,
+    ToolDefinition,
+    Usage,
+    assistant,
+    text_of,
+    to_json,
+    user,
+)
+from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.approvals import continuing_id, list_questions
 from mainspring.engine.engine import Engine, Handle
@@ -27,6 +43,7 @@ from mainspring.features.workflows.dry_run import find_unknown_agent
 from mainspring.features.workflows.expressions import resolve_values
 from mainspring.features.workflows.workflow_definition import HttpRequest, InvokeAgent, RunCommand
 from mainspring.features.workflows.workflow_run import WorkflowOrder
+from mainspring.providers.wrapper import ProviderWrapper
 
 MOST_CHARS: Final = 500_000
 COMMAND_SECONDS: Final = 60.0
@@ -245,3 +262,29 @@ def _variable(name: str, value: object) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else to_json(value)
+
+
+class StepProvider(ProviderWrapper):
+    """Makes the calls of steps, and leaves all other questions to the provider behind it."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        if request.step_call is not None:
+            return _make_call(request, request.step_call)
+        if request.model == STEP_MODEL:
+            raise Refused(f"the model `{STEP_MODEL}` is for the steps of workflows; name another one")
+        return self._provider.stream(request)
+
+
+async def _make_call(request: ModelRequest, step: StepCall) -> AsyncGenerator[ModelEvent, None]:
+    if any(isinstance(item, FunctionCallOutput) for item in request.items):
+        said = assistant("Done.", id=derive_id("msg", request.run_id))
+        yield ItemStarted(replace(said, content=(), status="in_progress"))
+        yield TextDelta(said.id, said.text)
+        yield ItemDone(said)
+        yield TurnEnded(usage=Usage())
+        return
+    call = FunctionCall(derive_id("call", request.run_id), step.name, to_json(step.arguments), id=derive_id("fc", request.run_id))
+    yield ItemStarted(replace(call, arguments="", status="in_progress"))
+    yield ArgumentsDelta(call.id, call.arguments)
+    yield ItemDone(call)
+    yield TurnEnded(usage=Usage())

@@ -45,19 +45,21 @@ from mainspring.features.workflows.workflow_definition import (
     complete_inputs,
     list_steps,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_events import (
+from mainspring.features.workflows.workflow_log import WorkflowJournal
+from mainspring.features.workflows.workflow_run import (
     StepCompleted,
     StepFailed,
     StepRetrying,
     StepSkipped,
     StepStarted,
+    StepState,
     StepWaiting,
     WorkflowCompleted,
     WorkflowFailed,
     WorkflowLogEvent,
+    WorkflowRun,
+    WorkflowScope,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_log import WorkflowJournal
-from mainspring.features.workflows.workflow_run import StepState, WorkflowRun, WorkflowScope
 from mainspring.tools.schema import compile_schema
 
 # They leave no trace but their result, so one write holds both: that they began, and what came of it.

@@ -19,7 +19,7 @@ from mainspring.features.workflows.workflow_definition import (
     Workflow,
     list_groups,
 )
-from mainspring.features.workflows.workflow_events import (
+from mainspring.features.workflows.workflow_run import (
     StepCompleted,
     StepFailed,
     StepRetrying,
@@ -29,9 +29,9 @@ from mainspring.features.workflows.workflow_events import (
     WorkflowCancelled,
     WorkflowRecord,
     WorkflowResumed,
+    WorkflowRun,
     WorkflowStarted,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_run import WorkflowRun
 
 
 def draw_steps(workflow: Workflow) -> Iterator[str]:

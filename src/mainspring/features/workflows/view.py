@@ -8,8 +8,7 @@ from msgspec.structs import asdict
 
 from mainspring.core.items import Json
 from mainspring.features.workflows.workflow_definition import Workflow
-from mainspring.features.workflows.workflow_events import Status, WorkflowRecord, WorkflowResumed, WorkflowStarted
-from mainspring.features.workflows.workflow_run import WorkflowRun
+from mainspring.features.workflows.workflow_run import Status, WorkflowRecord, WorkflowResumed, WorkflowRun, WorkflowStarted
 
 
 class ShownWorkflow(Struct, frozen=True):

@@ -15,8 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from mainspring.core.errors import MainspringError, NotFound, StoreError, Superseded
 from mainspring.core.items import decode, encode
-from mainspring.features.workflows.workflow_events import WorkflowLogEvent, WorkflowRecord
-from mainspring.features.workflows.workflow_run import WorkflowOrder, WorkflowRun, fold_workflow
+from mainspring.features.workflows.workflow_run import WorkflowLogEvent, WorkflowOrder, WorkflowRecord, WorkflowRun, fold_workflow
 from mainspring.ports import Document, Store
 
 RUN: Final = "workflow_run"

@@ -1,4 +1,7 @@
-"""A workflow run as its log makes it. Pure: the same log always makes the same run."""
+"""A workflow run: the events of its log, and the state that they fold into. Pure: the same log always makes the same run.
+
+Every event is durable before anything else is done, and before any reader sees it.
+"""
 
 from typing import Any, Final, Literal, assert_never, get_args
 
@@ -9,21 +12,94 @@ from mainspring.core.errors import Malformed
 from mainspring.core.items import Json
 from mainspring.core.spec import Caller
 from mainspring.features.workflows.workflow_definition import Group, Workflow
-from mainspring.features.workflows.workflow_events import (
-    Status,
-    StepCompleted,
-    StepFailed,
-    StepRetrying,
-    StepSkipped,
-    StepStarted,
-    StepWaiting,
-    WorkflowCancelled,
-    WorkflowCompleted,
-    WorkflowFailed,
-    WorkflowRecord,
-    WorkflowResumed,
-    WorkflowStarted,
+
+Status = Literal["success", "failed", "partial", "skipped", "cancelled"]
+
+
+class WorkflowStarted(Struct, frozen=True, tag_field="type", tag="workflow_started"):
+    """The run begins. `driver` is the process that carries it out."""
+
+    workflow: str
+    inputs: Json = {}
+    dry_run: bool = False
+    driver: str = ""
+
+
+class WorkflowResumed(Struct, frozen=True, tag_field="type", tag="workflow_resumed"):
+    """Another process has taken the run up; the time since the last event does not count."""
+
+    driver: str = ""
+
+
+class StepStarted(Struct, frozen=True, tag_field="type", tag="step_started"):
+    """`run_id` is the run of the engine that does the work, if the step needs one; another attempt is another run."""
+
+    step: str
+    action: str
+    attempt: int = 1
+    run_id: str = ""
+
+
+class StepWaiting(Struct, frozen=True, tag_field="type", tag="step_waiting"):
+    """The step waits for a person, who has to answer these approvals; none says that it goes on."""
+
+    step: str
+    approvals: tuple[str, ...] = ()
+
+
+class StepCompleted(Struct, frozen=True, tag_field="type", tag="step_completed"):
+    step: str
+    output: Any = None
+    outputs: Json = {}
+    seconds: float = 0.0
+
+
+class StepFailed(Struct, frozen=True, tag_field="type", tag="step_failed"):
+    step: str
+    error: str
+    attempt: int = 1
+
+
+class StepSkipped(Struct, frozen=True, tag_field="type", tag="step_skipped"):
+    step: str
+    reason: str
+
+
+class StepRetrying(Struct, frozen=True, tag_field="type", tag="step_retrying"):
+    """The step has failed and is tried again after `delay` seconds; `attempt` is the number of the next attempt."""
+
+    step: str
+    attempt: int
+    error: str
+    delay: float
+
+
+class WorkflowCompleted(Struct, frozen=True, tag_field="type", tag="workflow_completed"):
+    status: Status
+    outputs: Json = {}
+
+
+class WorkflowFailed(Struct, frozen=True, tag_field="type", tag="workflow_failed"):
+    error: str
+
+
+class WorkflowCancelled(Struct, frozen=True, tag_field="type", tag="workflow_cancelled"):
+    pass
+
+
+WorkflowLogEvent = (
+    WorkflowStarted | WorkflowResumed | StepStarted | StepWaiting | StepCompleted | StepFailed | StepSkipped | StepRetrying
+    | WorkflowCompleted | WorkflowFailed | WorkflowCancelled
 )  # fmt: skip
+
+
+class WorkflowRecord(Struct, frozen=True):
+    """An event with its place in the log, counted from 0, and the moment it was recorded (seconds since 1970)."""
+
+    seq: int
+    at: float
+    event: WorkflowLogEvent
+
 
 StepStatus = Literal["running", "retrying", "success", "failed", "skipped"]
 

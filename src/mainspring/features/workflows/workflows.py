@@ -28,19 +28,20 @@ from mainspring.engine.engine import Engine
 from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
-from mainspring.features.workflows.workflow_events import (
+from mainspring.features.workflows.workflow_folder import WorkflowFolders
+from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, WorkflowJournal, forget_open, list_unfinished
+from mainspring.features.workflows.workflow_run import (
     Status,
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
     WorkflowLogEvent,
+    WorkflowOrder,
     WorkflowRecord,
     WorkflowResumed,
+    WorkflowRun,
     WorkflowStarted,
 )  # fmt: skip
-from mainspring.features.workflows.workflow_folder import WorkflowFolders
-from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, WorkflowJournal, forget_open, list_unfinished
-from mainspring.features.workflows.workflow_run import WorkflowOrder, WorkflowRun
 from mainspring.ports import Document
 
 log = getLogger(__name__)
