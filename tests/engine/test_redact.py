@@ -28,7 +28,7 @@ def searched(text: str) -> str:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = redact._SECRETS.sub(REDACTED, text)
     for pattern in (redact._URLS, redact._HEADERS, redact._VARIABLES, redact._OPTIONS, redact._FIELDS, redact._NAMED):
-        text = pattern.sub(redact._kept, text)
+        text = pattern.sub(redact._keep_name, text)
     return text
 
 

@@ -171,18 +171,18 @@ async def check(
     """Raises `InvalidRequest` unless each answer is to a waiting call as it was asked about, is in time, and may be given."""
     calls = {approval_id(call): call for call in waiting}
     for said in answers:
-        question = await _asked(store, spec, said.approval_request_id)
+        question = await _find_asked(store, spec, said.approval_request_id)
         call = calls.get(said.approval_request_id)
         if question is None or call is None:
             raise InvalidRequest(f"No approval request {said.approval_request_id} is waiting here.", param="input")
         if said.approve and question.until is not None and now >= question.until:
             raise refuse_expired(said.approval_request_id)
         if (call.name, digest_of(call.arguments)) != (question.tool, question.digest):
-            raise _changed(call, said)
+            raise _refuse_changed(call, said)
         if said.approve:
             _check_tool(spec, call, question)
         if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec)):
-            raise _not_allowed(said)
+            raise _refuse_forbidden(said)
 
 
 def make_answer(
@@ -215,7 +215,7 @@ def _may_answer(spec: RunSpec) -> bool:
     return spec.caller.scopes is None or not {"*", APPROVE}.isdisjoint(spec.caller.scopes)
 
 
-def _changed(call: FunctionCall, said: ApprovalResponse) -> InvalidRequest:
+def _refuse_changed(call: FunctionCall, said: ApprovalResponse) -> InvalidRequest:
     message = (
         f"The call of `{call.name}` that waits here is not the one that `{said.approval_request_id}` asks about: its tool or its "
         "arguments have been changed since. Have the call made again to be asked anew."
@@ -223,7 +223,7 @@ def _changed(call: FunctionCall, said: ApprovalResponse) -> InvalidRequest:
     return InvalidRequest(message, param="input", code=CALL_CHANGED)
 
 
-def _not_allowed(said: ApprovalResponse) -> InvalidRequest:
+def _refuse_forbidden(said: ApprovalResponse) -> InvalidRequest:
     message = (
         f"`{said.approval_request_id}` is asked by a rule of this server, and this API key lacks the scope `{APPROVE}`; have it "
         f"answered with a key that has it: POST /v1/approvals/{said.approval_request_id}"
@@ -242,7 +242,7 @@ def refuse_expired(id: str) -> InvalidRequest:
     return InvalidRequest(message, param="input", code=EXPIRED)
 
 
-async def _asked(store: Store, spec: RunSpec, id: str) -> ApprovalQuestion | None:
+async def _find_asked(store: Store, spec: RunSpec, id: str) -> ApprovalQuestion | None:
     """The question, if it is the tenant's, was asked where the run goes on, and the run that asks has not been deleted."""
     found = await store.get(ASKED, id, tenant=spec.tenant)
     question = None if found is None else decode(found.body, ApprovalQuestion)

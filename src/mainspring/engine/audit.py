@@ -73,14 +73,14 @@ class Auditor:
         return [Note(encode(entry), entry.call) for entry in self.entries(segment)]
 
     def entries(self, segment: Iterable[Recorded]) -> list[Entry]:
-        return [entry for record in segment if type(record.event) in _TOLD for entry in self._told(record)]
+        return [entry for record in segment if type(record.event) in _TOLD for entry in self._make_entries(record)]
 
     def _learn(self, event: Event) -> None:
         if isinstance(event, ItemDone) and isinstance(event.item, FunctionCall):
             self._calls[event.item.call_id] = event.item
             self._known.pop(event.item.call_id, None)
 
-    def _told(self, record: Recorded) -> Sequence[Entry]:
+    def _make_entries(self, record: Recorded) -> Sequence[Entry]:
         event = record.event
         if isinstance(event, CallJudged):
             call = self._calls.get(event.call_id)

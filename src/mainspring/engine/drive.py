@@ -80,7 +80,7 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     request = request_for(journal.run)
     journal.record(TurnStarted())
     seconds = journal.run.spec.limits.turn_seconds
-    failure = await _asked(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
+    failure = await _ask(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
     if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", error=ErrorInfo.of(failure)))
 
@@ -97,7 +97,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
             ends.append(event)
 
     seconds = journal.run.spec.limits.turn_seconds
-    failure = await _asked(summary_request(journal.run), provider, guard, seconds, hear, lambda: ())
+    failure = await _ask(summary_request(journal.run), provider, guard, seconds, hear, lambda: ())
     usage = ends[0].usage if ends else None
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
@@ -108,7 +108,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
     journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
 
 
-async def _asked(
+async def _ask(
     request: ModelRequest,
     provider: Provider,
     guard: Guard,
@@ -159,9 +159,9 @@ class _Listening:
                     if why is not None:
                         raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
                     if special:
-                        event = _marked(event, special)
+                        event = _mark_call(event, special)
                     if isinstance(event, TurnEnded) and event.usage is None and event.error is None:
-                        event = replace(event, usage=_estimated(request, self._said()))
+                        event = replace(event, usage=_estimate_usage(request, self._said()))
                 hear(event)
                 if kind is TurnEnded:
                     with move_on_after(GRACE):
@@ -171,7 +171,7 @@ class _Listening:
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
 
 
-def _estimated(request: ModelRequest, said: Sequence[Draft]) -> Usage:
+def _estimate_usage(request: ModelRequest, said: Sequence[Draft]) -> Usage:
     """What a turn has used that nobody counted: limits and budgets must not take it for nothing."""
     given = estimate(request.items, request.instructions, request.tools)
     return Usage(given, tokens_of([draft.item for draft in said]), is_estimated=True)
@@ -181,7 +181,7 @@ def _is_special(tool: ToolDefinition) -> bool:
     return tool.form is not UNSET or tool.server is not UNSET
 
 
-def _marked(event: ModelEvent, special: dict[str, ToolDefinition]) -> ModelEvent:
+def _mark_call(event: ModelEvent, special: dict[str, ToolDefinition]) -> ModelEvent:
     """The event with its call marked as what the client knows it as, and as whose it is."""
     if isinstance(event, ItemStarted | ItemDone) and isinstance(event.item, FunctionCall) and event.item.name in special:
         tool = special[event.item.name]

@@ -35,9 +35,9 @@ class Gate:
         question: CallJudged | None = None
         for policy, is_quick in self._policies:
             answer = await self._ask(policy, call, run, is_quick)
-            verdict = _reviewed(answer, call, run)
+            verdict = _review(answer, call, run)
             if isinstance(verdict, Deny) or (verdict is not None and question is None):
-                judged = _judged(call, str(policy.name), verdict)
+                judged = _record_verdict(call, str(policy.name), verdict)
                 if not isinstance(verdict, Ask):
                     return judged
                 question = judged
@@ -47,8 +47,8 @@ class Gate:
             return question
         if (said := run.approval(call.item)) is not None and not said.approve:
             # No policy of this engine asks, but a person was asked, and a no stays a no.
-            return _judged(call, "approval", _refused(said))
-        return _judged(call, "gate", Allow("; ".join(notes)))
+            return _record_verdict(call, "approval", _refuse(said))
+        return _record_verdict(call, "gate", Allow("; ".join(notes)))
 
     def check_answer(self, finish: Finish, run: Run) -> Finish:
         """How the run ends, now that its answer is looked at: an answer that cannot count has failed, and says why."""
@@ -76,7 +76,7 @@ class Gate:
             return Deny(f"The policy `{policy.name}` failed.")
 
 
-def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
+def _review(verdict: object, call: Call, run: Run) -> Verdict | None:
     """The verdict if it stands; None if the next policy is to be asked. A question that a person has answered is settled."""
     match verdict:
         case Allow(str()):
@@ -86,17 +86,17 @@ def _reviewed(verdict: object, call: Call, run: Run) -> Verdict | None:
         case Ask(str()):
             if (said := run.approval(call.item)) is None:
                 return verdict
-            return None if said.approve else _refused(said)
+            return None if said.approve else _refuse(said)
         case _:
             return Deny("The policy gave no valid answer.")
 
 
-def _refused(said: ApprovalResponse) -> Deny:
+def _refuse(said: ApprovalResponse) -> Deny:
     why = f": {said.reason}" if said.reason else ""
     return Deny(f"A person refused this call{why}.")
 
 
-def _judged(call: Call, policy: str, verdict: Verdict) -> CallJudged:
+def _record_verdict(call: Call, policy: str, verdict: Verdict) -> CallJudged:
     call_id = call.item.call_id
     match verdict:
         case Allow(note):

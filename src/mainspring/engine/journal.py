@@ -136,13 +136,13 @@ class Journal:
     async def flush(self) -> None:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
         self._hand_over()
-        await self._written()
+        await self._wait_until_written()
         await self._note()
         await self._share()
         if self._failure is not None:
             raise self._failure
 
-    async def _written(self) -> None:
+    async def _wait_until_written(self) -> None:
         """Waits for the last append. Several may wait for it, and one that is cancelled must not cancel it for the others."""
         if self._pending is not None and not self._pending.done():
             await wait([self._pending])
@@ -151,7 +151,7 @@ class Journal:
         """The end of a run that is not stored: its conversation gets what it added, then readers see it."""
         if self._shared is None or not self.run.has_ended or self._failure is not None:
             return
-        kept = _kept(self.run)
+        kept = _list_documents(self.run)
         try:
             if kept:
                 await self._shared.put(kept)
@@ -191,7 +191,7 @@ class Journal:
         self._handed = upto = len(self.log)
         snapshot = None
         if self.run.has_ended:
-            snapshot = Snapshot(response(self.run), self.run.own_entries, _kept(self.run))
+            snapshot = Snapshot(response(self.run), self.run.own_entries, _list_documents(self.run))
         try:
             pending = self._store.append(self.run.spec.id, segment, snapshot, self._notes(segment))
         except Exception as error:
@@ -199,7 +199,7 @@ class Journal:
             return
         self._pending = done = self._loop.create_future()
 
-        def stored(written: "Future[None]") -> None:
+        def settle(written: "Future[None]") -> None:
             error = None if written.cancelled() else written.exception()
             if error is None:
                 self._durable = upto
@@ -209,9 +209,9 @@ class Journal:
             done.set_result(None)
 
         if pending.done():
-            stored(pending)
+            settle(pending)
         else:
-            pending.add_done_callback(stored)
+            pending.add_done_callback(settle)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None:
@@ -245,7 +245,7 @@ class Journal:
             self.retell(watcher)
         self._handed = self._durable
         self._hand_over()
-        await self._written()
+        await self._wait_until_written()
         self._failure = None
         self._show(len(self.log))
 
@@ -295,6 +295,6 @@ class Journal:
             position = upto
 
 
-def _kept(run: Run) -> tuple[Document, ...]:
+def _list_documents(run: Run) -> tuple[Document, ...]:
     """What is kept beside a run that has ended."""
     return (*documents(run), *list_questions(run))

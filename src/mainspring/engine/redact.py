@@ -76,18 +76,18 @@ def redact_text(text: str) -> str:
     if _has(text, _MARKS):
         text = _SECRETS.sub(REDACTED, text)
     if "://" in text:
-        text = _URLS.sub(_kept, text)
+        text = _URLS.sub(_keep_name, text)
     small = (text if text.isascii() else text.translate(_ALIKE)).lower()
     if _has(small, _IN_HEADERS):
-        text = _HEADERS.sub(_kept, text)
+        text = _HEADERS.sub(_keep_name, text)
     if _has(text, _ASSIGNED):
-        text = _VARIABLES.sub(_kept, text)
+        text = _VARIABLES.sub(_keep_name, text)
     if _has(text, _COMMANDS):
-        text = _OPTIONS.sub(_kept, text)
+        text = _OPTIONS.sub(_keep_name, text)
     if "pass" in small:
-        text = _FIELDS.sub(_kept, text)
+        text = _FIELDS.sub(_keep_name, text)
     if _has(small, _IN_NAMES):
-        text = _NAMED.sub(_kept, text)
+        text = _NAMED.sub(_keep_name, text)
     return text
 
 
@@ -106,7 +106,7 @@ def redact_arguments(arguments: str) -> str:
     JSON that is inside of a text too. What is no JSON is redacted like any text."""
     try:
         value = msgspec.json.decode(arguments)
-        shown = _redacted(value)
+        shown = _redact_value(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return redact_text(arguments)
     return arguments if shown == value else msgspec.json.encode(shown).decode()
@@ -114,26 +114,27 @@ def redact_arguments(arguments: str) -> str:
 
 def redact_data(data: Json | None) -> Json | None:
     """The data of a result as it may be kept: secrets replaced in texts, and by what the fields are called."""
-    return None if data is None else cast(Json, _redacted(data))
+    return None if data is None else cast(Json, _redact_value(data))
 
 
-def _redacted(value: object, *, is_secret: bool = False, depth: int = 0) -> object:
+def _redact_value(value: object, *, is_secret: bool = False, depth: int = 0) -> object:
     match value:
         case dict():
             return {
-                name: _redacted(each, is_secret=is_secret or _is_field(name, each), depth=depth) for name, each in value.items()
+                name: _redact_value(each, is_secret=is_secret or _is_field(name, each), depth=depth)
+                for name, each in value.items()
             }
         case list():
-            return [_redacted(each, is_secret=is_secret, depth=depth) for each in value]
+            return [_redact_value(each, is_secret=is_secret, depth=depth) for each in value]
         case str():
-            return _redacted_text(value, is_secret, depth)
+            return _redact_string(value, is_secret, depth)
         case int() | float() if is_secret and not isinstance(value, bool):
             return REDACTED
         case _:
             return value
 
 
-def _redacted_text(text: str, is_secret: bool, depth: int) -> str:
+def _redact_string(text: str, is_secret: bool, depth: int) -> str:
     if is_secret:
         return REDACTED if text else text
     if text.lstrip()[:1] in ("{", "[") and depth < _DEEPEST:
@@ -141,7 +142,7 @@ def _redacted_text(text: str, is_secret: bool, depth: int) -> str:
             inner = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return redact_text(text)
-        shown = _redacted(inner, depth=depth + 1)
+        shown = _redact_value(inner, depth=depth + 1)
         return text if shown == inner else msgspec.json.encode(shown).decode()
     return redact_text(text)
 
@@ -159,7 +160,7 @@ def _has(text: str, words: tuple[str, ...]) -> bool:
     return False
 
 
-def _kept(found: re.Match[str]) -> str:
+def _keep_name(found: re.Match[str]) -> str:
     return found["keep"] + REDACTED
 
 
@@ -167,30 +168,30 @@ def shorten(text: str, max_chars: int | None) -> str:
     """The text's head and tail, with a note of how much is missing between them."""
     if max_chars is None or len(text) <= max_chars:
         return text
-    return _joined(text, text, max_chars, len(text))
+    return _join_ends(text, text, max_chars, len(text))
 
 
 def make_presentable(output: str | tuple[Part, ...], max_chars: int | None) -> str | tuple[Part, ...]:
     """An output as it may be kept and shown to the model."""
     if isinstance(output, str):
-        return _shown(output, max_chars)
+        return _present_text(output, max_chars)
     return tuple([_part(part, max_chars) for part in output])
 
 
 def _part(part: Part, max_chars: int | None) -> Part:
     if isinstance(part, InputText | OutputText):
-        return replace(part, text=_shown(part.text, max_chars))
+        return replace(part, text=_present_text(part.text, max_chars))
     return part
 
 
-def _shown(text: str, max_chars: int | None) -> str:
+def _present_text(text: str, max_chars: int | None) -> str:
     """Only what can be shown is searched, with enough around it that no secret is cut in half by the search."""
     if max_chars is None or len(text) <= 2 * max_chars:
         return shorten(redact_text(text), max_chars)
-    return _joined(redact_text(text[: 2 * max_chars]), redact_text(text[-2 * max_chars :]), max_chars, len(text))
+    return _join_ends(redact_text(text[: 2 * max_chars]), redact_text(text[-2 * max_chars :]), max_chars, len(text))
 
 
-def _joined(head: str, tail: str, max_chars: int, length: int) -> str:
+def _join_ends(head: str, tail: str, max_chars: int, length: int) -> str:
     first = max_chars - max_chars // 2
     last = max_chars - first
     note = f"\n[... {length - max_chars} characters left out ...]\n"

@@ -45,7 +45,7 @@ class _Told(Struct):
     def is_enough(self) -> bool:
         return self.notes >= MOST_PROGRESS or self.chars >= MOST_PROGRESS_CHARS
 
-    def counted(self, text: str) -> str:
+    def count(self, text: str) -> str:
         """The text, or if it is the last one, that it is."""
         self.notes, self.chars = self.notes + 1, self.chars + len(text)
         return "[it tells more than is shown]" if self.is_enough else text
@@ -101,24 +101,22 @@ class Toolbox:
 
         def progress(text: str) -> None:
             if not told.is_enough:
-                shown = told.counted(redact_text(shorten(str(text), PROGRESS_CHARS)))
+                shown = told.count(redact_text(shorten(str(text), PROGRESS_CHARS)))
                 loop.call_soon_threadsafe(note, shown)
 
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
         context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs)
-        work = self._performed(call, tool, context, run.spec.limits.tool_output_chars)
+        work = self._execute(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), seconds)
 
-    async def _performed(
-        self, call: FunctionCall, tool: ToolDefinition, context: CallContext, max_chars: int | None
-    ) -> ToolResult:
+    async def _execute(self, call: FunctionCall, tool: ToolDefinition, context: CallContext, max_chars: int | None) -> ToolResult:
         """The tool's result, fit to be kept. May raise anything: this runs under guard."""
         executor = next(executor for executor in self._executors if executor.can_execute(tool))
         asked = ToolCall(call.call_id, call.name, call.arguments, parse_arguments(call.arguments))
         result = await executor.execute(asked, context)
         if not _is_result(result, call):
-            return _failed(call, f"returned {type(result).__name__} instead of a result")
+            return _make_failure(call, f"returned {type(result).__name__} instead of a result")
         return replace(result, output=make_presentable(result.output, max_chars), data=redact_data(result.data))
 
 
@@ -131,7 +129,7 @@ def _end(ended: Running) -> Event:
         return CallJudged(call.call_id, "client", "executor", delegation.message)
     except Misbehaved as error:
         log.warning("tool %s tried to end more than itself: %s", call.name, error)
-        result = _failed(call, f"failed: {error}")
+        result = _make_failure(call, f"failed: {error}")
     except Exception as error:
         log.debug("tool %s failed", call.name, exc_info=True)
         told = make_presentable(f"The tool `{call.name}` failed: {describe_error(error)}", 4_000)
@@ -160,5 +158,5 @@ def _is_result(result: object, call: FunctionCall) -> bool:
     return isinstance(output, str) or (isinstance(output, tuple) and flaw(output, tuple[Part, ...]) is None)
 
 
-def _failed(call: FunctionCall, what: str) -> ToolResult:
+def _make_failure(call: FunctionCall, what: str) -> ToolResult:
     return ToolResult(call.call_id, f"The tool `{call.name}` {what}", is_error=True)

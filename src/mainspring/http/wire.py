@@ -145,18 +145,18 @@ class Wire:
             case Annotated(id_, annotation, index):
                 self._annotate(id_, index, annotation)
             case RunStarted():
-                self._created(run)
+                self._tell_created(run)
             case ToolProgress(call_id, text) if self._dialect.extensions:
                 self._tell("mainspring:tool_progress", {"call_id": call_id, "text": text})
             case _:
-                self._entered(run)
+                self._tell_entries(run)
                 if isinstance(event, RunEnded):
-                    self._ended(run)
+                    self._tell_end(run)
         self.ends.append(len(self.frames))
 
     # The response itself.
 
-    def _created(self, run: Run) -> None:
+    def _tell_created(self, run: Run) -> None:
         self._entries = run.base
         began = response(run)
         if self._dialect.server_calls == "mcp_call":
@@ -174,7 +174,7 @@ class Wire:
         now = replace(render_response(response(run), self._dialect), status="in_progress", output=())
         self._tell("response.in_progress", {"response": now})
 
-    def _ended(self, run: Run) -> None:
+    def _tell_end(self, run: Run) -> None:
         made = response(run)
         for index, call in self._waiting.values():
             self._tell("response.output_item.done", {"output_index": index, "item": render_server_call(call)})
@@ -195,7 +195,7 @@ class Wire:
             self._tell("error", {**flat, "error": {"type": classify_error(run.error), **flat}})
         self._tell(kind, {"response": told})
 
-    def _entered(self, run: Run) -> None:
+    def _tell_entries(self, run: Run) -> None:
         """Whatever has entered the transcript since: items of a turn that were never finished, and what tools returned."""
         if not self._is_running and run.status == "in_progress":
             self._running(run)
@@ -208,7 +208,7 @@ class Wire:
                 if item_id(entry.item) in self._open:
                     self._finish(entry.item)
             elif entry.origin == "tool":
-                self._returned(entry.item)
+                self._tell_returned(entry.item)
 
     # Items.
 
@@ -225,7 +225,7 @@ class Wire:
             self._tell(f"response.{begun.data['type']}.in_progress", where)
             opened.head = self._head("response.mcp_call_arguments.delta", derive_server_id(item), opened.index)
             return
-        self._tell("response.output_item.added", {"output_index": opened.index, "item": render_client_item(_begun(item))})
+        self._tell("response.output_item.added", {"output_index": opened.index, "item": render_client_item(_announce(item))})
         if isinstance(item, FunctionCall):
             opened.is_formed = item.form is not msgspec.UNSET
             opened.head = self._head("response.function_call_arguments.delta", item.id, opened.index)
@@ -234,10 +234,10 @@ class Wire:
         opened = self._open[item_id(item)]
         match item:
             case FunctionCall() if opened.is_servers:
-                self._called(opened, item)
+                self._tell_call(opened, item)
                 return
             case FunctionCall() if opened.is_formed:
-                self._formed(opened, item)
+                self._tell_formed(opened, item)
             case FunctionCall():
                 if item.arguments and not opened.has_arguments:
                     self._arguments(item.id, item.arguments)
@@ -258,7 +258,7 @@ class Wire:
         del self._open[item_id(item)]
         self._tell("response.output_item.done", {"output_index": opened.index, "item": render_client_item(item)})
 
-    def _formed(self, opened: _Open, call: FunctionCall) -> None:
+    def _tell_formed(self, opened: _Open, call: FunctionCall) -> None:
         """What a call of the client's own kind says, told once all of it is there: arguments are JSON, these events are not."""
         if call.form == "custom":
             where = {"item_id": call.id, "output_index": opened.index}
@@ -272,7 +272,7 @@ class Wire:
                 self._tell("response.shell_call_command.delta", {**where, "delta": command})
                 self._tell("response.shell_call_command.done", {**where, "command": command})
 
-    def _called(self, opened: _Open, call: FunctionCall) -> None:
+    def _tell_call(self, opened: _Open, call: FunctionCall) -> None:
         """The model has made a call that the server performs; its item stays open until the output is there."""
         where = {"item_id": derive_server_id(call), "output_index": opened.index}
         if call.form == INTERPRETER:
@@ -291,7 +291,7 @@ class Wire:
         else:
             self._tell("response.output_item.done", {"output_index": opened.index, "item": render_server_call(call)})
 
-    def _returned(self, item: Item) -> None:
+    def _tell_returned(self, item: Item) -> None:
         """Something a tool brought: the output that a server's call waits for, or an item of its own."""
         if not isinstance(item, FunctionCallOutput) or item.call_id not in self._waiting:
             self._whole(item)
@@ -322,7 +322,7 @@ class Wire:
     def _open_part(self, id_: str, opened: _Open, key: tuple[bool, int], kind: str) -> _Part:
         for earlier, unfinished in opened.parts.items():
             if not unfinished.is_closed:
-                self._close_part(id_, opened, earlier, _built(unfinished))
+                self._close_part(id_, opened, earlier, _build_part(unfinished))
         is_summary, index = key
         where = {"item_id": id_, "output_index": opened.index, "summary_index" if is_summary else "content_index": index}
         self._tell(f"{self._part_name(is_summary)}.added", {**where, "part": _EMPTY.get(kind, {"type": kind})})
@@ -422,7 +422,7 @@ def _error(error: Json) -> Json:
     }
 
 
-def _begun(item: Item) -> Item:
+def _announce(item: Item) -> Item:
     """The item as it is announced: what is known of it, and nothing said yet."""
     match item:
         case Message():
@@ -446,7 +446,7 @@ def _parts(item: Message | Reasoning) -> Iterator[tuple[tuple[bool, int], Part |
         yield (False, index), raw
 
 
-def _built(part: _Part) -> Part | SummaryText | ReasoningText:
+def _build_part(part: _Part) -> Part | SummaryText | ReasoningText:
     text = "".join(part.said)
     match part.kind:
         case "refusal":

@@ -31,9 +31,9 @@ def test_what_is_left_is_never_below_nothing_nor_above_the_whole(whole: Amounts,
 
 def test_a_share_of_what_is_counted_is_whole_and_not_below_its_least() -> None:
     whole = Amounts(iterations=9, seconds=9.0, calls=0, files=1, commands={"ls": 3})
-    assert whole.scaled(0.5) == Amounts(iterations=4, seconds=4.5, calls=0, files=0, commands={"ls": 1})
-    assert whole.scaled(0.1, at_least=1) == Amounts(iterations=1, seconds=0.9, calls=0, files=1, commands={"ls": 1})
-    assert whole.scaled(1, parts=3) == Amounts(iterations=3, seconds=3.0, calls=0, files=0, commands={"ls": 1})
+    assert whole.scale(0.5) == Amounts(iterations=4, seconds=4.5, calls=0, files=0, commands={"ls": 1})
+    assert whole.scale(0.1, at_least=1) == Amounts(iterations=1, seconds=0.9, calls=0, files=1, commands={"ls": 1})
+    assert whole.scale(1, parts=3) == Amounts(iterations=3, seconds=3.0, calls=0, files=0, commands={"ls": 1})
 
 
 def test_entries_of_the_ledger_are_stored_as_ever() -> None:

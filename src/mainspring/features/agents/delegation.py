@@ -194,9 +194,9 @@ def _share_limits(own: Limits, left: Limits, beside: int) -> Limits:
 
 def _share_amounts(left: Amounts, beside: int) -> Amounts:
     """A share of what is left: all but what the caller keeps, over those who share it. They work at the same time."""
-    seconds = left.scaled(1 - KEPT).seconds
+    seconds = left.scale(1 - KEPT).seconds
     commands = {key: count // beside for key, count in left.commands.items()}
-    return replace(left.scaled(1 - KEPT, parts=beside), seconds=seconds, commands=commands)
+    return replace(left.scale(1 - KEPT, parts=beside), seconds=seconds, commands=commands)
 
 
 async def _follow(handle: RunHandle, context: CallContext) -> None:

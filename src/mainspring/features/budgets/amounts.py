@@ -40,16 +40,16 @@ class Amounts(Struct, frozen=True):
     def min(self, other: "Amounts") -> "Amounts":
         return _combine(self, other, min)
 
-    def scaled(self, share: float, *, parts: int = 1, at_least: int = 0) -> "Amounts":
+    def scale(self, share: float, *, parts: int = 1, at_least: int = 0) -> "Amounts":
         """A share of each amount, over `parts`. What is counted is rounded down, but to no less than `at_least`, if there is as
         much."""
 
-        def scale(amount: float) -> float:
+        def take(amount: float) -> float:
             part = amount * share / parts
             return min(max(floor(part), at_least), amount) if isinstance(amount, int) else part
 
-        whole = {name: None if amount is None else scale(amount) for name, amount in self.measures.items()}
-        return _make(whole, {key: scale(count) for key, count in self.commands.items()})
+        whole = {name: None if amount is None else take(amount) for name, amount in self.measures.items()}
+        return _make(whole, {key: take(count) for key, count in self.commands.items()})
 
     @property
     def measures(self) -> dict[str, float | None]:

@@ -131,7 +131,7 @@ class Ledger:
     async def keep(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
         """The account of this budget, opened if there is none yet, and with these rules from now on if it had others."""
 
-        def amended(account: Account) -> Amended | None:
+        def amend(account: Account) -> Amended | None:
             state, by = account.budget.state, account.budget.approved_by
             return None if replace(budget, state=state, approved_by=by) == account.budget else Amended(budget)
 
@@ -140,7 +140,7 @@ class Ledger:
         except NotFound:
             with suppress(InvalidRequest):  # somebody was quicker
                 return await self.open(budget, tenant=tenant)
-        return await self._add(tenant, budget.budget_id, amended)
+        return await self._add(tenant, budget.budget_id, amend)
 
     async def list_accounts(self, *, tenant: str = "") -> Sequence[Account]:
         """All accounts of a tenant, oldest first."""
@@ -183,7 +183,7 @@ class Ledger:
         """
         await self.settle_ended(budget_id, tenant=spec.tenant)
 
-        def reserved(account: Account) -> Reserved | None:
+        def reserve(account: Account) -> Reserved | None:
             if spec.id in account.held:
                 return None
             require_cleared(run_preflight(spec, account.budget, spec.tools, self._clock()))
@@ -196,7 +196,7 @@ class Ledger:
                 raise InvalidRequest(told, param=error.param, code=error.code) from None
             return Reserved(spec.id, share)
 
-        account = await self._add(spec.tenant, budget_id, reserved)
+        account = await self._add(spec.tenant, budget_id, reserve)
         return apply_budget(spec, replace(account.budget.with_amounts(account.held[spec.id].share), overlays=overlays))
 
     async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:

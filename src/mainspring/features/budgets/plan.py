@@ -82,10 +82,10 @@ def build_plan(settings: BudgetSettings) -> Plan | None:
 
 def _make_budget(table: TenantBudget) -> AutonomyBudget:
     preset = replace(LEVELS[Autonomy.FULL if table.level is None else Autonomy.parse(table.level)], budget_id="default")
-    changes = {name: value for name, value in _given(table).items() if name in AutonomyBudget.__struct_fields__}
+    changes = {name: value for name, value in _list_given(table).items() if name in AutonomyBudget.__struct_fields__}
     for name in ("limits", "files", "network"):
         if name in changes:
-            given = {key: None if value == "unlimited" else value for key, value in _given(changes[name]).items()}
+            given = {key: None if value == "unlimited" else value for key, value in _list_given(changes[name]).items()}
             changes[name] = replace(getattr(preset, name), **given)
     if table.allowed_commands is not None:
         changes["allowed_commands"] = tuple([_make_command(command) for command in table.allowed_commands])
@@ -102,7 +102,7 @@ def _make_command(command: str | BudgetCommand) -> AllowedCommand:
 def _merge(table: S, own: Struct) -> S:
     """The table but for what `own` says; tables in it are merged alike."""
     changes: Json = {}
-    for name, value in _given(own).items():
+    for name, value in _list_given(own).items():
         match getattr(table, name), value:
             case Struct() as inner, Struct():
                 changes[name] = _merge(inner, value)
@@ -113,7 +113,7 @@ def _merge(table: S, own: Struct) -> S:
     return replace(table, **changes)
 
 
-def _given(table: Struct) -> Json:
+def _list_given(table: Struct) -> Json:
     return {name: value for name, value in asdict(table).items() if value is not None}
 
 
@@ -185,7 +185,7 @@ class Admission(OrderStep):
     async def _reserve(self, spec: RunSpec, budget: AutonomyBudget, overlays: tuple[AutonomyBudget, ...]) -> RunSpec:
         assert self.plan is not None
         await self.ledger.keep(budget, tenant=spec.tenant)
-        most = budget.amounts.scaled(self.plan.share, at_least=1).min(min_amounts(overlays))
+        most = budget.amounts.scale(self.plan.share, at_least=1).min(min_amounts(overlays))
         return await self.ledger.admit(spec, budget.budget_id, at_most=most, overlays=overlays)
 
     def _list_layers(

@@ -199,17 +199,17 @@ def parse_upload(content_type: str, body: bytes) -> UploadedFile:
     """The part `file` of a form. Raises `InvalidRequest`."""
     boundary = _parse_parameter("Content-Type", content_type, "boundary")
     if not _BOUNDARY.fullmatch(boundary):
-        raise _malformed("its boundary is missing or strange")
+        raise _refuse_form("its boundary is missing or strange")
     # The first boundary stands at the very beginning, as if behind a line end.
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise _malformed("it does not end with its boundary")
+        raise _refuse_form("it does not end with its boundary")
     for part in parts[1:-1]:
         head, found, data = part.partition(b"\r\n\r\n")
         about = _find_disposition(head.decode("utf-8", "replace"))
         if found and _parse_parameter("Content-Disposition", about, "name") == "file":
             return UploadedFile(_parse_parameter("Content-Disposition", about, "filename"), data)
-    raise _malformed("it has no part called `file`")
+    raise _refuse_form("it has no part called `file`")
 
 
 def _find_disposition(head: str) -> str:
@@ -226,14 +226,14 @@ def _parse_parameter(header: str, value: str, name: str) -> str:
     # A name in another script comes as three: its character set, its language, and its bytes, each taken for a character.
     charset, _, text = found
     if (charset or "us-ascii").lower() not in _CHARSETS:
-        raise _malformed(f"its `{name}` is written in a character set other than {', '.join(_CHARSETS)}")
+        raise _refuse_form(f"its `{name}` is written in a character set other than {', '.join(_CHARSETS)}")
     try:
         return text.encode("latin-1").decode(charset or "us-ascii")
     except ValueError:
-        raise _malformed(f"its `{name}` is not in the character set that it names") from None
+        raise _refuse_form(f"its `{name}` is not in the character set that it names") from None
 
 
-def _malformed(why: str) -> Fault:
+def _refuse_form(why: str) -> Fault:
     return Fault(400, "invalid_form", f"the form cannot be read: {why}; send multipart/form-data with a `file`", param="body")
 
 
