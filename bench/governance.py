@@ -29,7 +29,7 @@ from mainspring.features.budgets.budget import LEVELS, AutonomyLimits, Network
 from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget
 from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
+from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.ports import CallContext, ToolCall, ToolResult
@@ -77,7 +77,7 @@ def every_policy(root: str) -> PolicySlots:
         "skill scope": (SkillScopePolicy(lambda run, name, operation: None),),
         "rate": (RatePolicy(10**9, 10**9),),
         "level": (LevelPolicy("supervised", commands_judged=True),),
-        "commands": (CommandPolicy(CommandRules(("ls", "cat", "grep", "git"), ("rm", "curl", "git push"))),),
+        "commands": (CommandPolicy(("ls", "cat", "grep", "git"), ("rm", "curl", "git push")),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
         "budget": (BudgetPolicy(),),

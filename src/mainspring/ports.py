@@ -222,9 +222,9 @@ class CallPolicy(Protocol):
 
 @runtime_checkable
 class QuickPolicy(Protocol):
-    """What a `CallPolicy` may be besides: one that says whether it never waits."""
+    """What a `CallPolicy` may be besides: one that says whether it never waits. Subclass it to say so."""
 
-    never_waits: bool
+    never_waits: bool = True
 
 
 class AnswerCheck(Protocol):

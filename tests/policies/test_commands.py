@@ -3,13 +3,13 @@
 import pytest
 from tests.policies.world import tried
 
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules
+from mainspring.features.governance.scope_policies import CommandPolicy
 from mainspring.ports import Allow, Ask, Deny, Verdict
 from mainspring.tools.shell_reader import read_line
 
 
 async def verdict(command: str, allowed: tuple[str, ...] = (), denied: tuple[str, ...] = ()) -> Verdict:
-    return CommandPolicy(CommandRules(allowed, denied)).judge_line(command, await read_line(command))
+    return CommandPolicy(allowed, denied).judge_line(command, await read_line(command))
 
 
 async def test_nothing_is_allowed_unless_it_is_named_but_builtins_that_do_nothing() -> None:
@@ -80,13 +80,13 @@ async def test_program_that_does_not_is_allowed(command: str) -> None:
 
 
 async def test_strictest_verdict_of_several_commands_stands() -> None:
-    policy = CommandPolicy(CommandRules(("ls",), ("rm",)))
+    policy = CommandPolicy(("ls",), ("rm",))
     outcome = await tried([policy], ("spawn", '{"argv": ["rm", "x"]}'))
     assert (outcome.only.verdict, outcome.only.policy) == ("deny", "commands")
 
 
 @pytest.mark.requirement("D66")
 async def test_tool_without_a_command_is_not_taken_for_a_shell() -> None:
-    policy = CommandPolicy(CommandRules())
+    policy = CommandPolicy()
     outcome = await tried([policy], ("notes", '{"command": "rm -rf /"}'), ("file_ops", '{"operation": "read"}'))
     assert [judged.verdict for judged in outcome.judged] == ["allow", "allow"]

@@ -12,7 +12,7 @@ from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.limit_policies import LevelPolicy
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
+from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
 from mainspring.features.governance.tool_policies import ToolStatus, fill_standard_slots
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -56,7 +56,7 @@ async def test_built_in_tools_and_functions_are_judged_by_what_they_declare(
         {
             "status": (ToolStatus(tools.status),),
             "level": (LevelPolicy(level, commands_judged=True),),
-            "commands": (CommandPolicy(CommandRules(("ls",), ("rm",))),),
+            "commands": (CommandPolicy(("ls",), ("rm",)),),
             "paths": (PathPolicy([root]),),
             "domains": (DomainPolicy(AddressGuard(lookup=lookup).check),),
         },

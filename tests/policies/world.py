@@ -15,7 +15,8 @@ from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
+from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
+from mainspring.features.governance.settings import AccessList
 from mainspring.features.governance.tool_policies import ToolStatus
 from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.ports import CallPolicy
@@ -79,7 +80,7 @@ TOOLS = (
     ToolDefinition("silent", kind="builtin"),
 )  # fmt: skip
 SCOPES = tuple([f"tools:execute:{tool.name}" for tool in TOOLS if tool.name != "unscoped"])
-PROGRAMS = CommandRules(
+PROGRAMS = AccessList(
     allowed=(
         *("ls", "cat", "grep", "wc", "sort", "head", "find", "sed", "awk", "tar", "git", "python3"),
         "python3 -m pytest",
@@ -120,7 +121,7 @@ def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
         "skill scope": (SkillScopePolicy(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
         "rate": (RatePolicy(),),
         "level": (LevelPolicy(level, commands_judged=True),),
-        "commands": (CommandPolicy(PROGRAMS),),
+        "commands": (CommandPolicy(PROGRAMS.allowed, PROGRAMS.denied),),
         "paths": (PathPolicy([root], denied=[".env", "**/*.pem", "secrets/**"]),),
     }
 

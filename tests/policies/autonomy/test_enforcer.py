@@ -12,7 +12,7 @@ from mainspring.features.budgets.amounts import Spent
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, StopCondition
 from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
 from mainspring.features.budgets.enforce import BudgetDecision, EnforcementResult, RuntimeEnforcer
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules
+from mainspring.features.governance.scope_policies import CommandPolicy
 from mainspring.ports import Allow
 from mainspring.tools.scope import AllowedCommand
 from mainspring.tools.shell_reader import read_line
@@ -147,7 +147,7 @@ def test_stop_conditions_are_evaluated_and_warnings_kept() -> None:
 async def test_a_variable_is_judged_alike_by_a_budget_and_by_the_rule_for_commands(line: str, is_clear: bool) -> None:
     budget = Enforcer(replace(BUDGET, allowed_commands=(AllowedCommand("sort"),)))
     assert (await budget.check_command(line) is ALLOWED) == is_clear
-    rule = CommandPolicy(CommandRules(("sort",)))
+    rule = CommandPolicy(("sort",))
     assert (rule.judge_line(line, await read_line(line)) == Allow()) == is_clear
 
 

@@ -14,7 +14,7 @@ from mainspring.core.items import ToolDefinition
 from mainspring.engine.policy_order import PolicySlots, Slot
 from mainspring.features.governance.limit_policies import LevelPolicy, RatePolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
-from mainspring.features.governance.scope_policies import CommandPolicy, CommandRules, DomainPolicy, PathPolicy
+from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.ports import CallPolicy
 from mainspring.tools.addresses import AddressGuard
@@ -32,7 +32,7 @@ def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicyS
         reads, logs = settings.network_reads, settings.supervised == "log"
         slots["level"] = (LevelPolicy(settings.level, network_reads=reads, commands_judged=commands is not None, logs_only=logs),)
     if commands is not None:
-        slots["commands"] = (CommandPolicy(CommandRules(commands.allowed, commands.denied)),)
+        slots["commands"] = (CommandPolicy(commands.allowed, commands.denied),)
     if paths is not None:
         slots["paths"] = (PathPolicy(paths.allowed, paths.denied),)
     if domains is not None:

@@ -8,7 +8,7 @@ from typing import Final
 from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.items import Effect
 from mainspring.core.run import Call, Run
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_effects, read_texts
 
 MINUTE: Final = 60.0
@@ -17,7 +17,7 @@ BURST: Final = 1.0
 _ORDER: Final[tuple[Effect, ...]] = ("read", "write", "execute", "network", "destructive")
 
 
-class RatePolicy:
+class RatePolicy(QuickPolicy):
     """Denies calls beyond the rate, and says when to try again. It counts within this process.
 
     Each caller, that is each subject of each tenant, has the moments of its last calls, oldest first. Two windows slide over
@@ -27,7 +27,6 @@ class RatePolicy:
     """
 
     name = "rate"
-    never_waits = True
 
     def __init__(self, per_minute: int = 60, burst: int = 10, *, clock: Callable[[], float] = time.monotonic) -> None:
         if per_minute < 1 or burst < 1:
@@ -59,7 +58,7 @@ class RatePolicy:
             self._callers.popitem(last=False)
 
 
-class LevelPolicy:
+class LevelPolicy(QuickPolicy):
     """Allows, asks or denies by the level: by what tools do, not by what they are called.
 
     | level | read | read and network | anything else |
@@ -74,7 +73,6 @@ class LevelPolicy:
     """
 
     name = "autonomy_level"
-    never_waits = True
 
     def __init__(
         self, level: Level, *, network_reads: bool = False, commands_judged: bool = False, logs_only: bool = False

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.run import Call, Run
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
 from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
 
 Choice = Literal["allow", "ask", "deny"]
@@ -73,11 +73,10 @@ def combine_rules(base: Rules, overlay: Rules) -> Rules:
     return Rules(base.layers + overlay.layers)
 
 
-class RulePolicy:
+class RulePolicy(QuickPolicy):
     """Does as the operator's rules say about the tool and its operation. They hold for the client's tools as well."""
 
     name = "tool_rules"
-    never_waits = True
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

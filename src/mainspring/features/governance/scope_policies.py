@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from anyio import fail_after
-from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Purpose, ToolDefinition
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import pick_strictest_verdict
-from mainspring.ports import Allow, Ask, Deny, Verdict
+from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
 from mainspring.tools.scope import (
     AllowedBeginning,
@@ -45,29 +44,22 @@ _MISSPELLINGS: Final[dict[Misspelling, str]] = {
 }
 
 
-class CommandRules(Struct, frozen=True):
-    """What commands may begin with: a program, or a program and its first words (`git status`).
-
-    `allowed` programs run unless they would start others; with the words that make them do so, they may. `*` allows every
-    program that starts no other. `denied` holds wherever its words stand in a command, and before all else. What is in neither
-    needs approval.
-    """
-
-    allowed: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()
-
-
 class CommandPolicy:
-    """Denies command lines with a denied program, and asks about those that run, or may run, more than is allowed."""
+    """Denies command lines with a denied program, and asks about those that run, or may run, more than is allowed.
+
+    An entry is a program, or a program and its first words (`git status`). `allowed` programs run unless they would start others;
+    with the words that make them do so, they may. `*` allows every program that starts no other. `denied` holds wherever its
+    words stand in a command, and before all else. What is in neither needs approval.
+    """
 
     name = "commands"
     # The parser has its own time limit, and most commands are known or plain: a task for each would cost more than the verdict.
     never_waits = True
 
-    def __init__(self, rules: CommandRules) -> None:
-        allowed = [AllowedBeginning(tuple(entry.split())) for entry in rules.allowed if entry.strip()]
-        denied = [" ".join(entry.casefold().split()) for entry in rules.denied if entry.strip()]
-        self._scope = CommandScope(tuple(allowed), tuple(denied), has_builtins=True)
+    def __init__(self, allowed: Iterable[str] = (), denied: Iterable[str] = ()) -> None:
+        beginnings = tuple([AllowedBeginning(tuple(entry.split())) for entry in allowed if entry.strip()])
+        denials = tuple([" ".join(entry.casefold().split()) for entry in denied if entry.strip()])
+        self._scope = CommandScope(beginnings, denials, has_builtins=True)
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         if (tool := find_served_tool(call, run)) is None:
@@ -100,7 +92,7 @@ def _is_below(target: str | None) -> bool:
     return target is not None and not target.startswith(("/", "~")) and ".." not in target.split("/")
 
 
-class PathPolicy:
+class PathPolicy(QuickPolicy):
     """Denies calls with a path outside `roots`, or one that a `denied` pattern fits. Relative paths start at the first root.
 
     A path is resolved as the system would resolve it, symbolic links followed, and must then lie inside one of the roots,
@@ -111,7 +103,6 @@ class PathPolicy:
     """
 
     name = "paths"
-    never_waits = True
 
     def __init__(self, roots: Sequence[str | Path], denied: Iterable[str] = ()) -> None:
         if not roots:

@@ -10,7 +10,7 @@ from mainspring.core.items import Json, ServerTool, ToolDefinition, parse_argume
 from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
 from mainspring.engine.policy_order import PolicySlots
-from mainspring.ports import Allow, Ask, Client, Deny, ToolExecutor, Verdict
+from mainspring.ports import Allow, Ask, Client, Deny, QuickPolicy, ToolExecutor, Verdict
 from mainspring.tools.contract import EXECUTE, has_tool_scope
 from mainspring.tools.declarations import find_served_tool, list_other_names
 from mainspring.tools.schema import Validators
@@ -31,22 +31,20 @@ def fill_standard_slots(executors: Sequence[ToolExecutor]) -> PolicySlots:
     }
 
 
-class WithinLimits:
+class WithinLimits(QuickPolicy):
     """Denies calls beyond `max_tool_calls_per_turn`, `max_tool_calls` and `max_repeats`; the last two end the run."""
 
     name = "limits"
-    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         over = excess(run, call)
         return Allow() if over is None else Deny(over.message, over.stop)
 
 
-class KnownTool:
+class KnownTool(QuickPolicy):
     """Denies calls to tools that the run does not have, naming those it has."""
 
     name = "known_tool"
-    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         if run.spec.tool(call.item.name) is not None:
@@ -55,11 +53,10 @@ class KnownTool:
         return Deny(f"There is no tool `{call.item.name}`. Available: {names or 'none'}.")
 
 
-class AllowedTools:
+class AllowedTools(QuickPolicy):
     """Denies calls outside `tool_choice`: the model sees every tool, but may call only the allowed ones."""
 
     name = "allowed_tools"
-    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         choice = run.spec.tool_choice
@@ -70,14 +67,13 @@ class AllowedTools:
         return Deny(f"The tool `{call.item.name}` is not allowed here. Allowed: {', '.join(choice.allowed)}.")
 
 
-class ValidArguments:
+class ValidArguments(QuickPolicy):
     """Denies server-run calls whose arguments are not JSON or do not fit the schema, listing every error.
 
     A client's own calls pass: the client knows its functions better than we do.
     """
 
     name = "valid_arguments"
-    never_waits = True
 
     def __init__(self, validate: Validate) -> None:
         self._validate = validate
@@ -94,12 +90,11 @@ class ValidArguments:
         return Deny(f"Invalid arguments for `{tool.name}`: {'; '.join(problems)}.") if problems else Allow()
 
 
-class CallerScopes:
+class CallerScopes(QuickPolicy):
     """Denies calls that run here unless the caller has the scope `tools:execute`, or `tools:execute:NAME` for this tool. For one
     of the operator's MCP servers, NAME is what the model calls it, or `server__tool`."""
 
     name = "caller_scopes"
-    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         scopes, tool = run.spec.caller.scopes, find_served_tool(call, run)
@@ -113,12 +108,11 @@ class CallerScopes:
         return Deny(f"The caller has neither the scope `{EXECUTE}` nor `{EXECUTE}:{tool.name}`; go on without `{tool.name}`.")
 
 
-class ToolStatus:
+class ToolStatus(QuickPolicy):
     """Denies tools that the registry has blocked, by whichever of their names, and takes note of deprecated ones. `status` and
     `reason` are the registry's; `status` raises `NotFound` for what it does not keep."""
 
     name = "tool_status"
-    never_waits = True
 
     def __init__(self, status: Callable[[str], str], reason: Callable[[str], str] = lambda name: "") -> None:
         self._status, self._reason = status, reason
@@ -144,11 +138,10 @@ class ToolStatus:
         return note
 
 
-class ApprovalPolicy:
+class ApprovalPolicy(QuickPolicy):
     """Asks a person about every call of a tool that was declared to need it."""
 
     name = "approval"
-    never_waits = True
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         tool = run.spec.tool(call.item.name)
@@ -157,11 +150,10 @@ class ApprovalPolicy:
         return Ask(f"`{tool.name}` is to be called, and needs a person's approval.")
 
 
-class HandOff:
+class HandOff(QuickPolicy):
     """Hands the client's tools to the client, and denies a server tool that nobody here can perform."""
 
     name = "hand_off"
-    never_waits = True
 
     def __init__(self, executors: Sequence[ToolExecutor]) -> None:
         self._executors = executors

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from mainspring.core.items import decode, encode
 from mainspring.features.memory.observation import RUN, Observation
@@ -228,18 +229,14 @@ def _match(words: str, whose: ObservationScope) -> str:
 
 
 def _rank(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
-    rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **_names(whose)})
+    rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **asdict(whose)})
     hits = [Hit(id, -score * (1 + 0.5 ** (max(now - at, 0.0) / HALF_LIFE))) for id, at, score in rows]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
 
 
 def _newest_with(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int) -> list[Hit]:
-    rows = connection.execute(_NEWEST_WITH, {"match": _match(words, whose), "most": limit, **_names(whose)})
+    rows = connection.execute(_NEWEST_WITH, {"match": _match(words, whose), "most": limit, **asdict(whose)})
     return [Hit(id, 0.0) for (id,) in rows]
-
-
-def _names(whose: ObservationScope) -> dict[str, str | None]:
-    return {"tenant": whose.tenant, "agent": whose.agent, "session": whose.session}
 
 
 _MINE = "tenant = :tenant AND (:agent IS NULL OR agent = :agent) AND (:session IS NULL OR session = :session)"
@@ -263,14 +260,14 @@ def find_newest(connection: sqlite3.Connection, whose: ObservationScope, limit: 
     index = "observations_of_tenant" if whose.session is None else "observations_by_session"
     rows = connection.execute(
         f"SELECT id FROM observations INDEXED BY {index} WHERE {_MINE} ORDER BY number DESC LIMIT :limit",
-        {"limit": limit, **_names(whose)},
+        {"limit": limit, **asdict(whose)},
     )
     return [Hit(id, 0.0) for (id,) in rows]
 
 
 def load(connection: sqlite3.Connection, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
     """Those of these observations that are theirs, in the order asked for."""
-    names = {"ids": encode(list(ids)).decode(), **_names(whose)}
+    names = {"ids": encode(list(ids)).decode(), **asdict(whose)}
     # Ids first: the tenant's index would lead through all that is theirs.
     rows = connection.execute(f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN (SELECT value FROM json_each(:ids)) AND {_MINE}", names)
     found = {seen.id: seen for seen in map(_observation, rows)}

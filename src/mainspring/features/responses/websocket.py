@@ -59,7 +59,8 @@ class ResponseSockets:
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
         await socket.accept()
-        end: Fault | MainspringError | None = _limit_reached(self._lifetime)
+        lasted = f"this connection has lasted its {self._lifetime / 60:g} minutes; open a new one to go on"
+        end: Fault | MainspringError | None = Fault(400, "websocket_connection_limit_reached", lasted)
         try:
             with anyio.move_on_after(self._lifetime):
                 dialect = replace(choose_dialect(socket, self._dialect), error_event=False)
@@ -215,11 +216,6 @@ def _inline_history(spec: RunSpec, history: History) -> RunSpec:
 async def _send_error(socket: WebSocket, error: Fault | MainspringError) -> None:
     """The error envelope of the WebSocket transport."""
     await socket.send_text(encode({"type": "error", "status": error.status, "error": render_error(error)}).decode())
-
-
-def _limit_reached(lifetime: float) -> Fault:
-    message = f"this connection has lasted its {lifetime / 60:g} minutes; open a new one to go on"
-    return Fault(400, "websocket_connection_limit_reached", message)
 
 
 _TOO_MANY = Fault(429, "too_many_requests", f"more than {MOST_WAITING} frames wait already; send more once one is answered")

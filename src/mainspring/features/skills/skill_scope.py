@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mainspring.core.items import FunctionCall, FunctionCallOutput, parse_arguments
 from mainspring.core.run import Call, Run
 from mainspring.features.skills.skill_definition import Skill
-from mainspring.ports import Allow, Deny, Verdict
+from mainspring.ports import Allow, Deny, QuickPolicy, Verdict
 from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
 
 LOAD = "load_skill"
@@ -74,7 +74,7 @@ class ActiveSkills:
         return find_refusal(active, tool[0], operation, tool[1:])
 
 
-class SkillScopePolicy:
+class SkillScopePolicy(QuickPolicy):
     """Denies what an active skill refuses. `find_refusal` gets the run, the tool's names, the model's first, and the operation,
     and says why, or None.
 
@@ -82,7 +82,6 @@ class SkillScopePolicy:
     """
 
     name = "skill_scope"
-    never_waits = True
 
     def __init__(self, find_refusal: Callable[[Run, Sequence[str], str | None], str | None]) -> None:
         self._find_refusal = find_refusal
