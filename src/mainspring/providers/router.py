@@ -8,16 +8,8 @@ from anyio import create_task_group
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import (
-    BadOutput,
-    ContextOverflow,
-    InvalidRequest,
-    ProviderError,
-    RateLimited,
-    Refused,
-    Unauthorized,
-    Unavailable,
-)
+from mainspring.core import errors
+from mainspring.core.errors import InvalidRequest, ProviderError, Refused
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
@@ -27,7 +19,7 @@ from mainspring.providers.wrapper import count_tokens
 log = getLogger(__name__)
 
 # Failures of this backend or this model, which another one need not share.
-_ELSEWHERE = (Unavailable, RateLimited, BadOutput, Unauthorized, ContextOverflow)
+_ELSEWHERE = (errors.Unavailable, errors.RateLimited, errors.BadOutput, errors.Unauthorized, errors.ContextOverflow)
 
 
 class ModelRoute(Struct, frozen=True):

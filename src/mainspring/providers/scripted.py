@@ -186,13 +186,6 @@ class Scripted:
         return f"turn {index + 1} ({_summary(self.turns[index])})"
 
     def _play(self, turn: Turn) -> Iterator[ModelEvent]:
-        said = self._items(turn)
-        if said and turn.finish in ("length", "content_filter"):
-            said[-1] = replace(said[-1], status="incomplete")
-        for item in said:
-            yield from _stream_item(item, self._chunk)
-
-    def _items(self, turn: Turn) -> list[items.Message | items.Reasoning | items.FunctionCall]:
         said: list[items.Message | items.Reasoning | items.FunctionCall] = []
         if turn.think is not None:
             said.append(items.Reasoning(id=self._new_id("rs"), content=(items.ReasoningText(turn.think),)))
@@ -205,7 +198,10 @@ class Scripted:
             said.append(items.Message("assistant", tuple(parts), id=self._new_id("msg")))
         for made in turn.calls:
             said.append(items.FunctionCall(self._new_id("call"), made.name, _text(made.arguments), id=self._new_id("fc")))
-        return said
+        if said and turn.finish in ("length", "content_filter"):
+            said[-1] = replace(said[-1], status="incomplete")
+        for item in said:
+            yield from _stream_item(item, self._chunk)
 
 
 def prompt(request: ModelRequest) -> str:

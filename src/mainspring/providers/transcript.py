@@ -11,23 +11,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    Reasoning,
-    Refusal,
-    ToolDefinition,
-    parse_arguments,
-    text_of,
-)
+from mainspring.core import items
+from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Json, Message, Part, Reasoning
 from mainspring.core.model_request import ModelRequest
 
 MARK = "mainspring"
@@ -53,10 +38,10 @@ class AnsweredCall(Struct, frozen=True):
         return UNANSWERED if self.output is None else render_error(self.output)
 
     @property
-    def attachments(self) -> list[InputImage | InputFile]:
+    def attachments(self) -> list[items.InputImage | items.InputFile]:
         """The images and files of the output."""
         parts = () if self.output is None else self.output.output
-        return [part for part in parts if isinstance(part, InputImage | InputFile)]
+        return [part for part in parts if isinstance(part, items.InputImage | items.InputFile)]
 
 
 class ModelTurn(Struct, frozen=True):
@@ -76,9 +61,9 @@ class ModelTurn(Struct, frozen=True):
         return [text for item in self.items if isinstance(item, Message) for text in map(get_text, item.content) if text]
 
 
-def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
+def list_turns(history: Sequence[Item]) -> list[InputTurn | ModelTurn]:
     """The turns of a conversation. Items of unknown types are left out: no backend could read them."""
-    outputs = _outputs(items)
+    outputs = _outputs(history)
     turns: list[InputTurn | ModelTurn] = []
     said: list[Message | Reasoning | FunctionCall] = []
     calls: list[AnsweredCall] = []
@@ -89,7 +74,7 @@ def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
             said.clear()
             calls.clear()
 
-    for position, item in enumerate(items):
+    for position, item in enumerate(history):
         match item:
             case FunctionCall():
                 said.append(item)
@@ -107,11 +92,11 @@ def list_turns(items: Sequence[Item]) -> list[InputTurn | ModelTurn]:
     return turns
 
 
-def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
+def _outputs(history: Sequence[Item]) -> dict[int, FunctionCallOutput]:
     """The output of each call, by the call's position. Some backends reuse an id in a later turn: the nearest call counts."""
     open_calls: dict[str, list[int]] = {}
     outputs: dict[int, FunctionCallOutput] = {}
-    for position, item in enumerate(items):
+    for position, item in enumerate(history):
         if isinstance(item, FunctionCall):
             open_calls.setdefault(item.call_id, []).append(position)
         elif isinstance(item, FunctionCallOutput) and (waiting := open_calls.get(item.call_id)):
@@ -122,15 +107,15 @@ def _outputs(items: Sequence[Item]) -> dict[int, FunctionCallOutput]:
 def get_text(part: Part) -> str:
     """The words of a part, a refusal among them."""
     match part:
-        case InputText(text) | OutputText(text) | Refusal(text):
+        case items.InputText(text) | items.OutputText(text) | items.Refusal(text):
             return text
         case _:
             return ""
 
 
-def list_functions(request: ModelRequest) -> list[ToolDefinition]:
+def list_functions(request: ModelRequest) -> list[items.ToolDefinition]:
     """The tools that every backend can be told of."""
-    return [tool for tool in request.tools if isinstance(tool, ToolDefinition)]
+    return [tool for tool in request.tools if isinstance(tool, items.ToolDefinition)]
 
 
 def find_schema(request: ModelRequest) -> Json | None:
@@ -154,7 +139,7 @@ def append_parts(messages: list[Json], role: str, field: str, parts: list[Json])
 
 def parse_call_arguments(call: FunctionCall) -> Json:
     """The arguments as an object, also those that the model botched."""
-    return parse_arguments(repair_arguments(call.arguments))
+    return items.parse_arguments(repair_arguments(call.arguments))
 
 
 def repair_arguments(arguments: str) -> str:
@@ -170,7 +155,7 @@ def repair_arguments(arguments: str) -> str:
 
 def render_output(output: FunctionCallOutput) -> str:
     """The text of an output, for a backend that takes only text."""
-    text = text_of(output.output)
+    text = items.text_of(output.output)
     if not text and not isinstance(output.output, str) and output.output:
         text = "The output is attached below."
     return text

@@ -110,12 +110,8 @@ def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> 
 def _output(called: AnsweredCall, named_outputs: bool) -> Json:
     """Every call has an answer, or backends refuse it all."""
     name = {"name": called.call.name} if named_outputs else {}
-    return {
-        "role": "tool",
-        "tool_call_id": transcript.shorten_id(called.call.call_id, CALL_ID_CHARS),
-        **name,
-        "content": called.output_text,
-    }
+    id = transcript.shorten_id(called.call.call_id, CALL_ID_CHARS)
+    return {"role": "tool", "tool_call_id": id, **name, "content": called.output_text}
 
 
 def _exhibits(turn: ModelTurn) -> list[Json]:

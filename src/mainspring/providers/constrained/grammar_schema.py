@@ -36,9 +36,8 @@ def find_flaw(tool: ToolDefinition, arguments: str) -> str | None:
         found = list(islice(validator.iter_errors(parse_arguments(arguments)), 3))
     except ValueError as error:
         return str(error)
-    return (
-        "; ".join([f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message:.200}" for error in found]) or None
-    )
+    places = [".".join(map(str, error.instance_path)) or "arguments" for error in found]
+    return "; ".join([f"{place}: {error.message:.200}" for place, error in zip(places, found, strict=True)]) or None
 
 
 @lru_cache(maxsize=256)

@@ -124,9 +124,8 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
             case InputTurn("system", parts) if not contents and all(isinstance(part, items.InputText) for part in parts):
                 system += [part.text for part in parts if isinstance(part, items.InputText) and part.text]
             case InputTurn(parts=parts):
-                transcript.append_parts(
-                    contents, "user", "parts", [said for part in parts if (said := _part(part)) != {"text": ""}]
-                )
+                said = [_part(part) for part in parts]
+                transcript.append_parts(contents, "user", "parts", [part for part in said if part != {"text": ""}])
             case ModelTurn() if not turn.is_mute:
                 transcript.append_parts(contents, "model", "parts", _write_turn(turn, request.model))
                 transcript.append_parts(contents, "user", "parts", _responses(turn.calls, request.model))

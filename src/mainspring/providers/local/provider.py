@@ -113,7 +113,8 @@ class Local:
             if (ending := await child.wait_for_end()) is None:
                 raise
             self._failures += 1
-            raise Unavailable(f"the local model's process {ending} while it answered; ask again to start it anew") from error
+            what = f"the local model's process {ending} while it answered"
+            raise Unavailable(f"{what}; ask again, and it is started anew") from error
         self._failures = 0
 
     async def models(self) -> Sequence[ModelInfo]:
@@ -230,7 +231,8 @@ def _check_readable(request: ModelRequest) -> None:
         for part in parts:
             if isinstance(part, InputImage | InputFile):
                 what = "an image" if isinstance(part, InputImage) else "a file"
-                raise Refused(f"local models read text only, and the input has {what}; leave it out or use a model behind an API")
+                advice = "leave it out, or use a model behind an API"
+                raise Refused(f"local models read text only, and the input has {what}; {advice}")
 
 
 def _cores() -> int:

@@ -23,13 +23,12 @@ from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, Unavailable
-from mainspring.providers.local.hub import HubFile, download
+from mainspring.providers.local.hub import PIECE, HubFile, download
 
 Progress = Callable[[str], None]
 SMOLLM2 = "smollm2"
 LOCK_SECONDS = 0.2
 END_SECONDS = 5.0
-PIECE = 1 << 20
 
 
 class Packaged(Struct, frozen=True):

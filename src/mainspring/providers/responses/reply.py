@@ -185,9 +185,8 @@ class ResponsesTurn(TurnEvents):
             parts.append(items.OutputText(text, tuple(notes), tuple(part.logprobs or ())))
         for channel, index in _list_unfinished(found):
             said = self._final(found, channel, index, None)
-            parts.append(
-                items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(found.notes.pop(index, [])))
-            )
+            notes = found.notes.pop(index, [])
+            parts.append(items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(notes)))
         return tuple(parts)
 
     def _thought(self, found: "_OpenItem", item: items.Reasoning, given: "_Item", status: items.ItemStatus) -> items.Reasoning:
