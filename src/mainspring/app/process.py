@@ -49,8 +49,7 @@ app = typer.Typer(name="mainspring", cls=LazyGroup, help=HELP, epilog=EPILOG, ad
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False
 ) -> None:
     if version:
         print(f"mainspring {mainspring.__version__}")

@@ -83,12 +83,7 @@ def serve(settings: Settings) -> int:
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     config = Config(
-        server(
-            engine,
-            dialect,
-            keys=Keys(engine.store, configured=settings.api_key),
-            is_local=is_loopback(settings.host),
-        ),
+        server(engine, dialect, keys=Keys(engine.store, configured=settings.api_key), is_local=is_loopback(settings.host)),
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",

@@ -25,14 +25,12 @@ def serve(
     base_url: BaseUrl = None,
     backend_key: ApiKey = None,
     api_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Key that every client must send. Better export MAINSPRING_API_KEY."),
+        str | None, typer.Option(metavar="KEY", help="Key that every client must send. Better export MAINSPRING_API_KEY.")
     ] = None,
     tool: Tools = None,
     builtin: Builtins = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="Private host that requests may name, as for MCP. Repeatable."),
+        list[str] | None, typer.Option(metavar="HOST", help="Private host that requests may name, as for MCP. Repeatable.")
     ] = None,
     config: Config = None,
 ) -> None:

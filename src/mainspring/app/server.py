@@ -37,13 +37,7 @@ from mainspring.ports import Store
 log = getLogger(__name__)
 
 
-def server(
-    engine: Engine,
-    dialect: Dialect | None = None,
-    *,
-    keys: Keys | None = None,
-    is_local: bool = True,
-) -> Starlette:
+def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None = None, is_local: bool = True) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.

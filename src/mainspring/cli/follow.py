@@ -3,10 +3,9 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from anyio import to_thread
@@ -48,10 +47,9 @@ async def follow(handle: Handle, view: View, database: Path | None) -> int:
     The first Ctrl-C, SIGTERM, or a reader that goes away cancels the run; it is stored before this returns. Raises what
     `Handle.batches` raises.
     """
-    with StopSignals() as stop:
+    async with cancel_on_signal(handle.cancel) as stop:
         try:
-            async with run_beside(_cancel_when(stop, handle)):
-                await draw_run(handle, view)
+            await draw_run(handle, view)
         except OSError as error:
             silence()
             await handle.cancel()
@@ -85,9 +83,17 @@ async def draw_run(handle: Handle, view: View) -> None:
     await to_thread.run_sync(view.end, handle.run)
 
 
-async def _cancel_when(stop: "StopSignals", handle: Handle) -> None:
-    await stop.wanted.wait()
-    await handle.cancel()
+@asynccontextmanager
+async def cancel_on_signal(cancel: Callable[[], Awaitable[object]]) -> "AsyncIterator[StopSignals]":
+    """Cancels what the body waits for when Ctrl-C or SIGTERM comes."""
+
+    async def wait() -> None:
+        await stop.wanted.wait()
+        await cancel()
+
+    with StopSignals() as stop:
+        async with run_beside(wait()):
+            yield stop
 
 
 @asynccontextmanager
@@ -115,7 +121,7 @@ class StopSignals:
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.number is None:
             self._remove_handlers()
 

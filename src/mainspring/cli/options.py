@@ -69,8 +69,7 @@ Builtins: TypeAlias = Annotated[
     ),
 ]
 AgentFolders: TypeAlias = Annotated[
-    list[Path] | None,
-    Option("--agents", metavar="DIR", help="Folder of agents. Repeatable. Default: those of the settings."),
+    list[Path] | None, Option("--agents", metavar="DIR", help="Folder of agents. Repeatable. Default: those of the settings.")
 ]
 
 # What a definition takes.
@@ -79,8 +78,7 @@ InputObject: TypeAlias = Annotated[
     str | None, Option("--inputs", metavar="JSON", help="All inputs as one object; `-` reads it from standard input.")
 ]
 Expires: TypeAlias = Annotated[
-    float | None,
-    Option(parser=parse_duration, metavar="TIME", help="Lifetime, as in 30d, 12h, 45m, 2w. Default: never expires."),
+    float | None, Option(parser=parse_duration, metavar="TIME", help="Lifetime, as in 30d, 12h, 45m, 2w. Default: never expires.")
 ]
 
 

@@ -3,10 +3,14 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
+from typing import TypeVar
 
 from mainspring.core.items import encode
+
+T = TypeVar("T")
 
 # Everything a terminal could take as a command: C0 and C1, but for newline and tab. Without its ESC a sequence is inert.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -40,6 +44,26 @@ def write_table(rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         line = "  ".join([f"{text:{width}}" for text, width in zip(row, widths, strict=True)])
         print(clean(line).replace("\n", " ").rstrip())
+
+
+def write_list(values: Sequence[T], titles: tuple[str, ...], cells: Callable[[T], tuple[str, ...]], *, as_json: bool) -> None:
+    """Writes values as lines of JSON, or as the rows of a table."""
+    if as_json:
+        write_lines(values)
+    else:
+        write_table([titles, *[cells(value) for value in values]])
+
+
+def report_problems(problems: Sequence[str]) -> int:
+    """Writes each problem to standard error. Returns the exit code, 1 if there are any."""
+    for problem in problems:
+        say(problem)
+    return 1 if problems else 0
+
+
+def format_moment(at: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """A moment in local time; None is never."""
+    return "never" if at is None else datetime.fromtimestamp(at).strftime(form)
 
 
 def is_debug() -> bool:

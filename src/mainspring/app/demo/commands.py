@@ -30,8 +30,7 @@ The model was a script, the tools were real. Your turn:
 
 
 async def demo(
-    json: EventsAsJson = False,
-    fast: Annotated[bool, typer.Option("--fast", help="Do not pause for reading.")] = False,
+    json: EventsAsJson = False, fast: Annotated[bool, typer.Option("--fast", help="Do not pause for reading.")] = False
 ) -> int:
     """Shows an agent at work: a scripted model with real tools, no key, no network."""
     is_live = sys.stdout.isatty() and not json and not fast

@@ -10,7 +10,7 @@ from msgspec import Struct
 from mainspring.cli import options
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.follow import choose_view, follow
-from mainspring.cli.output import say, write_lines
+from mainspring.cli.output import report_problems, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_inputs import parse_inputs
 from mainspring.features.agents.agent_prompt import build_system_prompt
@@ -38,25 +38,21 @@ class AgentSettings(Struct, frozen=True):
 @app.command("list")
 async def list_agents(folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> int:
     """Lists the agents, and the errors in definitions that cannot be used; then the exit code is 1."""
-    settings = _load_settings(folder, config)
-    registry = _read_registry(settings, _read_skills(settings))
+    registry, _ = _read_folders(_load_settings(folder, config))
     agents = list(registry.definitions.values())
     if json:
         write_lines(agents)
     for agent in () if json else agents:
         status = "" if agent.status == "active" else f"({agent.status}) "
         print(f"{agent.name}  {agent.version}  {agent.role}  {status}{' '.join(agent.description.split())}".rstrip())
-    for problem in registry.problems:
-        say(problem)
-    return 1 if registry.problems else 0
+    return report_problems(registry.problems)
 
 
 @app.command()
 async def show(name: Name, folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> None:
     """Shows the system prompt of an agent, or its definition as JSON."""
-    settings = _load_settings(folder, config)
-    skills = _read_skills(settings)
-    agent = _read_registry(settings, skills).get(name)
+    registry, skills = _read_folders(_load_settings(folder, config))
+    agent = registry.get(name)
     if json:
         write_lines([agent])
     else:
@@ -127,9 +123,6 @@ def _load_settings(folders: list[Path] | None, config: Path | None) -> AgentSett
     return settings
 
 
-def _read_skills(settings: AgentSettings) -> SkillFolders:
-    return SkillFolders([Path(folder) for folder in settings.skills])
-
-
-def _read_registry(settings: AgentSettings, skills: SkillFolders) -> AgentRegistry:
-    return AgentRegistry([Path(folder) for folder in settings.agents], skills=lambda: skills.definitions)
+def _read_folders(settings: AgentSettings) -> tuple[AgentRegistry, SkillFolders]:
+    skills = SkillFolders(map(Path, settings.skills))
+    return AgentRegistry(map(Path, settings.agents), skills=lambda: skills.definitions), skills

@@ -1,7 +1,6 @@
 """`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -13,7 +12,7 @@ from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import database_option, find_run, open_database
 from mainspring.cli.follow import choose_view, follow
-from mainspring.cli.output import say, say_more, write_lines, write_table
+from mainspring.cli.output import format_moment, say, say_more, write_lines, write_list, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
 
@@ -39,11 +38,8 @@ async def list_approvals(
     """Lists the calls that wait for a person, newest first."""
     async with open_database(database) as engine:
         found = await Approvals(engine).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
-    if json:
-        write_lines(found.approvals)
-        return
-    write_table([("approval", "state", "asked", "expires", "call"), *[_cells(approval) for approval in found.approvals]])
-    if found.has_more:
+    write_list(found.approvals, ("approval", "state", "asked", "expires", "call"), _cells, as_json=json)
+    if found.has_more and not json:
         say_more(limit)
 
 
@@ -147,7 +143,7 @@ def _check_rule(approval: Approval, assembly: Assembly) -> None:
 
 def _cells(approval: Approval) -> tuple[str, ...]:
     call = format_call(approval.tool, approval.arguments, 80)
-    return approval.id, approval.state, _moment(approval.asked_at), _moment(approval.expires_at), call
+    return approval.id, approval.state, format_moment(approval.asked_at), format_moment(approval.expires_at), call
 
 
 def _lines(approval: Approval) -> list[tuple[str, ...]]:
@@ -158,12 +154,8 @@ def _lines(approval: Approval) -> list[tuple[str, ...]]:
         ("arguments", approval.arguments),
         ("digest", approval.digest),
         ("why", f"{approval.question} (policy `{approval.policy}`)"),
-        ("asked", _moment(approval.asked_at)),
-        ("expires", _moment(approval.expires_at)),
+        ("asked", format_moment(approval.asked_at)),
+        ("expires", format_moment(approval.expires_at)),
         ("run", approval.response_id),
     ]
     return [*told, ("continued by", approval.continued_by)] if approval.continued_by is not None else [*told]
-
-
-def _moment(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")

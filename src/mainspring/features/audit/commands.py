@@ -1,7 +1,6 @@
 """`mainspring audit` and `mainspring explain`: what was decided and done, by whom, and why."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from mainspring.cli.console import format_call
 from mainspring.cli.database import open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, Limit
-from mainspring.cli.output import clean, say, write_lines, write_table
+from mainspring.cli.output import clean, format_moment, say, write_lines, write_table
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import Auditor, Entry, entry_of
@@ -18,6 +17,8 @@ from mainspring.engine.engine import Engine
 from mainspring.storage.audit_chain import verify
 
 app = typer.Typer()
+
+SECONDS = "%Y-%m-%d %H:%M:%S"
 
 _VERDICTS = {"allow": "allowed", "deny": "denied", "ask": "a person is to be asked", "client": "handed to the client"}
 
@@ -79,7 +80,7 @@ async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help
         raise NotFound(f"no run in {database} has a call `{call_id}`; `mainspring show RUN_ID` shows the calls of a run")
     print(clean(f"{call_id}: {_describe_call(entries)}"))
     for entry in entries:
-        print(clean(f"  {_moment(entry.at)}  {describe(entry)}  [{entry.run}, event {entry.seq}]"))
+        print(clean(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]"))
 
 
 def describe(entry: Entry) -> str:
@@ -124,8 +125,11 @@ def _describe_call(entries: Sequence[Entry]) -> str:
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     tool = f"`{entry.tool}` " if entry.tool else ""
-    return _moment(entry.at), entry.tenant or "-", entry.subject or "-", entry.run, entry.call or "-", f"{tool}{describe(entry)}"
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        format_moment(entry.at, SECONDS),
+        entry.tenant or "-",
+        entry.subject or "-",
+        entry.run,
+        entry.call or "-",
+        f"{tool}{describe(entry)}",
+    )

@@ -6,7 +6,7 @@ import typer
 
 from mainspring.cli.database import open_database
 from mainspring.cli.options import AsJson, Database, Tenant, name_operator
-from mainspring.cli.output import write_lines, write_table
+from mainspring.cli.output import write_lines, write_list, write_table
 from mainspring.features.budgets.ledger import Ledger, make_statement
 
 app = typer.Typer()
@@ -19,10 +19,8 @@ async def list_budgets(database: Database, tenant: Tenant = "", json: AsJson = F
     """Lists the budgets of a tenant."""
     async with open_database(database) as engine:
         found = [make_statement(account) for account in await Ledger(engine.store).list_accounts(tenant=tenant)]
-    if json:
-        write_lines(found)
-    else:
-        write_table([("budget", "state", "runs under way"), *[(each.id, each.state, str(len(each.runs))) for each in found]])
+    titles = ("budget", "state", "runs under way")
+    write_list(found, titles, lambda each: (each.id, each.state, str(len(each.runs))), as_json=json)
 
 
 @app.command()

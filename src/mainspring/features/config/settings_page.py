@@ -24,6 +24,13 @@ of a list are separated by spaces. Tables can only be in the file. `mainspring c
 """
 HIDDEN: Final = "(hidden)"
 
+_SCALARS: Final[dict[type[types.Type], str]] = {
+    types.BoolType: "`true` or `false`",
+    types.IntType: "integer",
+    types.FloatType: "number",
+    types.StrType: "text",
+    types.DateTimeType: "date and time",
+}
 _PAGE = re.compile(r"docs/(?P<name>[a-z-]+\.md)")
 _SECRET_OPTION = re.compile(r"--?[\w-]*(?:key|token|secret|pass|auth)[\w-]*", re.IGNORECASE)
 
@@ -89,16 +96,6 @@ def _fields(kind: type[Struct]) -> tuple[types.Field, ...]:
 
 def _name_type(info: types.Type) -> str:
     match info:
-        case types.BoolType():
-            return "`true` or `false`"
-        case types.IntType():
-            return "integer"
-        case types.FloatType():
-            return "number"
-        case types.StrType():
-            return "text"
-        case types.DateTimeType():
-            return "date and time"
         case types.LiteralType(values=values):
             return ", ".join([f"`{msgspec.json.encode(value).decode()}`" for value in values])
         case types.VarTupleType(item_type=inner):
@@ -106,7 +103,7 @@ def _name_type(info: types.Type) -> str:
         case types.UnionType(types=several):
             return " or ".join([_name_type(each) for each in several if not isinstance(each, types.NoneType)])
         case _:
-            return "table"
+            return _SCALARS.get(type(info), "table")
 
 
 def _name_default(field: types.Field) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from mainspring.cli.database import open_database
 from mainspring.cli.options import AsJson, Database, Expires
-from mainspring.cli.output import say, write_lines, write_table
+from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -70,13 +70,9 @@ async def revoke(
 
 
 def _cells(key: Key) -> tuple[str, ...]:
-    state = "good" if key.expires_at is None else f"until {_day(key.expires_at)}"
+    state = "good" if key.expires_at is None else f"until {format_moment(key.expires_at)}"
     if key.revoked_at is not None:
-        state = f"revoked {_day(key.revoked_at)}"
+        state = f"revoked {format_moment(key.revoked_at)}"
     elif key.expires_at is not None and key.expires_at <= datetime.now().timestamp():
-        state = f"expired {_day(key.expires_at)}"
-    return key.id, key.name or "-", key.tenant or "-", ",".join(key.scopes), _day(key.created_at), state
-
-
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+        state = f"expired {format_moment(key.expires_at)}"
+    return key.id, key.name or "-", key.tenant or "-", ",".join(key.scopes), format_moment(key.created_at), state

@@ -67,19 +67,21 @@ def add(
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
-    table: dict[str, object] = {"url": url} if url else {}
     if command and command[0].startswith(("http://", "https://")):
         raise InvalidRequest(f"`{command[0]}` is an address and no program; write: mainspring mcp add {label} --url {command[0]}")
-    if command:
-        table |= {"command": command[0], "args": command[1:]}
-    table |= {"headers": _pairs(header or (), ":")} if header else {}
-    table |= {"env": _pairs(env or (), "=")} if env else {}
-    table |= {"require_approval": "always"} if ask else {}
-    table |= {"network": True} if network else {}
-    table |= {name: [os.path.abspath(path) for path in given] for name, given in (("folders", folder), ("reads", read)) if given}
-    table |= {"sandboxed": False} if no_sandbox else {}
     if not command and not url:
         raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
+    given = {
+        "url": url,
+        **({"command": command[0], "args": command[1:]} if command else {}),
+        "headers": _parse_pairs(header or (), ":"),
+        "env": _parse_pairs(env or (), "="),
+        "require_approval": "always" if ask else None,
+        "network": network,
+        "folders": [os.path.abspath(path) for path in folder or ()],
+        "reads": [os.path.abspath(path) for path in read or ()],
+    }
+    table = {name: value for name, value in given.items() if value} | ({"sandboxed": False} if no_sandbox else {})
     make_server_specs({label: msgspec.convert(table, McpServerSettings)})
     known = load_settings(McpSettings, config).mcp if config.exists() else {}
     if label in known:
@@ -140,7 +142,7 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
     return 1 if any(offer.error for offer in found.offers) else 0
 
 
-def _pairs(given: Sequence[str], sign: str) -> dict[str, str]:
+def _parse_pairs(given: Sequence[str], sign: str) -> dict[str, str]:
     pairs = [text.partition(sign) for text in given]
     for name, found, _ in pairs:
         if not found or not name.strip():

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Coroutine, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from mainspring.cli.database import database_option, find_run, how_to_list, open
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.follow import choose_view, draw_run, follow
-from mainspring.cli.output import say, say_more, write_lines
+from mainspring.cli.output import format_moment, say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
@@ -249,5 +248,4 @@ def _print_table(runs: Sequence[RunSummary]) -> None:
 
 
 def _cells(run: RunSummary) -> Cells:
-    started = datetime.fromtimestamp(run.created_at).strftime("%b %d %H:%M")
-    return run.id, run.status, started, fit_line(run.model, 24), run.prompt
+    return run.id, run.status, format_moment(run.created_at, "%b %d %H:%M"), fit_line(run.model, 24), run.prompt

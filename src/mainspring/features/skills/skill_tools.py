@@ -50,12 +50,12 @@ class SkillTools:
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         try:
-            output = await to_thread.run_sync(self._performed, call.name, call.parsed)
+            output = await to_thread.run_sync(self._perform, call.name, call.parsed)
         except CallerError as error:
             return ToolResult(call.id, error.message, is_error=True)
         return ToolResult(call.id, output)
 
-    def _performed(self, tool: str, arguments: Json) -> str:
+    def _perform(self, tool: str, arguments: Json) -> str:
         skills = self._skills()
         skill = skills.get(arguments["name"])
         if skill is None:

@@ -9,7 +9,7 @@ from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.database import choose_database, database_option, find_run, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, DatabaseOfSettings, Limit, RunId
-from mainspring.cli.output import clean, say, say_more, write_lines, write_table
+from mainspring.cli.output import clean, say, say_more, write_lines, write_list
 from mainspring.core.errors import CallerError, NotFound
 from mainspring.core.events import RunStarted
 from mainspring.core.history import History, history_of, replace_lost_history
@@ -46,11 +46,8 @@ async def list_traces(database: DatabaseOfSettings = None, limit: Limit = 20, js
     async with open_database(choose_database(database)) as engine:
         page = await engine.store.list(limit=limit)
         traces = [await read_trace(engine, run.id) for run in page.runs]
-    if json:
-        write_lines(traces)
-        return
-    write_table([TITLES, *[make_cells(trace) for trace in traces]])
-    if page.has_more:
+    write_list(traces, TITLES, make_cells, as_json=json)
+    if page.has_more and not json:
         say_more(limit)
 
 

@@ -1,6 +1,7 @@
 """`mainspring workflows`: the workflows of the settings or of a folder, and one of them at work."""
 
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,8 @@ from msgspec import Struct
 
 from mainspring.cli import options
 from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_settings
-from mainspring.cli.follow import StopSignals, run_beside
-from mainspring.cli.output import clean, say, write_lines, write_table
+from mainspring.cli.follow import cancel_on_signal
+from mainspring.cli.output import clean, report_problems, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.definitions.parameters import parse_input
@@ -46,9 +47,7 @@ async def list_workflows(folder: Folders = None, config: options.Config = None, 
         write_lines([render_workflow(workflow) for workflow in known])
     elif known:
         write_table([(each.name, each.version, f"{len(each.steps)} steps", each.description) for each in known])
-    for problem in folders.problems:
-        say(problem)
-    return 1 if folders.problems else 0
+    return report_problems(folders.problems)
 
 
 @app.command()
@@ -159,15 +158,10 @@ def _read_folders(settings: WorkflowSettings) -> WorkflowFolders:
 async def _follow(assembly: Assembly, handle: WorkflowHandle, database: str, *, as_json: bool) -> int:
     """Shows a run to its end; the exit code tells how that was."""
     progress = StepScreen(handle.id, database, as_json=as_json)
-    with StopSignals() as stop:
-
-        async def cancel() -> None:
-            await stop.wanted.wait()
-            await assembly.find(Workflows).cancel(handle.id, tenant=handle.run.order.tenant)
-
-        async with run_beside(cancel()):
-            async for record in handle.events():
-                progress.draw(record)
+    cancel = partial(assembly.find(Workflows).cancel, handle.id, tenant=handle.run.order.tenant)
+    async with cancel_on_signal(cancel) as stop:
+        async for record in handle.events():
+            progress.draw(record)
     if stop.number is not None and handle.run.status == "cancelled":
         return 128 + stop.number
     progress.end(handle.run)
