@@ -18,7 +18,7 @@ from mainspring.core.events import Recorded, RunEnded, RunStarted, ToolEnded
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Caller, spec_for
-from mainspring.engine.audit import Auditor, Entry, digest_of, entry_of
+from mainspring.engine.audit import AuditEntry, Auditor, digest_of, entry_of
 from mainspring.ports import Allow, Ask, Deny, Note, Store, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.audit_chain import GENESIS, verify
@@ -69,11 +69,11 @@ async def audited(store: Store, *turns: object, rules: bool = True) -> AsyncIter
         yield engine
 
 
-async def entries(store: Store) -> list[Entry]:
+async def entries(store: Store) -> list[AuditEntry]:
     return [entry_of(link.note) for link in await store.audit()]
 
 
-def told(found: Sequence[Entry]) -> list[tuple[str, str, str]]:
+def told(found: Sequence[AuditEntry]) -> list[tuple[str, str, str]]:
     return [(entry.what, entry.outcome, entry.tool) for entry in found]
 
 

@@ -237,7 +237,7 @@ async def test_errors_say_whose_fault_it_is(status: int, kind: type[Exception]) 
 )
 def test_an_answer_that_is_no_embedding_is_bad_output(told: bytes) -> None:
     with pytest.raises(BadOutput):
-        OpenAIEmbedder("tiny", "http://127.0.0.1:9/v1")._vectors(told, 1)
+        OpenAIEmbedder("tiny", "http://127.0.0.1:9/v1")._parse_vectors(told, 1)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ REASON_CHARS: Final = 300
 What = Literal["flagged", "judged", "approval", "started", "ended", "run_ended"]
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class AuditEntry(Struct, frozen=True, omit_defaults=True):
     """What a note says. `outcome` is the verdict, `approved` or `refused`, `ok` or `error`, or the status of the run.
 
     `seq` is the event's place in the log of the run. `subject` is who of the tenant ordered the run. Of a verdict, `policy` and
@@ -72,7 +72,7 @@ class Auditor:
     def notes(self, segment: Iterable[Recorded]) -> list[Note]:
         return [Note(encode(entry), entry.call) for entry in self.entries(segment)]
 
-    def entries(self, segment: Iterable[Recorded]) -> list[Entry]:
+    def entries(self, segment: Iterable[Recorded]) -> list[AuditEntry]:
         return [entry for record in segment if type(record.event) in _TOLD for entry in self._make_entries(record)]
 
     def _learn(self, event: Event) -> None:
@@ -80,7 +80,7 @@ class Auditor:
             self._calls[event.item.call_id] = event.item
             self._known.pop(event.item.call_id, None)
 
-    def _make_entries(self, record: Recorded) -> Sequence[Entry]:
+    def _make_entries(self, record: Recorded) -> Sequence[AuditEntry]:
         event = record.event
         if isinstance(event, CallJudged):
             call = self._calls.get(event.call_id)
@@ -99,10 +99,10 @@ class Auditor:
         self._learn(event)
         return ()
 
-    def _flags(self, record: Recorded, spec: RunSpec) -> list[Entry]:
+    def _flags(self, record: Recorded, spec: RunSpec) -> list[AuditEntry]:
         return [self._entry(record, "flagged", reason=_excerpt("; ".join(spec.flags), REASON_CHARS))] if spec.flags else []
 
-    def _answer(self, record: Recorded, said: ApprovalResponse) -> Entry:
+    def _answer(self, record: Recorded, said: ApprovalResponse) -> AuditEntry:
         """What a person said about a call that the run takes over."""
         about = [call.call_id for call in self._calls.values() if approval_id(call) == said.approval_request_id]
         why = _excerpt(said.reason or "", REASON_CHARS)
@@ -119,9 +119,9 @@ class Auditor:
         reason: str = "",
         arguments: str = "",
         seconds: float = 0.0,
-    ) -> Entry:
+    ) -> AuditEntry:
         spec, known = self._spec, self._of(call_id)
-        return Entry(
+        return AuditEntry(
             record.at, spec.id, record.seq, what, outcome, spec.tenant, spec.caller.subject,
             call_id, known.tool, known.digest, arguments, policy, reason, seconds,
         )  # fmt: skip
@@ -143,10 +143,10 @@ def digest_of(arguments: str) -> str:
     return sha256(canonical(arguments).encode()).hexdigest()
 
 
-def entry_of(note: Note) -> Entry:
+def entry_of(note: Note) -> AuditEntry:
     """What a note says. Raises `StoreError` for one that is none of ours."""
     try:
-        return decode(note.body, Entry)
+        return decode(note.body, AuditEntry)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"the audit holds what no Mainspring wrote ({error}); see `mainspring audit verify`") from error
 

@@ -15,7 +15,7 @@ from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
 from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, to_json, user
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
-from mainspring.engine.audit import REASON_CHARS, Entry, digest_of
+from mainspring.engine.audit import REASON_CHARS, AuditEntry, digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
 from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings
@@ -145,7 +145,7 @@ class AgentRuntime:
             if self.engine.is_audited:
                 digest = digest_of(to_json(inputs))
                 who = "" if caller is None else caller.subject
-                entry = Entry(
+                entry = AuditEntry(
                     self._clock(), "", 0, "flagged", "refused", tenant, who, tool=f"{PREFIX}{name}", digest=digest,
                     reason=error.message[:REASON_CHARS],
                 )  # fmt: skip

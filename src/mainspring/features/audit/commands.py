@@ -12,7 +12,7 @@ from mainspring.cli.options import AsJson, Database, Limit
 from mainspring.cli.output import clean, format_moment, say, write_lines, write_table
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
-from mainspring.engine.audit import Auditor, Entry, entry_of
+from mainspring.engine.audit import AuditEntry, Auditor, entry_of
 from mainspring.engine.engine import Engine
 from mainspring.storage.audit_chain import verify
 
@@ -83,7 +83,7 @@ async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help
         print(clean(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]"))
 
 
-def describe(entry: Entry) -> str:
+def describe(entry: AuditEntry) -> str:
     """What happened, in words."""
     who = f" by {entry.subject}" if entry.subject else ""
     why = f": {entry.reason}" if entry.reason else ""
@@ -103,9 +103,9 @@ def describe(entry: Entry) -> str:
             return f"the run ended {entry.outcome}{why}"
 
 
-async def _read_logs(engine: Engine, call_id: str) -> list[Entry]:
+async def _read_logs(engine: Engine, call_id: str) -> list[AuditEntry]:
     """The same from the logs themselves, for runs that were not audited, oldest first."""
-    found: list[Entry] = []
+    found: list[AuditEntry] = []
     after = None
     while (page := await engine.store.list(limit=100, after=after, newest_first=False)).runs:
         after = page.runs[-1].id
@@ -118,12 +118,12 @@ async def _read_logs(engine: Engine, call_id: str) -> list[Entry]:
     return found
 
 
-def _describe_call(entries: Sequence[Entry]) -> str:
+def _describe_call(entries: Sequence[AuditEntry]) -> str:
     arguments = next((entry.arguments for entry in entries if entry.arguments), "")
     return f"{format_call(entries[0].tool, arguments, 200)}, arguments sha256 {entries[0].digest}"
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _cells(entry: AuditEntry) -> tuple[str, ...]:
     tool = f"`{entry.tool}` " if entry.tool else ""
     return (
         format_moment(entry.at, SECONDS),

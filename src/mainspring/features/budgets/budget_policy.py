@@ -74,7 +74,9 @@ class BudgetPolicy:
         signals = frozenset(self._signals(run) if self._signals is not None else ())
         made = await read_call(call.item, tool)
         context = replace(made, now=run.clock, failures=run.errors_in_row, signals=signals)
-        return make_verdict(pick_strictest([_decide(enforcer, context, run.spec.model) for enforcer in enforcers]))
+        priced = [(enforcer, enforcer.budget.price(run.spec.model) is not None) for enforcer in enforcers]
+        decisions = [enforcer.decide(replace(context, is_priced=is_priced)) for enforcer, is_priced in priced]
+        return make_verdict(pick_strictest(decisions))
 
     async def _look_up(self, run: Run, enforcer: RuntimeEnforcer) -> None:
         """Only the first layer is ever shared."""
@@ -102,10 +104,6 @@ class BudgetPolicy:
 def _continues(known: _Counted, run: Run) -> bool:
     """Whether what was counted is the beginning of this run."""
     return known.calls <= len(run.allowed) and (not known.calls or run.allowed[known.calls - 1] is known.last)
-
-
-def _decide(enforcer: RuntimeEnforcer, context: EnforcementContext, model: str) -> BudgetDecision:
-    return enforcer.decide(replace(context, is_priced=enforcer.budget.price(model) is not None))
 
 
 async def measure_use(run: Run, budget: AutonomyBudget | None = None) -> Spent:

@@ -13,6 +13,10 @@ SECONDS: Final = 30.0
 AT_ONCE: Final = 64
 COMPLAINT_CHARS: Final = 300
 
+_ERRORS: Final[dict[int, type[ProviderError]]] = {
+    **dict.fromkeys((400, 413, 422), Refused), **dict.fromkeys((401, 403), Unauthorized), 429: RateLimited,
+}  # fmt: skip
+
 
 class _Embedding(Struct):
     embedding: tuple[float, ...]
@@ -55,17 +59,12 @@ class OpenAIEmbedder:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(f"no embeddings from {self._url} ({type(error).__name__}: {error}); is it running?") from error
         if answer.status != 200:
-            raise self._refusal(answer.status, told)
-        return self._vectors(told, len(texts))
+            said = told.decode(errors="replace")[:COMPLAINT_CHARS]
+            kind = _ERRORS.get(answer.status, Unavailable)
+            raise kind(f"{self._url} answered HTTP {answer.status} for the embedding model `{self.model}`: {said}")
+        return self._parse_vectors(told, len(texts))
 
-    def _refusal(self, status: int, told: bytes) -> ProviderError:
-        kind: type[ProviderError] = {401: Unauthorized, 403: Unauthorized, 429: RateLimited}.get(status, Unavailable)
-        if status in (400, 413, 422):
-            kind = Refused
-        said = told.decode(errors="replace")[:COMPLAINT_CHARS]
-        return kind(f"{self._url} answered HTTP {status} for the embedding model `{self.model}`: {said}")
-
-    def _vectors(self, told: bytes, count: int) -> list[tuple[float, ...]]:
+    def _parse_vectors(self, told: bytes, count: int) -> list[tuple[float, ...]]:
         try:
             data = sorted(msgspec.json.decode(told, type=_Answer).data, key=lambda each: each.index)
         except msgspec.DecodeError as error:

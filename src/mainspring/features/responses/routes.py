@@ -41,6 +41,7 @@ _FILTERS = (
     Parameter("created_before", COUNT),
 )
 _PATH = "/v1/responses"
+_COUNT = f"{_PATH}/input_tokens"
 _ONE = f"{_PATH}/{{response_id}}"
 _ERRORS = (404, 409, *MODEL_ERRORS)
 _STREAMING = (Parameter("stream", {"type": "boolean", "default": False}), Parameter("starting_after", COUNT))
@@ -68,15 +69,7 @@ class ResponseRoutes:
             Endpoint("GET", _PATH, self.list, "responses", Page, query=(*CURSOR, *_FILTERS)),
             Endpoint(WEBSOCKET, _PATH, ResponseSockets(self._engine, self._agents, self._dialect).serve, "responses"),
             Endpoint("POST", f"{_PATH}/compact", self.compact, "responses", Compaction, CreateResponse, errors=_ERRORS),
-            Endpoint(
-                "POST",
-                f"{_PATH}/input_tokens",
-                self.count_tokens,
-                "responses",
-                InputTokens,
-                CreateResponse,
-                errors=(404, *MODEL_ERRORS),
-            ),
+            Endpoint("POST", _COUNT, self.count_tokens, "responses", InputTokens, CreateResponse, errors=(404, *MODEL_ERRORS)),
             Endpoint("GET", _ONE, self.retrieve, "responses", Response, query=_STREAMING, streams=True),
             Endpoint("DELETE", _ONE, self.delete, "responses", Deleted),
             Endpoint("POST", f"{_ONE}/cancel", self.cancel, "responses", Response, errors=(400,)),
