@@ -112,7 +112,7 @@ class LLMAdapter(Protocol):
 
 
 class ProviderAdapter:
-    """Any provider as an adapter: its stream is drained. It is tried `retries` times more, but not when it is out of requests."""
+    """Any provider as an adapter: drains its stream. Retries `retries` times, but not on a rate limit."""
 
     def __init__(self, provider: Provider, model: str, *, seconds: float = SECONDS, retries: int = RETRIES) -> None:
         self.provider, self.model = provider, model
@@ -173,7 +173,7 @@ class ProviderAdapter:
 
 
 class GeminiAdapter(ProviderAdapter):
-    """Gemini, by the environment: GEMINI_API_KEY, and if wanted GEMINI_MODEL and LLM_TIMEOUT.
+    """Gemini, configured by the environment: GEMINI_API_KEY, and optionally GEMINI_MODEL and LLM_TIMEOUT.
 
     Raises `InvalidRequest` without a key.
     """
@@ -198,7 +198,7 @@ class GeminiAdapter(ProviderAdapter):
 
 
 class AdapterProvider:
-    """An adapter as a provider, so that somebody's own adapter can drive decisions."""
+    """An adapter as a provider, so that a custom adapter can drive decisions."""
 
     name = "adapter"
 
@@ -287,7 +287,7 @@ def _read_messages(messages: Sequence[LLMMessage]) -> tuple[Item, ...]:
 
 
 def _order(request: ModelRequest) -> LLMRequest:
-    """The request as an adapter is asked. What is neither text, call nor result has no place in it."""
+    """The request in the form of an adapter. Items that are neither text, call nor result are dropped."""
     names = {item.call_id: item.name for item in request.items if isinstance(item, CallItem)}
     messages = [message for item in request.items if (message := _message(item, names)) is not None]
     tools = declarations([tool for tool in request.tools if isinstance(tool, ToolDefinition)])

@@ -45,7 +45,7 @@ _MOST_TRIES: Final = 20
 
 
 class ModelAnswer(Struct, frozen=True):
-    """What the model ended with. `intent` is None if it said it in plain text."""
+    """The final answer of the model. `intent` is None for an answer in plain text."""
 
     reply: str
     intent: IntentType | None = None
@@ -56,7 +56,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 def parse_model_answer(text: str) -> ModelAnswer:
-    """The answer that a text is, or has in it. One without is a plain reply; JSON itself is nobody's reply."""
+    """Parses the answer in a text. Text without a JSON object is a plain reply; broken JSON is never shown as one."""
     text = clean(text)
     if (found := _find_object(text) or _find_object(_drop_bad_escapes(text))) is not None:
         return _read_fields(found)
@@ -67,7 +67,7 @@ def parse_model_answer(text: str) -> ModelAnswer:
 
 
 def read_partial_reply(text: str) -> str | None:
-    """The reply as far as it was written, of an answer that may not be whole. None if nothing of it was."""
+    """The reply as far as it is written, from an answer that may be incomplete. None if nothing of it is written yet."""
     bare = _strip_fence(text)
     if (found := _REPLY.search(bare)) is None:
         return None if not bare or bare.startswith(("{", "`")) else clean(text)
@@ -82,7 +82,7 @@ def read_partial_reply(text: str) -> str | None:
 
 
 def _find_object(text: str) -> Json | None:
-    """The first JSON object of the text that has a field of ours."""
+    """The first JSON object of the text that has one of the known fields."""
     decoder = json.JSONDecoder(strict=False)
     for brace in islice(re.finditer(r"\{", text), _MOST_TRIES):
         try:
@@ -95,7 +95,7 @@ def _find_object(text: str) -> Json | None:
 
 
 def _read_fields(found: Json) -> ModelAnswer:
-    """What the fields say, each by itself: one that is not in the form says nothing."""
+    """Reads each field by itself; one with an invalid value counts as missing."""
     sure, possible = found.get("confidence"), found.get("possible_intents")
     kind, why, reply = found.get("decision"), found.get("why"), found.get("reply")
     intents = [_parse_intent(each) for each in possible] if isinstance(possible, list) else []
@@ -114,7 +114,7 @@ def _parse_intent(value: object) -> IntentType | None:
 
 
 def _drop_bad_escapes(text: str) -> str:
-    """The text without the backslashes that JSON does not know."""
+    """The text without backslashes that are no JSON escape."""
     return _BACKSLASH.sub(lambda found: found[0] if found[1] is not None else found[2], text)
 
 
@@ -130,7 +130,7 @@ def clean(text: str) -> str:
 
 
 def clean_value(value: object) -> object:
-    """The same for all text in a value as JSON has them."""
+    """Cleans all text in a JSON value."""
     match value:
         case str():
             return clean(value)

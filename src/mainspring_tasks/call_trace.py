@@ -39,10 +39,10 @@ _BY_CODE: Final[dict[str, ErrorCode]] = {
 
 
 class TracedCall(Struct, frozen=True):
-    """A call and what came of it. `was_performed` is false for one that was refused before any tool ran.
+    """A call and its result. `was_performed` is false for one that was refused before any tool ran.
 
-    `code` classes a failure; `result.error_code` is the tool's own word for it, where it had one. One that `was_interrupted` may
-    have had its effect.
+    `code` classifies a failure; `result.error_code` is the tool's own code, if it gave one. A call that `was_interrupted` may
+    have taken effect.
     """
 
     name: str
@@ -56,23 +56,23 @@ class TracedCall(Struct, frozen=True):
 
 
 def trace_calls(run: Run, log: Sequence[Recorded]) -> tuple[TracedCall, ...]:
-    """Every call of the run that has been answered, in the order of their answers."""
+    """Every answered call of the run, in the order of the answers."""
     made = [record.event.item for record in log if isinstance(record.event, ItemDone)]
     inherited = [entry.item for entry in run.transcript[: run.inherited]]
     calls = {item.call_id: item for item in (*inherited, *made) if isinstance(item, FunctionCall)}
     started: dict[str, float] = {}
-    acts: list[TracedCall] = []
+    traced: list[TracedCall] = []
     for record in log:
         match record.event:
             case CallJudged(call_id, "deny") as verdict:
-                acts.append(_read_refusal(calls[call_id], verdict, record.at))
+                traced.append(_read_refusal(calls[call_id], verdict, record.at))
             case ToolStarted(call_id):
                 started[call_id] = record.at
             case ToolEnded(call_id) as end if call_id in started:
-                acts.append(_read_result(calls[call_id], end, started[call_id]))
+                traced.append(_read_result(calls[call_id], end, started[call_id]))
             case _:
                 pass
-    return tuple(acts)
+    return tuple(traced)
 
 
 def _read_refusal(call: FunctionCall, verdict: CallJudged, at: float) -> TracedCall:

@@ -28,7 +28,7 @@ HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or 
 
 
 class ChatOptions(Struct, frozen=True):
-    """Who talks, and where: going on with a conversation or beginning one, with one message or as many as come."""
+    """The user, the conversation to continue (None starts one), and a single message (None reads many from the terminal)."""
 
     user: str
     conversation: str | None = None
@@ -108,7 +108,7 @@ async def _greet(chats: Chats, talk: ChatOptions) -> None:
 
 
 async def _send(message: str, conversation: str | None, talk: ChatOptions, chats: Chats, as_json: bool) -> SentMessage | None:
-    """What came of a message, on the screen. One that cannot be taken is told, and the talk goes on if there is more to come."""
+    """Sends a message and shows the reply. A message that is refused is reported, and the chat goes on if it is interactive."""
     screen = ReplyScreen()
     try:
         sent = await chats.send(talk.user, message, conversation, listener=None if as_json else screen)
@@ -127,7 +127,7 @@ async def _send(message: str, conversation: str | None, talk: ChatOptions, chats
 
 
 class ReplyScreen(ReplyListener):
-    """Shows a reply as it is written, where somebody looks on; a pipe gets it whole."""
+    """Shows a reply while it is written if standard output is a terminal; a pipe gets it whole."""
 
     def __init__(self) -> None:
         self._shown = ""
@@ -142,7 +142,7 @@ class ReplyScreen(ReplyListener):
             self._shown += clean(text)
 
     def ends(self, reply: str) -> None:
-        """The rest of the reply. One that turned out otherwise than it began is shown again, whole."""
+        """Prints the rest of the reply. One that turned out different from its beginning is printed again, whole."""
         whole = clean(reply)
         if not whole.startswith(self._shown):
             print()
@@ -151,7 +151,7 @@ class ReplyScreen(ReplyListener):
 
 
 async def _read_line(prompt: str) -> str | None:
-    """The next line that is typed, None at the end. A thread of its own waits for it, which nobody waits for at the end."""
+    """The next line that is typed, None at the end. It is read on a daemon thread, which does not delay the exit."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str | None] = loop.create_future()
 

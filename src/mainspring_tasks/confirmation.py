@@ -38,7 +38,7 @@ _QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
 
 
 def parse_confirmation(message: str, task: str = "") -> Reply | None:
-    """What the message answers to the question whether to delete the task; None if it asks, or says anything else besides."""
+    """Whether the message confirms or declines the deletion of the task; None if it asks a question or says anything else."""
     if _QUESTION.search(message):
         return None
     words, about = _words(message), _ABOUT.union(_words(task))
@@ -60,7 +60,7 @@ def _words(text: str) -> list[str]:
 
 
 class PendingDeletion(Struct, frozen=True):
-    """A deletion that waits for a yes: what the person is told of it, the approval that stands for it and the run that asks."""
+    """A deletion that waits for confirmation: what the user was asked, the approval behind it and the run that asks."""
 
     action: PendingAction
     approval: str
@@ -68,7 +68,7 @@ class PendingDeletion(Struct, frozen=True):
 
 
 class DecisionThread(Struct, frozen=True):
-    """What a conversation of one person keeps between two messages. `is_asked` says that they were asked to clarify something."""
+    """State of a user's conversation between two messages. `is_asked` says that the last reply asked for clarification."""
 
     waiting: PendingDeletion | None = None
     seen: Seen = Seen()
@@ -76,13 +76,13 @@ class DecisionThread(Struct, frozen=True):
 
 
 def is_same(given: PendingAction, waiting: PendingDeletion) -> bool:
-    """Whether what a client brought back is what is on record. Of a client's word alone nothing is deleted."""
+    """Whether the pending action that a client sent matches the one on record. Nothing is deleted on a client's word alone."""
     known = waiting.action
     return (given.action_type, given.task_id) == (known.action_type, known.task_id)
 
 
 class Threads:
-    """The threads of a store, each the one of a tenant's user and a conversation."""
+    """The threads of a store, one for each user and conversation of a tenant."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -95,7 +95,7 @@ class Threads:
         await self._store.put([Document(THREAD, _key(user, conversation), encode(thread), tenant)])
 
     async def refuse(self, waiting: PendingDeletion, tenant: str, user: str, now: float) -> None:
-        """Answers the approval with no, unless it has an answer. The run that asked is over with that; no model is told."""
+        """Denies the approval, unless it has been answered. That ends the run that asked; the model is not called again."""
         said = ApprovalResponse(waiting.approval, approve=False)
         answer = make_answer(said, continuing_id(waiting.run), tenant, now, by=user, reason="the user did not confirm")
         await self._store.put([answer], if_absent=True)

@@ -32,7 +32,7 @@ _TIMED: Final = re.compile(r"msg_([0-9a-f]{12})[0-9a-f]{12}")
 
 
 class SpokenMessage(Struct, frozen=True):
-    """A message as it is kept. `created_at` is null for one that was added by hand."""
+    """A stored message. `created_at` is null for one that was added by hand."""
 
     id: str
     role: str
@@ -41,7 +41,7 @@ class SpokenMessage(Struct, frozen=True):
 
 
 class SentMessage(Struct, frozen=True):
-    """What came of a message: the conversation it belongs to, the reply, and the last messages of both."""
+    """The result of a message: its conversation, the reply, the latest messages including both, and the decision."""
 
     conversation_id: str
     message: SpokenMessage
@@ -57,7 +57,7 @@ class _Conversation(Struct, frozen=True):
 
 
 class Chats:
-    """The chats of a store, with an agent that answers in them. `history` is how much of one the agent is told."""
+    """The chats of a store and their agent. `history` is the number of earlier messages that the agent sees."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Chats:
         caller: Caller | None = None,
         listener: ReplyListener | None = None,
     ) -> SentMessage:
-        """Says something in a conversation, or in a new one. The agent is told the first 4000 characters of it.
+        """Sends a message in a conversation, or starts one. The agent sees its first 4000 characters.
 
-        Raises `InvalidRequest` for content or an id that cannot be, `NotFound` for a conversation that is not this person's.
+        Raises `InvalidRequest` for invalid content or an invalid id, `NotFound` for a conversation that is not this user's.
         """
         if not content.strip() or len(content) > LONGEST_CONTENT:
             message = f"content must have 1 to {LONGEST_CONTENT} characters, and not only blanks; it has {len(content)}"
@@ -111,7 +111,7 @@ class Chats:
         return SentMessage(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], recorded)
 
     async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[SpokenMessage, ...]:
-        """The last messages of a person's conversation, oldest first."""
+        """The latest messages of a user's conversation, oldest first."""
         own = derive_owner(tenant, person)
         found = await self._store.documents(ITEM, tenant=own, parent=conversation_id, limit=MOST_MESSAGES, newest_first=True)
         items = [decode(document.body, Item) for document in reversed(found)]

@@ -74,7 +74,7 @@ OUTPUT_CHARS: Final = 200_000
 
 
 class RecordedDecision(Struct, frozen=True):
-    """A decision as it is on record: under its id, and as the projection of this run, if it took one."""
+    """A decision in the log: its id, its report, and the run behind it, if there was one."""
 
     id: str
     report: DecisionReport
@@ -86,7 +86,7 @@ class RecordedDecision(Struct, frozen=True):
 
 
 class _DecisionOrder(Struct, frozen=True):
-    """A context with what surrounds it. `run_id` is for the run that it takes, unless it continues another."""
+    """A context, who sent it and the ids to use. `run_id` is for a new run; a confirmed deletion continues its own."""
 
     id: str
     run_id: str
@@ -106,10 +106,10 @@ class _DecisionResult(Struct, frozen=True):
 
 
 class LLMAgentEngine:
-    """Decides about messages. Use as `async with`, inside of the engine's; tasks and logs are closed by whoever made them.
+    """Decides about messages. Use as `async with`, inside of the engine's; tasks and logs are closed by whoever opened them.
 
-    `constitution` is the text of the instructions, by default our own. `history` is how many messages the model sees of what was
-    said before, `model_seconds` how long a turn of it may take, `confirm_seconds` how long a deletion waits for its yes.
+    `constitution` is the text of the instructions, by default our own. `history` is the number of earlier messages that the
+    model sees, `model_seconds` the time limit of a turn, `confirm_seconds` how long a deletion waits for its confirmation.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LLMAgentEngine:
         await self._engine.__aexit__(kind, error, trace)
 
     async def process_message(self, context: DecisionContext, *, tenant: str = "") -> AgentDecision:
-        """The decision about a message. Never raises: what goes wrong is logged, and a decision to say so."""
+        """Decides about a message. Never raises: an error is logged, and the decision is to say so."""
         try:
             return (await self.decide(context, tenant=tenant)).decision
         except Exception:
@@ -161,7 +161,7 @@ class LLMAgentEngine:
     async def decide(
         self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, listener: ReplyListener | None = None
     ) -> RecordedDecision:
-        """Like `process_message`, with what the decision was made from. Once begun, it is made even if nobody waits any more."""
+        """Like `process_message`, with the report behind the decision. Finishes even if the caller is cancelled."""
         async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
             return await turn.decide(context, listener=listener)
 
@@ -169,16 +169,16 @@ class LLMAgentEngine:
     async def turn(
         self, user_id: str, conversation_id: str, *, tenant: str = "", caller: Caller | None = None
     ) -> AsyncIterator["Turn"]:
-        """A person's turn in a conversation: until it is left, nothing else is decided there. `caller` is who speaks for them."""
+        """Locks a user's conversation: nothing else is decided in it meanwhile. `caller` is who calls for the user."""
         async with self._turns.of((tenant, user_id, conversation_id)):
             yield Turn(self._make, self._new_id, tenant, caller)
 
     async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> PendingDeletion | None:
-        """The deletion that waits for a yes in a conversation, if one does; it may have expired."""
+        """The deletion that waits for confirmation in a conversation, None if there is none; it may have expired."""
         return (await self._threads.load(derive_owner(tenant, user_id), user_id, conversation_id)).waiting
 
     async def _settle(self) -> None:
-        """Ends what processes have left behind that are gone, and writes down what came of it."""
+        """Ends the runs of processes that have died, and records the outcomes of their decisions."""
         for run_id in await self._store.list_unfinished():
             if not await self._engine.is_driven(run_id):
                 await self._engine.cancel(run_id)
@@ -191,7 +191,7 @@ class LLMAgentEngine:
     async def _read_ended(
         self, run_id: str, read: Callable[[Run, Sequence[Recorded]], DecisionReport] = project_decision
     ) -> _DecisionResult | None:
-        """What a run has come to that nobody drives any more; None if it never began, or is driven elsewhere."""
+        """The result of a run that is not driven any more; None if it never started, or another process drives it."""
         try:
             await self._store.events(run_id)
         except NotFound:
@@ -203,7 +203,7 @@ class LLMAgentEngine:
         return _DecisionResult(read(run, await self._store.events(run_id)), run_id)
 
     async def _make(self, order: _DecisionOrder) -> RecordedDecision:
-        """Decides, and records the decision. What a store or the engine refuses is a decision to say so."""
+        """Decides, and records the decision. An error of the store or the engine becomes a decision to say so."""
         began = self._clock()
         row = _row(order, began)
         try:
@@ -252,7 +252,7 @@ class LLMAgentEngine:
         return done
 
     async def _answer_pending(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult | None:
-        """What a yes or a no to the deletion on record comes to; None if it is something else, which ends the waiting."""
+        """Handles a yes or a no to the pending deletion; None for any other message, which withdraws the question."""
         given, waiting = order.context.pending_confirmation, thread.waiting
         said = parse_confirmation(order.context.message, "" if waiting is None else waiting.action.task_description)
         is_meant = given is not None and waiting is not None and is_same(given, waiting)
@@ -270,7 +270,7 @@ class LLMAgentEngine:
         return await self._delete_confirmed(order, waiting, intent)
 
     async def _delete_confirmed(self, order: _DecisionOrder, waiting: PendingDeletion, intent: UserIntent) -> _DecisionResult:
-        """Continues the run that asked: the deletion is made, if the task is still the one that was asked about."""
+        """Continues the run that asked, which deletes the task if it is unchanged."""
         paused = (await self._engine.attach(waiting.run)).run.spec
         spec = replace(
             paused,
@@ -356,7 +356,7 @@ class FailFastProvider(ProviderWrapper):
 
 
 class Turn:
-    """Decides one message after the other, in a conversation that is nobody else's turn."""
+    """Decides messages of one conversation, one after the other, while its lock is held."""
 
     def __init__(
         self,
@@ -375,7 +375,7 @@ class Turn:
 
 
 class _TurnLocks:
-    """One at a time for each key. A lock goes when nobody holds it or waits for it."""
+    """A lock for each key, removed when nobody holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[tuple[str, ...], Lock] = {}
@@ -395,7 +395,7 @@ class _TurnLocks:
 
 
 def derive_owner(tenant: str, user_id: str) -> str:
-    """The tenant that a person's runs, threads and conversations belong to. No key has it, so no other door leads to them."""
+    """The tenant of a user's runs, threads and conversations. No API key has it, so no other endpoint reaches them."""
     return f"{tenant}{OWNED}{user_id}"
 
 
@@ -428,26 +428,26 @@ def _complete_row(row: DecisionLog, done: _DecisionResult, milliseconds: float |
     )
 
 
-def _invocations(decision_id: str, acts: tuple[TracedCall, ...]) -> list[ToolInvocationLog]:
+def _invocations(decision_id: str, calls: tuple[TracedCall, ...]) -> list[ToolInvocationLog]:
     return [
         ToolInvocationLog(
             decision_id=decision_id,
-            tool_name=act.name,
-            parameters=act.arguments,
+            tool_name=call.name,
+            parameters=call.arguments,
             sequence=number,
-            invoked_at=datetime.fromtimestamp(act.at, UTC),
-            success=act.code is None,
-            result=act.result.data,
-            error_code=act.code,
-            error_message=act.result.error,
-            duration_ms=act.result.duration_ms,
+            invoked_at=datetime.fromtimestamp(call.at, UTC),
+            success=call.code is None,
+            result=call.result.data,
+            error_code=call.code,
+            error_message=call.result.error,
+            duration_ms=call.result.duration_ms,
         )
-        for number, act in enumerate(acts, 1)
+        for number, call in enumerate(calls, 1)
     ]
 
 
 def _update_thread(thread: DecisionThread, done: _DecisionResult) -> DecisionThread:
-    """The thread as a decision leaves it."""
+    """The thread after a decision."""
     decided, waiting = done.report, None
     if decided.approval is not None and decided.decision.pending_action is not None:
         waiting = PendingDeletion(decided.decision.pending_action, decided.approval, done.run_id)

@@ -110,7 +110,7 @@ _SELECT: Final = f"SELECT {', '.join(_DECISION)} FROM decision_logs"
 
 
 class Query(Struct, frozen=True):
-    """Which decisions: those that fit every field that says something. An outcome is named whole, or by its first half."""
+    """A filter of decisions: every field that is set must match. An outcome is given whole, or by its first half."""
 
     conversation_id: str | None = None
     user_id: str | None = None
@@ -125,7 +125,7 @@ EVERY_DECISION: Final = Query()
 
 
 class DecisionLogs:
-    """The log in a file, which is made and opened when it is first used. All methods raise `StoreError` if it cannot be."""
+    """The log in a file, created and opened on first use. All methods raise `StoreError` if that fails."""
 
     def __init__(
         self, path: Path, *, retention_seconds: float | None = RETENTION_SECONDS, clock: Callable[[], float] = time.time
@@ -136,31 +136,32 @@ class DecisionLogs:
         self._swept_at = -SWEEP_SECONDS
 
     async def open(self) -> None:
-        """Says at once whether the file can be used. Without it, the first use does."""
+        """Opens the file now rather than on first use, to find out whether that works."""
         await self._database.open()
 
     async def close(self) -> None:
         await self._database.close()
 
     async def write_decision_log(self, entry: DecisionLog) -> None:
-        """Adds a decision, usually one that is about to be made. Raises `InvalidRequest` if its id is taken."""
+        """Adds a decision, usually before it is made. Raises `InvalidRequest` if its id is taken."""
         await self._write(self._add, entry)
 
     async def finish(self, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
-        """Writes what came of a decision that was begun: its calls, then its outcome, all or nothing. Raises `NotFound`."""
+        """Writes the calls and the outcome of an open decision in one transaction. Raises `NotFound`."""
         await self._write(_finish, entry, tools)
 
     async def assign(self, decision_id: str, run_id: str) -> None:
-        """Writes down which run an open decision takes, before it begins. Raises `NotFound`."""
+        """Sets the run of an open decision before the run starts. Raises `NotFound`."""
         await self._write(_assign, decision_id, run_id)
 
     async def open_decisions(self) -> Sequence[DecisionLog]:
-        """Those without an outcome, oldest first, at most 1000."""
+        """Decisions without an outcome, oldest first, at most 1000."""
         statement = f"{_SELECT} WHERE outcome_category IS NULL ORDER BY id LIMIT {MOST_ROWS}"
         return await self._read(lambda connection: [_decision(row) for row in connection.execute(statement)])
 
     async def write_tool_invocation_log(self, entry: ToolInvocationLog) -> None:
-        """Adds a call to a decision. Raises `NotFound` if there is no such decision, `InvalidRequest` if its place is taken."""
+        """Adds a call to a decision. Raises `NotFound` if there is no such decision, `InvalidRequest` if its sequence number is
+        taken."""
         await self._write(_write_tool, entry)
 
     async def get_decision_trace(self, decision_id: str) -> Trace:
@@ -168,7 +169,7 @@ class DecisionLogs:
         return await self._read(_trace, decision_id)
 
     async def query_decisions(self, query: Query = EVERY_DECISION, *, limit: int = 100, offset: int = 0) -> Sequence[DecisionLog]:
-        """Those that fit, newest first, at most 1000 at a time. Raises `InvalidRequest` for bounds that cannot be."""
+        """Matching decisions, newest first, at most 1000 at a time. Raises `InvalidRequest` for an invalid limit or offset."""
         if not 1 <= limit <= MOST_ROWS or offset < 0:
             raise InvalidRequest(
                 f"limit must be 1 to {MOST_ROWS}, and offset not negative, not {limit} and {offset}", param="limit"
@@ -180,11 +181,11 @@ class DecisionLogs:
         )
 
     async def get_metrics_summary(self, query: Query = EVERY_DECISION) -> Shares:
-        """What the decisions that fit were like."""
+        """Shares of intents, tools and outcomes among the matching decisions."""
         return await self._read(_shares, query)
 
     async def export_logs(self, form: Form = "jsonl", query: Query = EVERY_DECISION) -> AsyncIterator[str]:
-        """All decisions that fit, with their calls, oldest first: one JSON array, or a line each. Comes in pieces."""
+        """Matching decisions with their calls, oldest first: one JSON array, or a line each. Yields pieces of text."""
         is_first, after = True, 0
         if form == "json":
             yield "["
@@ -198,7 +199,7 @@ class DecisionLogs:
             yield "]\n"
 
     async def create_baseline(self, name: str, query: Query = EVERY_DECISION, *, description: str = "") -> BaselineSnapshot:
-        """Keeps what the decisions that fit were like, under a new name. Raises `InvalidRequest` for too few of them."""
+        """Stores the shares of the matching decisions under a new name. Raises `InvalidRequest` if they are too few."""
         return await self._write(_baseline, name, query, description)
 
     async def baselines(self) -> Sequence[BaselineSnapshot]:
@@ -206,9 +207,9 @@ class DecisionLogs:
         return await self._read(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
 
     async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> Comparison:
-        """How the decisions that fit differ from those of the baseline; without `since`, those that came after it.
+        """How the matching decisions differ from a baseline; without `since`, those made after it.
 
-        Raises `NotFound`, and `InvalidRequest` for too few.
+        Raises `NotFound`, and `InvalidRequest` if they are too few.
         """
         return await self._read(_comparison, name, query)
 
@@ -342,7 +343,7 @@ def _enough(connection: sqlite3.Connection, query: Query) -> Shares:
 
 
 def _where(query: Query, *conditions: str) -> tuple[str, tuple[object, ...]]:
-    """The condition and its values. What is given besides comes last, and so do its values."""
+    """The WHERE clause and its values. Extra conditions come last, and so do their values."""
     found: list[tuple[str, object]] = []
     for column in ("conversation_id", "user_id", "tenant", "decision_type"):
         if (value := getattr(query, column)) is not None:

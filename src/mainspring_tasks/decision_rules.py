@@ -29,7 +29,7 @@ _POINTS: Final = re.compile(r"\b(?:it|that|this|them|these|those|same|again|yes|
 
 
 class TaskRule(CallPolicy):
-    """A rule as a policy. It reads the run alone, and waits for nothing."""
+    """A rule as a policy. It reads only the run, and never waits."""
 
     never_waits = True
 
@@ -41,14 +41,14 @@ class TaskRule(CallPolicy):
 
 
 def deny_more_than_confirmed(call: Call, run: Run) -> Verdict:
-    """After a confirmed deletion nothing else is done: the person has agreed to that alone."""
+    """After a confirmed deletion nothing else is done: the user has agreed to that alone."""
     if not run.approvals or run.approval(call.item) is not None:
         return Allow()
     return Deny("Only what the user has confirmed is done now. Tell them the result; they can ask for more.")
 
 
 def require_named_task(call: Call, run: Run) -> Verdict:
-    """A task is changed only if it is in a list of this run, and the person's own words name it and no other."""
+    """A task is changed only if it is in a list of this run, and the user's own words name it."""
     if call.item.name not in REFERS or run.approval(call.item) is not None:
         return Allow()
     tasks = find_listed_tasks(run)
@@ -62,7 +62,7 @@ def require_named_task(call: Call, run: Run) -> Verdict:
 
 
 def require_one_task(call: Call, run: Run) -> Verdict:
-    """The person's words must not fit other tasks besides."""
+    """The user's words must not match other tasks as well."""
     if call.item.name not in REFERS or run.approval(call.item) is not None:
         return Allow()
     wanted = str(parse_arguments(call.item.arguments).get("task_id"))
@@ -81,7 +81,7 @@ def deny_small_talk(call: Call, run: Run) -> Verdict:
 
 
 def require_own_words(call: Call, run: Run) -> Verdict:
-    """What is written on the list is the person's to say: a new text has a word of theirs."""
+    """A new description must contain a word that the user has said."""
     text = parse_arguments(call.item.arguments).get("description")
     if call.item.name not in WRITES or not isinstance(text, str) or is_said(text, _find_relevant_words(run)):
         return Allow()
@@ -89,7 +89,7 @@ def require_own_words(call: Call, run: Run) -> Verdict:
 
 
 def deny_second_change(call: Call, run: Run) -> Verdict:
-    """A run changes tasks or asks to delete one, and only one: what a person agrees to stands alone."""
+    """A run either changes tasks or asks to delete one: a confirmation covers one deletion and nothing else."""
     if call.item.name not in CHANGES or run.approval(call.item) is not None:
         return Allow()
     if any(other.verdict == "ask" for other in run.calls):
@@ -100,7 +100,7 @@ def deny_second_change(call: Call, run: Run) -> Verdict:
 
 
 def ask_before_deletion(call: Call, run: Run) -> Verdict:
-    """Nothing is deleted before the person has said yes."""
+    """Nothing is deleted before the user has confirmed it."""
     return Ask(words.CONFIRM.format(task=describe_subject(call.item, run))) if call.item.name == "delete_task" else Allow()
 
 
@@ -118,13 +118,13 @@ RULES: Final[PolicySlots] = {
 
 
 def find_message(run: Run) -> str:
-    """What the person said last."""
+    """The user's last message."""
     said = [item.text for item in run.spec.input if isinstance(item, Message) and item.role == "user"]
     return said[-1] if said else ""
 
 
 def _find_relevant_words(run: Run) -> str:
-    """What the person may mean: their words, and what was said before if these answer a question or point at something."""
+    """What the user may mean: their message, and the ones before it if it answers a question or refers to something."""
     said = [item.text for item in run.spec.input if isinstance(item, Message)]
     is_alone = ASKED not in run.spec.metadata and _POINTS.search(find_message(run)) is None
     return "\n".join(said[-1:] if is_alone else said[-3:])
@@ -135,7 +135,7 @@ def read_seen(run: Run) -> Seen:
 
 
 def find_listed_tasks(run: Run) -> tuple[ListedTask, ...]:
-    """The tasks in the lists that this run, or the one it continues, was given; the latest word on each, numbered by the last."""
+    """The tasks in the lists of this run and of the run it continues, each as last listed, numbered by the last list."""
     tasks: dict[str, ListedTask] = {}
     for output in _find_lists(run):
         tasks = {id: replace(task, number=0) for id, task in tasks.items()} | {task.id: task for task in parse_list(output)}

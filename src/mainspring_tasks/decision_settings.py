@@ -64,7 +64,7 @@ class TaskTables(Struct, frozen=True):
 
 
 def with_options(settings: DecisionSettings, options: Mapping[str, str]) -> DecisionSettings:
-    """The settings with the options of a command line. Raises `InvalidRequest` for options that do not go together."""
+    """The settings with the options of a command line. Raises `InvalidRequest` for options that exclude each other."""
     try:
         return replace(settings, **options)
     except ValueError as error:
@@ -92,7 +92,7 @@ def check_constitution(settings: DecisionSettings) -> None:
 
 
 class OpenTaskAgent(Struct, frozen=True):
-    """An agent at work, and its chats."""
+    """An open agent, and its chats."""
 
     agent: "LLMAgentEngine"
     chats: "Chats"
@@ -102,7 +102,7 @@ class OpenTaskAgent(Struct, frozen=True):
 async def open_task_agent(
     settings: DecisionSettings, host: Host, *, model_seconds: float = MODEL_SECONDS
 ) -> AsyncIterator[OpenTaskAgent]:
-    """The agent that the settings describe, in an engine that is open."""
+    """Opens the agent that the settings describe, in an engine that is open."""
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.decision_log import DecisionLogs

@@ -29,7 +29,7 @@ FinishReason = Literal["stop", "tool_calls", "max_tokens", "error"]
 
 
 class IntentType(StrEnum):
-    """What the person wants."""
+    """What the user wants."""
 
     CREATE_TASK = "CREATE_TASK"
     LIST_TASKS = "LIST_TASKS"
@@ -44,7 +44,7 @@ class IntentType(StrEnum):
 
 
 class DecisionType(StrEnum):
-    """What was decided to do about it."""
+    """What the agent decided to do."""
 
     INVOKE_TOOL = "INVOKE_TOOL"
     RESPOND_ONLY = "RESPOND_ONLY"
@@ -87,7 +87,7 @@ class FunctionCall(Struct, frozen=True):
 
 
 class FunctionResponse(Struct, frozen=True):
-    """What came of a call: the serialised `ToolResult`. `id` is that of the call, if there is one."""
+    """The result of a call: the serialised `ToolResult`. `id` is that of the call, if it has one."""
 
     name: str
     response: Json
@@ -170,7 +170,7 @@ class LLMResponse(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """Something that was said earlier in the conversation."""
+    """An earlier message of the conversation."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -183,7 +183,7 @@ class Message(Struct, frozen=True):
 
 
 class PendingAction(Struct, frozen=True):
-    """A deletion that waits for a yes."""
+    """A deletion that waits for confirmation."""
 
     task_id: str
     task_description: str
@@ -201,7 +201,7 @@ class PendingAction(Struct, frozen=True):
 
 
 class DecisionContext(Struct, frozen=True):
-    """All that a decision is made from."""
+    """The input of a decision."""
 
     user_id: str
     message: str
@@ -220,7 +220,7 @@ class DecisionContext(Struct, frozen=True):
 
 
 class UserIntent(Struct, frozen=True):
-    """What the person wants, as the model has understood it. `extracted_params` may be unknown, but not in part."""
+    """What the user wants, as the model understood it. `extracted_params` is None or complete."""
 
     intent_type: IntentType
     confidence: float | None = None
@@ -239,7 +239,7 @@ class UserIntent(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A call as the decision names it: with the user, whom the model neither sees nor chooses."""
+    """A call as the decision names it, with the user, whom the model neither sees nor chooses."""
 
     tool_name: str
     parameters: Json
@@ -256,7 +256,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What a tool answered, and how long it took. There is an error if and only if it was no success."""
+    """The result of a tool, and how long it took. It has an error if and only if it failed."""
 
     success: bool
     data: object = None
@@ -270,7 +270,7 @@ class ToolResult(Struct, frozen=True):
 
 
 class AgentDecision(Struct, frozen=True):
-    """What is to be done, or has been."""
+    """What the agent decided, with the calls it has made."""
 
     decision_type: DecisionType
     tool_calls: tuple[ToolCall, ...] = ()
@@ -304,12 +304,12 @@ _validators = Validators()
 
 
 def choose_outcome(found: Collection[Outcome]) -> Outcome:
-    """The one that counts; `RESPONSE_GIVEN` if none applies."""
+    """The first in precedence; `RESPONSE_GIVEN` if there is none."""
     return next((outcome for outcome in Outcome if outcome in found), Outcome.RESPONSE_GIVEN)
 
 
 def parse_outcome(text: str) -> Outcome:
-    """The category of this name, letter by letter. Raises `ValueError` that lists all of them."""
+    """The outcome of this exact name. Raises `ValueError` that lists all of them."""
     try:
         return Outcome(text)
     except ValueError:

@@ -15,9 +15,9 @@ _CODES: Final = get_args(ErrorCode)
 
 
 class DecisionLog(Struct, frozen=True, kw_only=True):
-    """A decision. Its outcome is null until it is made; a row that stays so belongs to a process that ended first.
+    """A decision. Its outcome is null until it is made, and stays null if the process died first.
 
-    `run_id` is the run whose projection it is, empty for one that needed no run.
+    `run_id` is the run behind it, empty if none was needed.
     """
 
     decision_id: str
@@ -50,7 +50,7 @@ class DecisionLog(Struct, frozen=True, kw_only=True):
 
 
 class ToolInvocationLog(Struct, frozen=True, kw_only=True):
-    """A call of a tool, made for a decision or refused in making it; `sequence` counts those of a decision from 1."""
+    """A call of a tool, performed or refused; `sequence` counts the calls of a decision from 1."""
 
     decision_id: str
     tool_name: str
@@ -74,16 +74,16 @@ class ToolInvocationLog(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True):
-    """A decision and the calls behind it, in order."""
+    """A decision and its calls, in order."""
 
     decision: DecisionLog
     tools: tuple[ToolInvocationLog, ...]
 
 
 class Shares(Struct, frozen=True):
-    """What a time was like: how often each intent, tool and outcome came, as shares of all of them.
+    """How often each intent, tool and outcome came in a period, as shares of all of them.
 
-    `error_rate` is the share of decisions that ended in an error; those without an outcome count for nothing.
+    `error_rate` is the share of decisions that ended in an error; decisions without an outcome do not count.
     """
 
     sample_size: int
@@ -96,7 +96,7 @@ class Shares(Struct, frozen=True):
 
 
 class BaselineSnapshot(Struct, frozen=True):
-    """A time to measure others by."""
+    """The shares of a period that later ones are compared with."""
 
     name: str
     description: str
@@ -118,7 +118,7 @@ class BaselineSnapshot(Struct, frozen=True):
 
 
 class Drift(Struct, frozen=True):
-    """How far a share has moved, up or down. It is flagged beyond `DRIFT_LIMIT`."""
+    """The change of a share. It is flagged beyond `DRIFT_LIMIT`."""
 
     kind: str
     name: str
@@ -146,7 +146,7 @@ class Comparison(Struct, frozen=True):
 
 
 def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
-    """Every intent and tool that either time had, by how much its share has moved, and so with the share of errors."""
+    """The change of the share of every intent and tool of either period, and of the error rate."""
     drifts = [Drift("errors", "error_rate", baseline.error_rate, shares.error_rate)]
     for kind, before, after in (
         ("intent", baseline.intent_distribution, shares.intents),

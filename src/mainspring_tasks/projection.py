@@ -65,11 +65,11 @@ _LONGEST_TOLD: Final = 80
 
 
 class DecisionReport(Struct, frozen=True):
-    """A decision, what it was understood from, and how it came out.
+    """A decision, the intent behind it, and its outcome.
 
-    `approval` is the id of the question to the person, if they are asked to confirm. `shown` are the tasks that they are shown or
-    asked about, in order, None if that does not change; `recent` is the task that was spoken of. `cause` is what an operator
-    should know of it: why the model or the list did not answer.
+    `approval` is the id of the confirmation request, if there is one. `shown` are the tasks that the user is shown or asked
+    about, in order, None if that does not change; `recent` is the task that was changed last. `cause` tells an operator why the
+    model or the list did not answer.
     """
 
     decision: AgentDecision
@@ -83,61 +83,61 @@ class DecisionReport(Struct, frozen=True):
 
 
 def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
-    """What an ended run of the decision preset decided. Raises `ValueError` if it did what no decision may do."""
-    acts = trace_calls(run, log)
-    _check(run, acts)
+    """Derives the decision from an ended run. Raises `ValueError` if the run did what no decision may do."""
+    calls = trace_calls(run, log)
+    _check(run, calls)
     if run.reason is Reason.APPROVAL_NEEDED:
-        return _project_question(run, acts)
+        return _project_question(run, calls)
     if run.approvals:
-        return _project_deletion(run, acts)
+        return _project_deletion(run, calls)
     answer = _answer(run) if run.reason is Reason.FINAL_ANSWER else None
-    decision = _decision(run, acts, answer)
-    meaning = _meaning(answer, acts, run)
-    found = _outcomes(run, acts, answer)
+    decision = _decision(run, calls, answer)
+    meaning = _meaning(answer, calls, run)
+    found = _outcomes(run, calls, answer)
     if not meaning.is_sound:
         found.add(Outcome.INTENT_CLASSIFICATION)
-    shown = _find_shown(decision.decision_type, run, acts)
+    shown = _find_shown(decision.decision_type, run, calls)
     return DecisionReport(
-        decision, choose_outcome(found), meaning.intent, acts, None, shown, _find_recent(acts), _cause(run, acts)
+        decision, choose_outcome(found), meaning.intent, calls, None, shown, _find_recent(calls), _cause(run, calls)
     )
 
 
 def salvage_run(run: Run, log: Sequence[Recorded]) -> DecisionReport:
-    """What can be said of a run that makes no decision: what it did is not lost."""
-    acts = trace_calls(run, log)
-    calls = [call for act in acts if act.was_performed and (call := _tool_call(run, act)) is not None]
-    text = f"{_account(run, acts)} {words.BROKEN}".strip()
-    kind = DecisionType.INVOKE_TOOL if calls else DecisionType.RESPOND_ONLY
-    return DecisionReport(AgentDecision(kind, tuple(calls), response_text=text), Outcome.RESPONSE_GENERATION, None, acts)
+    """A report of a run that makes no valid decision, so that what it did is not lost."""
+    calls = trace_calls(run, log)
+    made = [tool_call for call in calls if call.was_performed and (tool_call := _tool_call(run, call)) is not None]
+    text = f"{_account(run, calls)} {words.BROKEN}".strip()
+    kind = DecisionType.INVOKE_TOOL if made else DecisionType.RESPOND_ONLY
+    return DecisionReport(AgentDecision(kind, tuple(made), response_text=text), Outcome.RESPONSE_GENERATION, None, calls)
 
 
-def _tool_call(run: Run, act: TracedCall) -> ToolCall | None:
+def _tool_call(run: Run, call: TracedCall) -> ToolCall | None:
     try:
-        return _tool_calls(run, [act])[0]
+        return _tool_calls(run, [call])[0]
     except ValueError:
         return None
 
 
-def _cause(run: Run, acts: Sequence[TracedCall]) -> str | None:
+def _cause(run: Run, calls: Sequence[TracedCall]) -> str | None:
     if run.error is not None:
         return run.error.message
     down = ("DATABASE_ERROR", "TIMEOUT_ERROR", "TOOL_EXECUTION_ERROR")
-    return next((act.result.error for act in acts if act.was_performed and act.code in down), None)
+    return next((call.result.error for call in calls if call.was_performed and call.code in down), None)
 
 
-def _check(run: Run, acts: Sequence[TracedCall]) -> None:
-    """What the gate has seen to is looked at once more, now that it is done."""
-    for act in acts:
-        if act.was_performed and act.name not in ALLOWED_TOOLS:
-            raise ValueError(f"run {run.spec.id} called `{act.name}`, which is none of the task tools")
-        if act.was_performed and act.name == "delete_task" and not any(said.approve for said in run.approvals):
+def _check(run: Run, calls: Sequence[TracedCall]) -> None:
+    """Checks after the fact what the gate has enforced."""
+    for call in calls:
+        if call.was_performed and call.name not in ALLOWED_TOOLS:
+            raise ValueError(f"run {run.spec.id} called `{call.name}`, which is none of the task tools")
+        if call.was_performed and call.name == "delete_task" and not any(said.approve for said in run.approvals):
             raise ValueError(f"run {run.spec.id} deleted a task without having asked")
 
 
-def _decision(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> AgentDecision:
-    performed = [act for act in acts if act.was_performed]
-    has_changed = any(act.name in CHANGES for act in performed)
-    text = _reply(run, acts, answer)
+def _decision(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None) -> AgentDecision:
+    performed = [call for call in calls if call.was_performed]
+    has_changed = any(call.name in CHANGES for call in performed)
+    text = _reply(run, calls, answer)
     if answer is not None and answer.decision == "clarify" and not has_changed:
         return AgentDecision(DecisionType.ASK_CLARIFICATION, response_text=text, clarification_question=text)
     if performed and (has_changed or answer is None or answer.decision == "respond"):
@@ -145,7 +145,7 @@ def _decision(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) 
     return AgentDecision(DecisionType.RESPOND_ONLY, response_text=text)
 
 
-def _project_question(run: Run, acts: tuple[TracedCall, ...]) -> DecisionReport:
+def _project_question(run: Run, calls: tuple[TracedCall, ...]) -> DecisionReport:
     call = next(call.item for call in run.calls if call.verdict == "ask")
     task_id, task = str(parse_arguments(call.arguments)["task_id"]), describe_subject(call, run)
     seconds = run.spec.limits.approval_seconds
@@ -156,27 +156,27 @@ def _project_question(run: Run, acts: tuple[TracedCall, ...]) -> DecisionReport:
         DecisionType.REQUEST_CONFIRMATION, response_text=words.CONFIRM.format(task=task), pending_action=pending
     )
     intent = UserIntent(IntentType.DELETE_TASK, None, {"task_reference": task})
-    return DecisionReport(decision, Outcome(told(run).outcome), intent, acts, approval_id(call), None, task_id)
+    return DecisionReport(decision, Outcome(told(run).outcome), intent, calls, approval_id(call), None, task_id)
 
 
-def _project_deletion(run: Run, acts: tuple[TracedCall, ...]) -> DecisionReport:
-    """The deletion that was agreed to. What came of it is ours to say, whatever the model says."""
-    act = next((act for act in acts if act.name == "delete_task" and act.was_performed), None)
-    task = _describe_task(act, run)
-    if act is None or not act.result.success:
-        why = "it was not carried out" if act is None else (act.result.error or "the list did not answer").rstrip(".")
+def _project_deletion(run: Run, calls: tuple[TracedCall, ...]) -> DecisionReport:
+    """A confirmed deletion. The reply is ours: it says what happened, whatever the model says."""
+    call = next((call for call in calls if call.name == "delete_task" and call.was_performed), None)
+    task = _describe_task(call, run)
+    if call is None or not call.result.success:
+        why = "it was not carried out" if call is None else (call.result.error or "the list did not answer").rstrip(".")
         text = words.NOT_DELETED.format(task=task, why=hide_ids(why, run))
     else:
         text = words.DELETED.format(task=task)
-    calls = () if act is None else _tool_calls(run, [act])
-    decision = AgentDecision(DecisionType.EXECUTE_PENDING, calls, response_text=text)
-    found = {Outcome.TOOL_INVOCATION} if act is None else _find_failures(run, [act])
+    made = () if call is None else _tool_calls(run, [call])
+    decision = AgentDecision(DecisionType.EXECUTE_PENDING, made, response_text=text)
+    found = {Outcome.TOOL_INVOCATION} if call is None else _find_failures(run, [call])
     intent = UserIntent(IntentType.CONFIRM_YES)
-    return DecisionReport(decision, choose_outcome(found or {Outcome.TASK_COMPLETED}), intent, acts, cause=_cause(run, acts))
+    return DecisionReport(decision, choose_outcome(found or {Outcome.TASK_COMPLETED}), intent, calls, cause=_cause(run, calls))
 
 
 def _answer(run: Run) -> ModelAnswer:
-    """The model's last words. One that recites its instructions has refused instead."""
+    """The model's final answer. Reciting its instructions counts as a refusal."""
     answer = parse_model_answer(run.text)
     lines = [line.strip(" -*#") for line in (run.spec.instructions or "").splitlines()]
     if any(len(line) >= _TELLING_CHARS and line in answer.reply for line in lines):
@@ -186,11 +186,11 @@ def _answer(run: Run) -> ModelAnswer:
     return answer
 
 
-def _reply(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> str:
-    """What the person reads: the model's words, unless they do not go with what was done; then ours."""
-    if answer is not None and not _disagrees(run, acts, answer) and (text := hide_ids(answer.reply, run)):
+def _reply(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None) -> str:
+    """What the user reads: the model's reply, or our own if that contradicts what was done."""
+    if answer is not None and not _disagrees(run, calls, answer) and (text := hide_ids(answer.reply, run)):
         return text
-    if told := _account(run, acts):
+    if told := _account(run, calls):
         return told if answer is not None else f"{told} {words.INTERRUPTED}"
     match run.reason:
         case Reason.OUTPUT_TRUNCATED:
@@ -210,9 +210,9 @@ def _reply(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> 
             return words.UNAVAILABLE
 
 
-def _disagrees(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer) -> bool:
-    """Whether the model's words may say something else than was done: a failure told as a success, a change that was none."""
-    done, failed = _find_changes(acts), _find_lacking(run, acts)
+def _disagrees(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer) -> bool:
+    """Whether the reply may contradict what was done: report a failure as a success, or a change that was not made."""
+    done, failed = _find_changes(calls), _find_lacking(run, calls)
     match answer.decision:
         case "clarify":
             return False
@@ -220,70 +220,70 @@ def _disagrees(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer) -> boo
             return bool(done)
         case "respond":
             is_talk = answer.intent in TALK and not CLAIM.search(answer.reply)
-            missed = [act for act in failed if act.was_performed or not is_talk]
+            missed = [call for call in failed if call.was_performed or not is_talk]
             return bool(missed) or (not done and _claims(answer))
 
 
 def _claims(answer: ModelAnswer) -> bool:
-    """Whether the model says that it changed something. One that says why it did not has not said so."""
+    """Whether the model claims a change. A reply with a reason why not is no claim."""
     means = answer.intent in _CHANGING and answer.why == "none"
     return means or CLAIM.search(answer.reply) is not None
 
 
-def _account(run: Run, acts: Sequence[TracedCall]) -> str:
-    """What was really done, and what was not."""
-    done = [(act.name, _describe_task(act, run)) for act in _find_changes(acts)]
-    failed = [(act.name, _describe_wanted(act, run), _why(act, run)) for act in _find_lacking(run, acts)]
+def _account(run: Run, calls: Sequence[TracedCall]) -> str:
+    """Lists what was done, and what failed."""
+    done = [(call.name, _describe_task(call, run)) for call in _find_changes(calls)]
+    failed = [(call.name, _describe_wanted(call, run), _why(call, run)) for call in _find_lacking(run, calls)]
     return words.say_account(done, failed)
 
 
-def _find_changes(acts: Sequence[TracedCall]) -> list[TracedCall]:
-    return [act for act in acts if act.name in CHANGES and act.result.success]
+def _find_changes(calls: Sequence[TracedCall]) -> list[TracedCall]:
+    return [call for call in calls if call.name in CHANGES and call.result.success]
 
 
-def _find_lacking(run: Run, acts: Sequence[TracedCall]) -> list[TracedCall]:
-    """The calls of our tools that failed and were not made good: the same tool has not worked for the same task afterwards."""
+def _find_lacking(run: Run, calls: Sequence[TracedCall]) -> list[TracedCall]:
+    """The failed calls that no later call of the same tool for the same task made up for."""
     known = {task.id for task in find_listed_tasks(run)}
 
-    def is_made_good(act: TracedCall, later: Sequence[TracedCall]) -> bool:
-        task = act.arguments.get("task_id")
+    def is_made_good(call: TracedCall, later: Sequence[TracedCall]) -> bool:
+        task = call.arguments.get("task_id")
         return any(
-            other.name == act.name and other.result.success and (task not in known or other.arguments.get("task_id") == task)
+            other.name == call.name and other.result.success and (task not in known or other.arguments.get("task_id") == task)
             for other in later
         )
 
-    failed = [(place, act) for place, act in enumerate(acts) if act.code is not None and act.name in ALLOWED_TOOLS]
-    return [act for place, act in failed if not is_made_good(act, acts[place + 1 :])]
+    failed = [(place, call) for place, call in enumerate(calls) if call.code is not None and call.name in ALLOWED_TOOLS]
+    return [call for place, call in failed if not is_made_good(call, calls[place + 1 :])]
 
 
-def _why(act: TracedCall, run: Run) -> str:
-    if not act.was_performed:
-        return words.explain_refusal(act.policy)
-    if act.was_interrupted:
+def _why(call: TracedCall, run: Run) -> str:
+    if not call.was_performed:
+        return words.explain_refusal(call.policy)
+    if call.was_interrupted:
         return words.UNCERTAIN
-    return hide_ids(act.result.error or "", run) or "your list did not answer"
+    return hide_ids(call.result.error or "", run) or "your list did not answer"
 
 
-def _describe_wanted(act: TracedCall, run: Run) -> str:
-    """The task that a failed call was about, in few words."""
-    text = str(act.arguments.get("description", "")) if act.name == "add_task" else _describe_before(act, run)
+def _describe_wanted(call: TracedCall, run: Run) -> str:
+    """The task that a failed call was about, shortened."""
+    text = str(call.arguments.get("description", "")) if call.name == "add_task" else _describe_before(call, run)
     return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
 
 
-def _outcomes(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) -> set[Outcome]:
-    """Everything that can be said of how it came out."""
-    found = _find_failures(run, acts)
+def _outcomes(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None) -> set[Outcome]:
+    """Every outcome that applies."""
+    found = _find_failures(run, calls)
     if answer is None:
         return found | {Outcome(told(run).outcome)}
     if not answer.reply.strip():
         found.add(Outcome.RESPONSE_GENERATION)
-    done, worked = _find_changes(acts), any(act.result.success for act in acts)
+    done, worked = _find_changes(calls), any(call.result.success for call in calls)
     match answer.decision:
         case "refuse":
             if not done:
                 found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
         case "clarify":
-            found.add(_ambiguity(acts, answer))
+            found.add(_ambiguity(calls, answer))
         case "respond":
             if answer.why == "bad_input":
                 found.add(Outcome.USER_INPUT)
@@ -296,28 +296,28 @@ def _outcomes(run: Run, acts: Sequence[TracedCall], answer: ModelAnswer | None) 
     return found
 
 
-def _find_failures(run: Run, acts: Sequence[TracedCall]) -> set[Outcome]:
-    """What failed and was not made good."""
-    strange = [act for act in acts if act.name not in ALLOWED_TOOLS and not any(other.result.success for other in acts)]
-    return {_failure(run, act) for act in (*_find_lacking(run, acts), *strange)}
+def _find_failures(run: Run, calls: Sequence[TracedCall]) -> set[Outcome]:
+    """The outcomes of the failed calls that nothing made up for."""
+    strange = [call for call in calls if call.name not in ALLOWED_TOOLS and not any(other.result.success for other in calls)]
+    return {_failure(run, call) for call in (*_find_lacking(run, calls), *strange)}
 
 
-def _failure(run: Run, act: TracedCall) -> Outcome:
-    if act.result.error_code == "ACCESS_DENIED":
+def _failure(run: Run, call: TracedCall) -> Outcome:
+    if call.result.error_code == "ACCESS_DENIED":
         return Outcome.MISSING_PERMISSION
-    if act.code == "INTENT_ERROR":
+    if call.code == "INTENT_ERROR":
         return Outcome.INTENT_CLASSIFICATION
     # A text that cannot be used is the person's own if they said so, else the model's mistake.
-    text = str(act.arguments.get("description", ""))
-    is_theirs = act.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in find_message(run).casefold()
+    text = str(call.arguments.get("description", ""))
+    is_theirs = call.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in find_message(run).casefold()
     return Outcome.USER_INPUT if is_theirs else Outcome.TOOL_INVOCATION
 
 
-def _ambiguity(acts: Sequence[TracedCall], answer: ModelAnswer) -> Outcome:
-    """Why the person is asked. Where our own rules had the model ask, they know."""
-    for act in reversed(acts):
-        if act.policy in ("named_task", "one_task"):
-            return Outcome.MULTIPLE_MATCHES if act.policy == "one_task" else Outcome.MISSING_CONTEXT
+def _ambiguity(calls: Sequence[TracedCall], answer: ModelAnswer) -> Outcome:
+    """Why the user is asked for clarification; our own rules take precedence over the model's reason."""
+    for call in reversed(calls):
+        if call.policy in ("named_task", "one_task"):
+            return Outcome.MULTIPLE_MATCHES if call.policy == "one_task" else Outcome.MISSING_CONTEXT
     return _AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT)
 
 
@@ -326,11 +326,11 @@ class _Meaning(Struct, frozen=True):
     is_sound: bool = True
 
 
-def _meaning(answer: ModelAnswer | None, acts: Sequence[TracedCall], run: Run) -> _Meaning:
-    """What the person wanted: as the model says, where that goes with what it did, else as its calls say."""
-    performed = [act for act in acts if act.was_performed]
-    changes = [act for act in performed if act.name in CHANGES]
-    acted = list(dict.fromkeys([_INTENTS[act.name] for act in changes or performed]))
+def _meaning(answer: ModelAnswer | None, calls: Sequence[TracedCall], run: Run) -> _Meaning:
+    """The user's intent: the model's, if its calls agree with it, else as its calls suggest."""
+    performed = [call for call in calls if call.was_performed]
+    changes = [call for call in performed if call.name in CHANGES]
+    acted = list(dict.fromkeys([_INTENTS[call.name] for call in changes or performed]))
     by_calls = acted[0] if len(acted) == 1 else IntentType.MULTI_INTENT if acted else None
     if answer is None or answer.intent is None:
         return _Meaning(None if by_calls is None else UserIntent(by_calls, None, _params(by_calls, changes, run)))
@@ -349,28 +349,28 @@ def _meaning(answer: ModelAnswer | None, acts: Sequence[TracedCall], run: Run) -
 
 
 def _params(intent: IntentType, changes: Sequence[TracedCall], run: Run) -> Json | None:
-    act = next((act for act in changes if _INTENTS[act.name] is intent), None)
-    match intent, act:
+    call = next((call for call in changes if _INTENTS[call.name] is intent), None)
+    match intent, call:
         case IntentType.CREATE_TASK, TracedCall(arguments=given):
             return {"description": given["description"]}
         case IntentType.UPDATE_TASK, TracedCall(arguments=given):
-            return {"task_reference": _describe_before(act, run), "new_description": given["description"]}
+            return {"task_reference": _describe_before(call, run), "new_description": given["description"]}
         case IntentType.COMPLETE_TASK, TracedCall():
-            return {"task_reference": _describe_before(act, run)}
+            return {"task_reference": _describe_before(call, run)}
         case _:
             return None
 
 
 def _tool_calls(run: Run, performed: Sequence[TracedCall]) -> tuple[ToolCall, ...]:
-    """The calls as they were made, with the user they were made for."""
+    """The calls as they were made, with the user."""
     return tuple(
-        [ToolCall(act.name, {"user_id": run.spec.scope, **act.arguments}, number) for number, act in enumerate(performed, 1)]
+        [ToolCall(call.name, {"user_id": run.spec.scope, **call.arguments}, number) for number, call in enumerate(performed, 1)]
     )
 
 
-def _find_shown(kind: DecisionType, run: Run, acts: Sequence[TracedCall]) -> tuple[str, ...] | None:
-    """The tasks that the person reads of: a list that they asked for, or those they are to choose from."""
-    performed = {act.name for act in acts if act.was_performed}
+def _find_shown(kind: DecisionType, run: Run, calls: Sequence[TracedCall]) -> tuple[str, ...] | None:
+    """The tasks that the user sees: a list that they asked for, or those to choose from."""
+    performed = {call.name for call in calls if call.was_performed}
     if kind is DecisionType.ASK_CLARIFICATION:
         choices = [
             match.tasks
@@ -383,29 +383,29 @@ def _find_shown(kind: DecisionType, run: Run, acts: Sequence[TracedCall]) -> tup
     return None
 
 
-def _find_recent(acts: Sequence[TracedCall]) -> str | None:
+def _find_recent(calls: Sequence[TracedCall]) -> str | None:
     """The task that was changed last."""
-    for act in reversed(acts):
-        if act.was_performed and act.result.success and act.name in CHANGES:
-            data = act.result.data
-            return str(data["id"]) if isinstance(data, dict) else str(act.arguments.get("task_id"))
+    for call in reversed(calls):
+        if call.was_performed and call.result.success and call.name in CHANGES:
+            data = call.result.data
+            return str(data["id"]) if isinstance(data, dict) else str(call.arguments.get("task_id"))
     return None
 
 
-def _describe_task(act: TracedCall | None, run: Run) -> str:
-    """The task that an act left behind, in its own words."""
-    if act is not None and isinstance(act.result.data, dict):
-        return str(act.result.data.get("description"))
-    return _describe_before(act, run)
+def _describe_task(call: TracedCall | None, run: Run) -> str:
+    """The task after a call, by its description."""
+    if call is not None and isinstance(call.result.data, dict):
+        return str(call.result.data.get("description"))
+    return _describe_before(call, run)
 
 
-def _describe_before(act: TracedCall | None, run: Run) -> str:
-    """The task that an act was about, as it was called before."""
-    wanted = None if act is None else act.arguments.get("task_id")
+def _describe_before(call: TracedCall | None, run: Run) -> str:
+    """The task that a call was about, by its description before."""
+    wanted = None if call is None else call.arguments.get("task_id")
     return next((task.description for task in find_listed_tasks(run) if task.id == wanted), "this task")
 
 
 def hide_ids(text: str, run: Run) -> str:
-    """The text without ids, which mean nothing to a person: a task is called by its description."""
+    """The text with task ids replaced by descriptions, since ids mean nothing to a user."""
     names = {task.id: f'"{task.description}"' for task in find_listed_tasks(run)}
     return _UUID.sub(lambda found: names.get(found[0].lower(), "(id)"), text).strip()

@@ -89,7 +89,7 @@ async def run_validation(
 
 def _problems(fixture: Fixture, made: RecordedDecision) -> tuple[str, ...]:
     decided = made.report
-    called = [act.name for act in decided.calls if act.was_performed]
+    called = [call.name for call in decided.calls if call.was_performed]
     if decided.decision.pending_action is not None:
         called.append("delete_task")
     intent = None if decided.intent is None else decided.intent.intent_type.value
