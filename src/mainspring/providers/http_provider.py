@@ -56,6 +56,8 @@ class HttpProvider(ABC):
     key_header: ClassVar[str | None] = None
     """The header for the key; None is `Authorization`."""
     fixed_headers: ClassVar[Mapping[str, str]] = {}
+    models_path: ClassVar[str] = "models"
+    models_query: ClassVar[Mapping[str, str]] = {}
     owner: ClassVar[str] = ""
     """Who owns the models whose list does not say it."""
 
@@ -92,8 +94,10 @@ class HttpProvider(ABC):
             await reply.drain()
 
     async def models(self) -> Sequence[ModelInfo]:
-        """The models the backend offers. Raises a `ProviderError` if it has no such list."""
-        return await self._list_models("models")
+        """The models the backend offers, from a list as OpenAI writes it. Raises a `ProviderError` if it has no such list."""
+        listed = await self._http.fetch(self.models_path, _models, "list of models", query=self.models_query)
+        found = listed if isinstance(listed, list) else listed.data or []
+        return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.parse_created()) for model in found])
 
     async def close(self) -> None:
         await self._http.close()
@@ -131,12 +135,6 @@ class HttpProvider(ABC):
     async def _count_tokens(self, path: str, body: Json) -> int:
         """The `input_tokens` that the backend counts in the body. Raises a `ProviderError` if it does not say."""
         return (await self._http.fetch(path, _token_count, "number of tokens", body=encode_body(body))).input_tokens
-
-    async def _list_models(self, path: str, query: Mapping[str, str] | None = None) -> Sequence[ModelInfo]:
-        """A list as OpenAI writes it."""
-        listed = await self._http.fetch(path, _models, "list of models", query=query)
-        found = listed if isinstance(listed, list) else listed.data or []
-        return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.parse_created()) for model in found])
 
     async def _list_named_models(self, path: str, page_size: int | None = None) -> Sequence[ModelInfo]:
         """A list as Ollama writes it, and Gemini page by page: those that can be asked for answers."""

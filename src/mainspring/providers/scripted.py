@@ -32,9 +32,25 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
-
-from mainspring.providers.script import Call, Expectation, Fault, Turn, as_turn, call, calls, cut, empty, fail  # isort: skip
-from mainspring.providers.script import malformed, raw, refuse, say, stall, think, turn  # isort: skip
+from mainspring.providers.script import (
+    Call,
+    Expectation,
+    Fault,
+    Turn,
+    as_turn,
+    call,
+    calls,
+    cut,
+    empty,
+    fail,
+    malformed,
+    raw,
+    refuse,
+    say,
+    stall,
+    think,
+    turn,
+)
 from mainspring.providers.script_file import read_script
 
 

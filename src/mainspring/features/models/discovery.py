@@ -94,16 +94,10 @@ def find_address(name: str, server: ModelServer, environment: Mapping[str, str])
     return host if host.rpartition(":")[2].rstrip("/").isdigit() else f"{host}:11434"
 
 
-def find_local_model() -> dict[str, FoundBackend]:
-    """The model that runs in a process of ours, if its runtime is installed."""
+async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str, FoundBackend]:
+    """Every backend that can be had without being configured, the most trusted first, and at last one in a process of ours."""
     from mainspring.providers.local.provider import is_available
 
-    backend = ProviderSettings(kind="local", model=LOCAL_MODEL)
-    return {"local": FoundBackend(backend, "it runs on this machine")} if is_available() else {}
-
-
-async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str, FoundBackend]:
-    """Every backend that can be had without being configured, the most trusted first."""
     known = find_in_environment(environment)
     for name, entry in known.items():
         if entry.backend.model is None:
@@ -112,4 +106,5 @@ async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str
             with suppress(ProviderError):
                 known[name] = FoundBackend(replace(entry.backend, model=_pick_chat_model(await provider.models())), entry.origin)
             await provider.close()
-    return {**known, **await find_on_this_machine(environment), **find_local_model()}
+    own = FoundBackend(ProviderSettings(kind="local", model=LOCAL_MODEL), "it runs on this machine")
+    return {**known, **await find_on_this_machine(environment), **({"local": own} if is_available() else {})}

@@ -1,10 +1,8 @@
 """The Messages API: Claude as its vendor serves it, and those who copied the format."""
 
-from collections.abc import Sequence
 from typing import ClassVar, Unpack
 
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelInfo
 from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
 from mainspring.providers.http_client import HttpReply
@@ -23,6 +21,8 @@ class Anthropic(HttpProvider):
     default_url = "https://api.anthropic.com"
     key_header = "x-api-key"
     fixed_headers: ClassVar = {"anthropic-version": VERSION}
+    models_path = "v1/models"
+    models_query: ClassVar = {"limit": "1000"}
     owner = VENDOR
 
     def __init__(self, base_url: str | None = None, **options: Unpack[HttpOptions]) -> None:
@@ -38,10 +38,6 @@ class Anthropic(HttpProvider):
         """How many tokens the vendor counts in the request."""
         body = {name: value for name, value in build_body(request).items() if name in _COUNTED}
         return await self._count_tokens("v1/messages/count_tokens", body)
-
-    async def models(self) -> Sequence[ModelInfo]:
-        """The models the backend offers. Raises a `ProviderError` if it has no such list."""
-        return await self._list_models("v1/models", {"limit": "1000"})
 
 
 _COUNTED = frozenset({"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"})

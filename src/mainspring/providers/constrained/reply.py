@@ -1,4 +1,4 @@
-"""What a model says that is held to the schema of `_constrained_request`: JSON in, events out, without I/O."""
+"""What a model says that is held to the schema of `constrained.request`: JSON in, events out, without I/O."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 """A model on this machine: a GGUF file run by llama.cpp, without key or server of anybody's.
 
-Theory of operation. The first request fetches the weights if need be and starts a child process (`_local_server`), in which
+Theory of operation. The first request fetches the weights if need be and starts a child process (`model_process`), in which
 llama.cpp serves the model on a loopback port under a fresh key. `Chat` speaks to it, and `Constrained` makes tool calls of it,
 since small models make none of their own accord. The child holds a pipe from us, so it ends with us, whatever ends us. If it
 dies, the request at hand fails and the next one starts another, after a pause that grows with the failures in a row.
