@@ -1,27 +1,38 @@
-"""An aiohttp connector that reaches only what an `AddressGuard` lets it reach."""
+"""aiohttp sessions that connect only to what an `AddressGuard` permits."""
 
 import socket
 from collections.abc import Sequence
 
-from aiohttp import TCPConnector
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.tools.addresses import AddressGuard, is_public
 
 
+def make_guarded_session(guard: AddressGuard, *, encoding: str = "identity", seconds: float) -> ClientSession:
+    """A session without cookies and proxies, whose answers are not decompressed: that would have no limit of size."""
+    return ClientSession(
+        connector=make_guarded_connector(guard),
+        headers={"User-Agent": "Mainspring", "Accept-Encoding": encoding},
+        cookie_jar=DummyCookieJar(),
+        timeout=ClientTimeout(total=seconds),
+        auto_decompress=False,
+    )
+
+
 def make_guarded_connector(guard: AddressGuard) -> TCPConnector:
     """A connector whose connections raise `InvalidRequest` for hosts that are not public. Give the session no proxy."""
     resolver = _GuardedResolver(guard)
 
-    def checked_socket(
+    def make_socket(
         info: tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, Sequence[object]],
     ) -> socket.socket:
         family, kind, protocol, _, address = info
         resolver.check(str(address[0]))
         return socket.socket(family, kind, protocol)
 
-    return TCPConnector(resolver=resolver, socket_factory=checked_socket)
+    return TCPConnector(resolver=resolver, socket_factory=make_socket)
 
 
 class _GuardedResolver(AbstractResolver):

@@ -61,20 +61,17 @@ class HttpRequestTool:
             return ToolResult.fail(f"`{url:.200}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
     async def _send(self, params: Json, url: str) -> ToolResult:
-        from aiohttp import ClientSession, DummyCookieJar
-
         from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page
-        from mainspring.tools.connector import make_guarded_connector
+        from mainspring.tools.connector import make_guarded_session
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
             raise InvalidRequest(f"`{url:.200}` may not be asked: {why}")
         if not url.lower().startswith(("http://", "https://")):
             raise InvalidRequest(f"`{url:.200}` is no web address; write http:// or https:// and a host")
         data, kind = _body(params.get("body", UNSET))
-        headers = {"User-Agent": "Mainspring", "Accept-Encoding": "identity", **kind, **params.get("headers", {})}
-        jar = DummyCookieJar()
+        headers = {**kind, **params.get("headers", {})}
         async with (
-            ClientSession(connector=make_guarded_connector(self._guard), cookie_jar=jar, auto_decompress=False) as session,
+            make_guarded_session(self._guard, seconds=SECONDS) as session,
             session.request(params["operation"], url, headers=headers, data=data, allow_redirects=False) as response,
         ):
             content = bytearray()

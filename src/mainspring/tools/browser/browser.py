@@ -18,7 +18,7 @@ from typing import Self
 
 import anyio
 
-from mainspring.core.errors import SandboxFull, ToolUnavailable
+from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.tools.addresses import AddressGuard
@@ -26,6 +26,7 @@ from mainspring.tools.browser.browser_session import BrowserSession
 from mainspring.tools.browser.chromium import Chromium, find_chromium, run_chromium
 from mainspring.tools.browser.devtools import CommandFailed
 from mainspring.tools.browser.proxy import Flaw, Proxy
+from mainspring.tools.builtin.containers import Key, choose_evicted
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.grants import Wrap
 
@@ -35,8 +36,6 @@ MOST, MOST_EACH = 8, 4
 IDLE_SECONDS = 600.0
 BACKEND = "bwrap"
 PAGES = [{"type": "page"}, {"exclude": True}]
-
-Key = tuple[str, str]
 
 
 class Browser:
@@ -177,15 +176,11 @@ class Browser:
             await self._stop()
 
     async def _make_room(self, tenant: str) -> None:
-        own = sum([whose == tenant for whose, _ in self._sessions])
-        if len(self._sessions) < self._most and own < self._most_each:
-            return
         unused = [key for key, session in self._sessions.items() if not session.users]
-        mine = [key for key in unused if key[0] == tenant]
-        taken = mine or ([] if own >= self._most_each else unused)
-        if not taken:
-            raise SandboxFull(f"all {len(self._sessions)} browser sessions are in use; try again later, or `close` one")
-        await self._drop(taken[0])
+        limits = {"most": self._most, "most_each": self._most_each}
+        key = choose_evicted(self._sessions.keys(), unused, tenant, **limits, what="browser sessions", advice="`close` one")
+        if key is not None:
+            await self._drop(key)
 
     def _hear(self, method: str, params: Json) -> None:
         if method == "Target.attachedToTarget":

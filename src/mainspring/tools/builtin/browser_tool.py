@@ -4,7 +4,7 @@ What can be used has a number, which stands in the text where it stands on the p
 conversation. They reach what `web_fetch` may reach and nothing else, see `mainspring.tools.browser.proxy`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -20,6 +20,7 @@ from mainspring.tools.schema import describe_arguments
 # Together below what a run shows of an output by default, so that a page is seen whole.
 PAGE_CHARS, LIST_CHARS = 9_000, 4_000
 
+T = TypeVar("T")
 Operation = Literal["open", "click", "type", "text", "links", "back", "screenshot", "close"]
 
 
@@ -87,15 +88,16 @@ class BrowserTool:
             return ToolResult.fail(str(error))
 
     async def _perform(self, asked: BrowserArguments, context: ToolContext) -> ToolResult:
-        url = str(check_url(_require(asked, "url"), context)) if asked.operation == "open" else ""
+        url = str(check_url(_require(asked, "url", asked.url), context)) if asked.operation == "open" else ""
         async with self._browser.session(context, makes=asked.operation == "open") as session:
             match asked.operation:
                 case "open":
                     await session.open(url)
                 case "click":
-                    await session.click(int(_require(asked, "number")))
+                    await session.click(_require(asked, "number", asked.number))
                 case "type":
-                    await session.type(int(_require(asked, "number")), _require(asked, "text"), asked.submit)
+                    number, text = _require(asked, "number", asked.number), _require(asked, "text", asked.text)
+                    await session.type(number, text, asked.submit)
                 case "back":
                     await session.back()
                 case "screenshot":
@@ -103,11 +105,10 @@ class BrowserTool:
             return _render(await session.read_view(), session.take_notes(), asked)
 
 
-def _require(asked: BrowserArguments, name: str) -> str:
-    value = getattr(asked, name)
-    if value is UNSET:
+def _require(asked: BrowserArguments, name: str, value: T | UnsetType) -> T:
+    if isinstance(value, UnsetType):
         raise InvalidRequest(f"`{asked.operation}` needs `{name}`; send it as well")
-    return str(value)
+    return value
 
 
 async def _take_picture(session: BrowserSession) -> ToolResult:

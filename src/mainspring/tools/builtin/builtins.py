@@ -171,7 +171,7 @@ def _find_hosted(tool: Declared) -> str | None:
 
 def asks_for_container(spec: RunSpec) -> bool:
     """Whether a tool of the order works in a container, or in another place that lasts."""
-    return any(_find_hosted(tool) or getattr(tool, "name", "") in LASTING for tool in spec.tools)
+    return any(_find_hosted(tool) or (isinstance(tool, ToolDefinition) and tool.name in LASTING) for tool in spec.tools)
 
 
 def _read_container(tool: Declared) -> str | None:

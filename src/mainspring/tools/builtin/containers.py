@@ -11,7 +11,7 @@ of whoever has most; what is in use is nobody's to take.
 import asyncio
 import os
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from time import monotonic, time
 from types import TracebackType
@@ -46,6 +46,23 @@ def describe_files(files: Sequence[WorkspaceFile]) -> str:
 def find_container_id(context: ToolContext) -> str:
     """The id of the container that a call works in: one for each conversation, or for each run outside of one."""
     return derive_id("cntr", context.scope or context.run_id)
+
+
+def choose_evicted(
+    keys: Collection[Key], unused: Sequence[Key], tenant: str, *, most: int, most_each: int, what: str, advice: str
+) -> Key | None:
+    """Whose place one more of the tenant's takes; None if there is room. Both lists are in the order of last use.
+
+    An unused one of the tenant's own goes first, else one of whoever holds most. Raises `SandboxFull` if none may go.
+    """
+    held = Counter([whose for whose, _ in keys])
+    is_at_own_limit = held[tenant] >= most_each
+    if len(keys) < most and not is_at_own_limit:
+        return None
+    if evictable := [key for key in unused if key[0] == tenant or not is_at_own_limit]:
+        return min(evictable, key=lambda key: (key[0] != tenant, -held[key[0]]))
+    whose = f"your {held[tenant]}" if is_at_own_limit else f"all {len(keys)}"
+    raise SandboxFull(f"{whose} {what} are in use; try again when some of the work there is done, or {advice}")
 
 
 class ContainerInfo(Struct, frozen=True):
@@ -236,16 +253,10 @@ class Containers:
 
     def _make_room(self, tenant: str) -> "_Place | None":
         """Makes room for one more of the tenant's: what it returns is to be closed."""
-        held = Counter([whose for whose, _ in self._places])
-        is_at_own_limit = held[tenant] >= self._most_each
-        if len(self._places) < self._most and not is_at_own_limit:
-            return None
-        unused = [key for key, place in self._places.items() if not place.users and (key[0] == tenant or not is_at_own_limit)]
-        if unused:
-            # They are in the order of their last use, which the first of equals keeps.
-            return self._places.pop(min(unused, key=lambda key: (key[0] != tenant, -held[key[0]])))
-        whose = f"your {held[tenant]}" if is_at_own_limit else f"all {len(self._places)}"
-        raise SandboxFull(f"{whose} containers are in use; try again when some of the work there is done, or delete one")
+        unused = [key for key, place in self._places.items() if not place.users]
+        limits = {"most": self._most, "most_each": self._most_each}
+        key = choose_evicted(self._places.keys(), unused, tenant, **limits, what="containers", advice="delete one")
+        return None if key is None else self._places.pop(key)
 
     async def _make(self, place: "_Place") -> Container:
         if self._is_closed:

@@ -7,11 +7,10 @@ time and redirects have limits, and what is compressed is unpacked only as far a
 import re
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, lookup
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp import ClientError, ClientResponse
 from msgspec import Struct
 from yarl import URL
 
@@ -19,7 +18,7 @@ from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
-from mainspring.tools.connector import make_guarded_connector
+from mainspring.tools.connector import make_guarded_session
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.scope import find_domain
 
@@ -102,24 +101,13 @@ class WebFetch:
             if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
                 raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
             # A session for each step: what one host was allowed says nothing about the next.
-            async with self._open_session() as session, session.get(asked, allow_redirects=False) as response:
+            session = make_guarded_session(self._guard, encoding="gzip", seconds=self._seconds)
+            async with session, session.get(asked, allow_redirects=False) as response:
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
                     return await _read_page(asked, response)
                 asked = check_url(location, context, base=asked)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
-
-    @asynccontextmanager
-    async def _open_session(self) -> AsyncIterator[ClientSession]:
-        async with ClientSession(
-            connector=make_guarded_connector(self._guard),
-            headers={"User-Agent": "Mainspring", "Accept-Encoding": "gzip"},
-            cookie_jar=DummyCookieJar(),
-            timeout=ClientTimeout(total=self._seconds),
-            # It would unpack whatever it is sent, at any size.
-            auto_decompress=False,
-        ) as session:
-            yield session
 
 
 def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:

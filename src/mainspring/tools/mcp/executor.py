@@ -123,11 +123,7 @@ class McpTools:
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
             answer = await connection.call(
-                route.tool.name,
-                call.parsed,
-                progress=context.progress,
-                seconds=seconds,
-                repeatable=context.tool.repeatable,
+                route.tool.name, call.parsed, progress=context.progress, seconds=seconds, repeatable=context.tool.repeatable
             )
         except MainspringError as error:
             # The tool may be gone, or want other arguments by now.

@@ -20,20 +20,10 @@ LONGEST_LABEL = 64
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 # The protocol and the connection say these for themselves.
-_OUR_HEADERS = frozenset(
-    {
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "last-event-id",
-        "mcp-method",
-        "mcp-name",
-    }
-    | {"mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade"}
-)
+_OUR_HEADERS = frozenset({
+    "accept", "accept-encoding", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-method",
+    "mcp-name", "mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
 _REQUEST_FIELDS = frozenset(
     {"type", "server_label", "server_url", "server_description", "headers", "authorization", "allowed_tools", "require_approval"}
 )

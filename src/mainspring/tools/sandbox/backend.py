@@ -96,12 +96,7 @@ def build_process_limits(limits: SandboxLimits, language: Language, *, has_total
 
     Node reserves far more address space than it uses, so only what can be written to is limited there.
     """
-    held = {
-        "RLIMIT_CORE": 0,
-        "RLIMIT_FSIZE": limits.file,
-        "RLIMIT_NOFILE": OPEN_FILES,
-        "RLIMIT_DATA": limits.memory,
-    }
+    held = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": limits.file, "RLIMIT_NOFILE": OPEN_FILES, "RLIMIT_DATA": limits.memory}
     if others is not None:
         held["RLIMIT_NPROC"] = limits.processes + others
     if not has_totals and language != "node":
