@@ -235,10 +235,16 @@ async def test_a_rule_that_has_come_to_deny_the_call_goes_before_the_approval(sh
 
 
 async def test_a_run_at_the_command_line_is_governed_too(shell: Shell) -> None:
-    (shell.folder / "mainspring.toml").write_text(f"{RULED}[budget]\nlimits = {{ max_tool_calls = 0 }}\n")
+    settings = shell.folder / "mainspring.toml"
+    settings.write_text(RULED)
     model = shell.script({"calls": [{"name": "add", "arguments": {"a": 3, "b": 4}}]}, {"say": "Well."})
     done = shell.run("run", "Add.", "--model", model, "--tool", "mytools", *THERE)
     assert (done.code, tally(shell)) == (0, [])
+    assert shell.run("approvals", "list", *THERE).out.count("pending") == 1
+    # What the budget would deny, nobody is asked about.
+    settings.write_text(f"{RULED}[budget]\nlimits = {{ max_tool_calls = 0 }}\n")
+    shell.run("run", "Add.", "--model", model, "--tool", "mytools", *THERE)
+    assert tally(shell) == []
     assert shell.run("approvals", "list", *THERE).out.count("pending") == 1
 
 
