@@ -18,7 +18,7 @@ from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound, RunF
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCallOutput, InputFile, Message, Usage, text_of, user
 from mainspring.core.spec import CONFIRM, Caller
-from mainspring.features.agents.agent_result import AgentResult, ToolLoopConfig, ToolLoopResult, tool_loop_state
+from mainspring.features.agents.agent_result import AgentResult, ToolLoopConfig, ToolLoopResult, read_state
 from mainspring.features.memory.memory import NoMemory
 from mainspring.features.memory.recall import Recalled
 from mainspring.providers.scripted import Scripted, call, calls, empty, refuse, say, stall, turn
@@ -181,8 +181,8 @@ async def test_c45_the_state_is_a_view_with_messages_in_order(tmp_path: Path) ->
     async with engine:
         result = await engine.agents.invoke_iterative("worker-bee", {"a": 1}, PLAIN)
         run = (await engine.attach(result.run_id)).run
-    state = tool_loop_state(run)
-    assert state == tool_loop_state(run)
+    state = read_state(run)
+    assert state == read_state(run)
     assert [message["role"] for message in state.messages] == [
         "system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
@@ -195,7 +195,7 @@ async def test_c45_the_state_is_a_view_with_messages_in_order(tmp_path: Path) ->
     assert state.messages[5]["content"] is None
     assert (state.iterations, state.tool_calls_made, state.tools_used) == (3, 3, ("look", "write"))
     assert (state.consecutive_errors, state.termination_reason) == (0, "completed")
-    assert tool_loop_state(replace(run, reason=None, status="in_progress")).termination_reason == ""
+    assert read_state(replace(run, reason=None, status="in_progress")).termination_reason == ""
 
 
 @pytest.mark.requirement("C46", "C57", "C-T3")

@@ -27,7 +27,7 @@ from mainspring.core.events import (
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, Usage, decode, encode, user
 from mainspring.core.run import Call, Run
 from mainspring.features.traces.collector import TraceCollector
-from mainspring.features.traces.failures import KINDS, status_of
+from mainspring.features.traces.failures import KINDS, classify_status
 from mainspring.features.traces.trace_builder import build_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.ports import Allow, Ask, Deny, Verdict
@@ -226,7 +226,7 @@ async def test_calls_that_were_approved_belong_to_the_run_that_makes_them() -> N
 
 
 def test_statuses_are_those_of_the_taxonomy() -> None:
-    assert {reason: status_of(reason) for reason in (*Reason, None)} == {
+    assert {reason: classify_status(reason) for reason in (*Reason, None)} == {
         Reason.FINAL_ANSWER: "completed",
         Reason.REFUSAL: "completed",
         Reason.CLIENT_ACTION: "escalated",

@@ -16,7 +16,7 @@ from tests.trace.receiver import CLIENT, ERROR, INTERNAL, Collector, Span, colle
 
 from mainspring import Engine
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
+from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.providers.scripted import Scripted, say
 
@@ -320,4 +320,4 @@ def test_nothing_is_exported_unless_somebody_says_whereto() -> None:
     ],
 )
 def test_backends_have_the_conventions_names(model: str, provider: str, name: str) -> None:
-    assert provider_name(model, provider) == name
+    assert name_provider(model, provider) == name

@@ -17,7 +17,7 @@ from mainspring.features.governance.governance_settings import build_policies, d
 from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
-from mainspring.features.traces.otel import Exporter, is_wanted, provider_name
+from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
@@ -107,5 +107,5 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
 def _exporter(settings: Settings, provider: str) -> Exporter | None:
     if not is_wanted(settings.otel.endpoint):
         return None
-    named, told = partial(provider_name, provider=provider), settings.otel
+    named, told = partial(name_provider, provider=provider), settings.otel
     return Exporter(named, endpoint=told.endpoint, content=told.content, version=mainspring.__version__)

@@ -197,16 +197,16 @@ def make_charter(definition: AgentDefinition, *, root: str = "", skills: tuple[s
         agent=definition.name,
         level=Autonomy.parse(definition.autonomy_level).label,
         rules=tuple(rules.items()),
-        commands=_listed(governance.commands),
+        commands=_split_list(governance.commands),
         domains=_domains(governance.network),
-        files=_listed(governance.scope),
+        files=_split_list(governance.scope),
         root=root,
         skills=skills,
         outputs=tuple(definition.outputs),
     )
 
 
-def _listed(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _split_list(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
@@ -216,7 +216,7 @@ def _listed(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
 def _domains(given: bool | str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     if isinstance(given, bool):
         return (EVERYTHING,) if given else ()
-    listed = _listed(given)
+    listed = _split_list(given)
     return (EVERYTHING,) if listed is not None and {"all", EVERYTHING} & set(listed) else listed
 
 
@@ -265,7 +265,7 @@ def _check_parameter(group: str, name: str, parameter: InputParameter, parsed: P
 
 
 def _check_governance(governance: Governance, parsed: ParsedFile) -> None:
-    for path in _listed(governance.scope) or ():
+    for path in _split_list(governance.scope) or ():
         if any(sign.isspace() for sign in path) or path.startswith("~") or ".." in path.split("/"):
             told = f"`{path[:80]}` is no path; name files and folders, as in `src/**`, and put words into `description`"
             parsed.add_problem(("governance", "scope"), told)

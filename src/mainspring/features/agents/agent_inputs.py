@@ -1,4 +1,4 @@
-"""The inputs of an agent: held against its definition, completed by its defaults, and put into words."""
+"""The inputs of an agent: validated against its definition, completed by defaults, and rendered as a message."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def complete_inputs(definition: AgentDefinition, given: Mapping[str, object]) ->
 
 
 def parse_inputs(definition: AgentDefinition, given: Mapping[str, object]) -> Json:
-    """Inputs from where all values are texts: one for an input of another type is read as JSON, if it is that."""
+    """Inputs that arrive as text: a value for an input of another type is parsed as JSON, if it is valid JSON."""
     inputs: Json = {}
     for name, value in given.items():
         match value:
@@ -30,7 +30,7 @@ def parse_inputs(definition: AgentDefinition, given: Mapping[str, object]) -> Js
 
 
 def render_message(definition: AgentDefinition, inputs: Json) -> str:
-    """What the agent is told by its user: its own template filled in, or else the inputs as JSON."""
+    """The agent's first user message: its template filled in, or else the inputs as JSON."""
     template = definition.prompts.user
     if not template:
         return to_json(inputs)
@@ -38,7 +38,7 @@ def render_message(definition: AgentDefinition, inputs: Json) -> str:
 
 
 def build_input_schema(definition: AgentDefinition) -> Json:
-    """The inputs as JSON Schema, for those who call the agent as a tool. One that declares none is given a task in words."""
+    """The inputs as JSON Schema, for callers of the agent as a tool. An agent without declared inputs takes a task in words."""
     if not definition.inputs:
         task = {"type": "string", "description": "What to do, with everything that is needed to do it."}
         return {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}

@@ -1,6 +1,6 @@
-"""From a definition to the order for a run: what the agent is told, which tools it has, and what binds it.
+"""Turns an agent definition into the order for a run: its prompt, its tools and what binds it.
 
-`AgentOrders.apply_definition` is the one place that does so, whichever door an agent is asked for at.
+Every endpoint that runs an agent goes through `AgentOrders.apply_definition`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +43,10 @@ _ITERATIVE = PRESETS["iterative"]
 
 
 class InvocationSettings(Struct, frozen=True):
-    """How an agent is to work this time. Without a `config` it answers in one turn, without tools.
+    """How an agent works in one invocation. Without a `config` it answers in one turn, without tools.
 
-    `autonomy_level` 0 to 3 puts it under one of the budgets of `features.budgets`. `active_skills` are those it begins with;
-    None is all of its own where it cannot load any, and none where it can. `max_seconds` can only shorten the definition's time.
+    `autonomy_level` 0 to 3 selects one of the budgets of `features.budgets`. `active_skills` are active from the start; None
+    means all of its skills if it cannot load any, else none. `max_seconds` can only shorten the time of the definition.
     """
 
     config: ToolLoopConfig | None = None
@@ -58,8 +58,8 @@ class InvocationSettings(Struct, frozen=True):
 
 
 class AgentOrders:
-    """Applies definitions to orders. `offered` gives the tools of the server, `has_servers` says that every run has those of MCP
-    servers besides; `root` is the folder that tools work in. What `recall` finds enters the prompt."""
+    """Applies definitions to orders. `offered` lists the tools of the server, `has_servers` says that runs also have tools of
+    MCP servers; `root` is the folder that tools work in. Memories that `recall` finds enter the prompt."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class AgentOrders:
     async def apply_definition(
         self, spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, above: tuple[Charter, ...] = ()
     ) -> RunSpec:
-        """The order as one for this agent, under the charters of those above it. Tools of the client's own stay; those of the
-        server are the agent's. Raises `InvalidRequest`."""
+        """The order as one for this agent, under the charters of its callers. Tools of the client stay; tools of the server are
+        replaced by the agent's. Raises `InvalidRequest`."""
         known, bound = self._registry.definitions, (*above, make_charter(definition, root=self._root))
         own = [tool for tool in spec.tools if not isinstance(tool, ToolDefinition) or tool.kind == "function"]
         tools = (*own, *(self._tools(definition, known, bound) if manner.config is not None else ()))
@@ -105,8 +105,8 @@ class AgentOrders:
         return made if manner.autonomy_level is None else apply_budget(made, self._budget(manner.autonomy_level))
 
     def make_agent_tool(self, definition: AgentDefinition, purpose: str = "") -> ToolDefinition:
-        """The agent as a tool. It declares no effect but reading: whatever it does is judged in its own run, under the charters
-        of all who have delegated to it. A call may be made again, since it finds the run that it had begun."""
+        """The agent as a tool. It declares only the effect of reading: its own run is judged, under the charters of all its
+        callers. A call may be repeated, since it finds the run that it has started."""
         does = " ".join([text for text in (definition.description, purpose) if text])
         return ToolDefinition(
             f"{TOOL_PREFIX}{definition.name}",
@@ -121,7 +121,7 @@ class AgentOrders:
     def _tools(
         self, definition: AgentDefinition, known: Mapping[str, AgentDefinition], bound: tuple[Charter, ...]
     ) -> list[ToolDefinition]:
-        """The tools, those for its skills, and the agents that it may call, but for what a charter denies as a whole."""
+        """The tools of the server, of its skills and of the agents it may call, without those that a charter denies."""
         rules = Rules()
         for each in bound:
             rules = narrower(rules, Rules.of(dict(each.rules)))
@@ -148,7 +148,7 @@ class AgentOrders:
         return replace(LEVELS[level], files=replace(LEVELS[level].files, root=self._root))
 
     async def _recall_memories(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[RecalledMemory]:
-        """What is remembered that fits. An agent works without, if its memory does not."""
+        """Memories that match the input. If the memory fails, the agent works without it."""
         query = "\n".join([item.text for item in spec.input if isinstance(item, Message) and item.role == "user"])
         if self._recall is None or not query:
             return ()
@@ -160,7 +160,7 @@ class AgentOrders:
 
 
 def find_refusal(chain: Sequence[str], agent: str) -> str | None:
-    """Why the last agent of this chain of callers may not call that one; None if it may."""
+    """Why the last agent of this chain of callers may not call the agent; None if it may."""
     told = " -> ".join([*chain, agent])
     if agent in chain:
         return f"agent `{agent}` is at work on this already ({told}); do it yourself, or without it"
@@ -170,7 +170,7 @@ def find_refusal(chain: Sequence[str], agent: str) -> str | None:
 
 
 def _is_parallel(definition: AgentDefinition, known: Mapping[str, AgentDefinition]) -> bool:
-    """Whether several agents may work for this one at once."""
+    """Whether several agents may work for this one at the same time."""
     others = [known[each.agent] for each in definition.dependencies if each.agent in known]
     return bool(others) and all(each.constraints.parallel_allowed for each in (definition, *others))
 
@@ -188,7 +188,7 @@ def _active(definition: AgentDefinition, manner: InvocationSettings, *, loads: b
 def _apply_constraints(
     spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, config: ToolLoopConfig | None, *, is_parallel: bool
 ) -> RunSpec:
-    """The order within the definition's constraints, which an order that is narrower already keeps to as well."""
+    """The order within the constraints of the definition; limits that are already narrower stay."""
     own, limits = definition.constraints, spec.limits
     limits = replace(limits, max_seconds=pick_least(limits.max_seconds, own.timeout_seconds, manner.max_seconds))
     completion = Completion(retry_model_errors=own.max_retries > 0, max_retries=own.max_retries)

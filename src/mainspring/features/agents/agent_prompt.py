@@ -1,4 +1,4 @@
-"""What an agent is told about itself: one section for each thing that its definition says, and those that hold for all."""
+"""The system prompt of an agent: one section for each part of its definition, and those that all agents have."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -43,7 +43,7 @@ def build_system_prompt(
     domain: str = "",
     calls_agents: bool = True,
 ) -> str:
-    """All that the model is told before its inputs. `skills` are listed, `active` ones given in full."""
+    """The system prompt. `skills` are listed, `active` ones included in full."""
     level = Autonomy.parse(definition.autonomy_level).label
     sections = [
         _section("Identity", _identity(definition, domain)),

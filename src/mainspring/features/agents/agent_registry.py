@@ -8,7 +8,7 @@ from mainspring.features.agents.agent_definition import AgentDefinition, read_de
 
 
 class AgentRegistry(DefinitionFolders[AgentDefinition]):
-    """All agents by name; one that needs an agent or a skill that is not there is left out. `skills` says which skills are."""
+    """All agents by name, without those that need an agent or a skill that is missing. `skills` returns the known skills."""
 
     def __init__(self, folders: Iterable[Path] = (), *, skills: Callable[[], Collection[str]] = tuple) -> None:
         def find_flaw(name: str, agents: Mapping[str, AgentDefinition]) -> str | None:

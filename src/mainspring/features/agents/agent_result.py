@@ -1,4 +1,4 @@
-"""What an agent's run comes to, in the words of the iterative runtime: views of the run, and nothing else."""
+"""The result of an agent's run in the terms of the iterative runtime. Pure views of the run."""
 
 import re
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ class ToolLoopConfig(Struct, frozen=True):
 
     @property
     def confirm(self) -> str | None:
-        """What is asked after a first text answer."""
+        """The question that follows a first text answer."""
         return CONFIRM if self.enable_double_confirmation else None
 
     @property
     def limits(self) -> Json:
-        """The same as fields of `Limits`."""
+        """The configuration as fields of `Limits`."""
         return {
             "max_turns": self.max_iterations,
             "max_tool_calls_per_turn": self.max_tool_calls_per_iteration,
@@ -47,7 +47,7 @@ class ToolLoopConfig(Struct, frozen=True):
 
 
 class ToolLoopState(Struct, frozen=True):
-    """Where a run stands. `messages` are as the model is shown them next; `termination_reason` is empty until it ends."""
+    """The state of a run. `render_messages` are those of the next request; `termination_reason` is empty until the run ends."""
 
     iterations: int
     total_tokens: int
@@ -69,7 +69,7 @@ class AgentResult(Struct, frozen=True):
 
 
 class ToolLoopResult(Struct, frozen=True):
-    """What a run came to, whatever ended it. `run_id` is that run."""
+    """The result of a run, whatever ended it. `run_id` is that run."""
 
     output: Json
     raw_response: str
@@ -83,15 +83,15 @@ class ToolLoopResult(Struct, frozen=True):
 
     @property
     def agent_result(self) -> AgentResult:
-        """The same without what the loop did."""
+        """The result without the counts of the loop."""
         return AgentResult(self.output, self.raw_response, self.tokens_used, self.model, self.run_id)
 
 
 def read_result(run: Run) -> ToolLoopResult:
-    """The result of a run that has ended. Calls are counted if they were let through, tokens with those of agents it called."""
+    """The result of an ended run. Counts the calls that were allowed, and includes the tokens of agents that it called."""
     said = read_last_words(run)
     return ToolLoopResult(
-        output=parse_output(said, outputs_of(run)),
+        output=parse_output(said, list_output_names(run)),
         raw_response=said,
         tokens_used=(run.usage + run.delegated.usage).total_tokens,
         model=run.spec.model,
@@ -104,7 +104,7 @@ def read_result(run: Run) -> ToolLoopResult:
 
 
 def read_last_words(run: Run) -> str:
-    """What the agent has said last, be it that it refuses."""
+    """The agent's last text, or its refusal."""
     if run.text:
         return run.text
     said = [entry.item for entry in run.transcript[run.base :] if entry.origin == "model" and not entry.hidden]
@@ -113,12 +113,12 @@ def read_last_words(run: Run) -> str:
 
 
 def has_answered(run: Run) -> bool:
-    """Whether there is an answer: to refuse, or to say nothing, is none."""
+    """Whether there is an answer: a refusal or an empty text is none."""
     return run.reason is Reason.FINAL_ANSWER and bool(run.text.strip())
 
 
 def find_termination(run: Run) -> Termination:
-    """How the run has ended; `completed` only with an answer."""
+    """Why the run ended; `completed` only with an answer."""
     told = termination(run)
     return "error" if told == "completed" and not has_answered(run) else told
 
@@ -132,23 +132,23 @@ def explain_lack(run: Run) -> str:
     return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{find_termination(run)}`"
 
 
-def tool_loop_state(run: Run) -> ToolLoopState:
+def read_state(run: Run) -> ToolLoopState:
     return ToolLoopState(
         iterations=run.turns,
         total_tokens=(run.usage + run.delegated.usage).total_tokens,
         tool_calls_made=run.calls_allowed,
         tools_used=run.tools_used,
-        messages=messages(run),
+        messages=render_messages(run),
         consecutive_errors=run.errors_in_row,
         termination_reason=find_termination(run) if run.has_ended else "",
     )
 
 
-def outputs_of(run: Run) -> tuple[str, ...]:
+def list_output_names(run: Run) -> tuple[str, ...]:
     return run.spec.charters[-1].outputs if run.spec.charters else ()
 
 
-def messages(run: Run) -> tuple[Json, ...]:
+def render_messages(run: Run) -> tuple[Json, ...]:
     """The conversation as chat messages: system, user, assistant with its calls, tool, ..."""
     asked = request_for(run)
     told: list[Json] = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
@@ -168,7 +168,7 @@ def messages(run: Run) -> tuple[Json, ...]:
 
 
 def _caller(told: list[Json]) -> Json:
-    """The message that a call belongs to: what the assistant said before it in the same turn, or a new one."""
+    """The message that a call belongs to: the assistant's text before it in the same turn, or a new message."""
     if not told or told[-1]["role"] != "assistant":
         told.append({"role": "assistant", "content": None})
     return told[-1]
@@ -179,8 +179,8 @@ def _call(item: FunctionCall) -> Json:
 
 
 def parse_output(text: str, outputs: Sequence[str] = ()) -> Json:
-    """The fields of an answer. A JSON object is taken as it is, also from the one fenced block that the text holds; a JSON list
-    goes under the first of `outputs`, or `result`, and so does text that is neither, without a fence around all of it."""
+    """The fields of an answer. A JSON object is used as it is, also from the only fenced block of the text; a JSON list goes
+    under the first of `outputs`, or `result`, and so does other text, without a fence around all of it."""
     key = outputs[0] if outputs else RESULT
     bare = text.strip()
     block = _only_block(bare)
@@ -197,7 +197,7 @@ def parse_output(text: str, outputs: Sequence[str] = ()) -> Json:
 
 
 def _only_block(text: str) -> str | None:
-    """What is in the fenced block of the text, None if there is none, or several."""
+    """The content of the only fenced block of the text; None if there is none, or several."""
     found: list[str] = []
     lines: list[str] = []
     fence = ""

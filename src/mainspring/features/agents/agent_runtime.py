@@ -39,7 +39,7 @@ AgentInputs = Mapping[str, object] | None
 
 
 class InvokeOptions(TypedDict, total=False):
-    """On whose behalf an agent works, with which model, and how; see `RunSpec` and `InvocationSettings`."""
+    """Who invokes the agent, with which model, and how; see `RunSpec` and `InvocationSettings`."""
 
     model: str | None
     temperature: float | None
@@ -61,7 +61,7 @@ _MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds")
 
 
 class AgentRuntime:
-    """The agents of a registry, at work in an engine. An audited engine keeps a note of inputs that were refused."""
+    """Runs the agents of a registry in an engine. If the engine is audited, refused inputs are audited as well."""
 
     def __init__(
         self, engine: Engine, registry: AgentRegistry, orders: AgentOrders, *, clock: Callable[[], float] = time.time
@@ -69,9 +69,10 @@ class AgentRuntime:
         self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
 
     async def invoke(self, name: str, inputs: AgentInputs = None, **options: Unpack[InvokeOptions]) -> AgentResult:
-        """The agent's answer in one turn, without tools.
+        """Has the agent answer in one turn, without tools.
 
-        Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no whole answer: its run has what there is."""
+        Raises `NotFound`, `InvalidInputs`, and `RunFailed` if there is no complete answer; the run holds what there is.
+        """
         run = await (await self.start(name, inputs, None, **options)).wait()
         if not has_answered(run):
             raise make_failure(run)
@@ -84,21 +85,21 @@ class AgentRuntime:
         tool_loop_config: ToolLoopConfig | None = None,
         **options: Unpack[InvokeOptions],
     ) -> ToolLoopResult:
-        """What the agent comes to, working with tools until it is done and has confirmed that, or something ends it. Without
-        tools it answers in one turn. Raises `NotFound` and `InvalidInputs`."""
+        """Has the agent work with tools until it has confirmed that it is done, or something else ends the run. Without tools
+        it answers in one turn. Raises `NotFound` and `InvalidInputs`."""
         handle = await self.start(name, inputs, tool_loop_config or ToolLoopConfig(), **options)
         return read_result(await handle.wait())
 
     async def start(
         self, name: str, inputs: AgentInputs, config: ToolLoopConfig | None = None, **options: Unpack[InvokeOptions]
     ) -> Handle:
-        """Begins a run of the agent: iterative with a `config`, else of one turn. Raises as `invoke` does."""
+        """Starts a run of the agent: iterative with a `config`, else of one turn. Raises as `invoke` does."""
         return await self.engine.start(await self.make_order(name, inputs, config, **options))
 
     async def make_order(
         self, name: str, inputs: AgentInputs, config: ToolLoopConfig | None = None, **options: Unpack[InvokeOptions]
     ) -> RunSpec:
-        """The order for such a run. Raises `InvalidRequest` besides for inputs that try to give orders to the model."""
+        """The order for such a run. Also raises `InvalidRequest` for inputs that try to instruct the model."""
         definition = self.registry.get(name)
         engine, given = self.engine, complete_inputs(definition, inputs or {})
         domain = _check_domain(options.get("domain") or "")
@@ -121,8 +122,8 @@ class AgentRuntime:
         return await self.orders.apply_definition(spec, definition, InvocationSettings(config, **manner))  # type: ignore[arg-type]
 
     async def select_agent(self, spec: RunSpec, name: str, variables: Mapping[str, object] | None) -> RunSpec:
-        """An order that another door has made, as one for this agent. With `variables`, they are its inputs, said before what the
-        order says; without, the agent is spoken to as it comes. It is not asked whether it is done: its client can."""
+        """The order of another endpoint as one for this agent. `variables` are its inputs, rendered before the order's input;
+        without them the input stands alone. The agent is not asked to confirm that it is done: its client can ask."""
         definition = self.registry.get(name)
         # What functions of the client's give back is material, as is what tools of the server do.
         texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
@@ -137,7 +138,7 @@ class AgentRuntime:
         )
 
     async def _screen(self, name: str, inputs: object, options: InvokeOptions) -> None:
-        """Raises `InvalidRequest` for inputs that try to give orders to the model, and leaves a note of it in the audit."""
+        """Raises `InvalidRequest` for inputs that try to instruct the model, and audits that."""
         tenant, caller = options.get("tenant", ""), options.get("caller")
         try:
             await to_thread.run_sync(refuse_injection, inputs)
@@ -154,7 +155,7 @@ class AgentRuntime:
 
 
 def _check_domain(domain: str) -> str:
-    """It enters what the agent is told about itself, so it is a few words and nothing else."""
+    """The domain enters the system prompt, so it must be one short line. Raises `InvalidRequest`."""
     if len(domain) > DOMAIN_CHARS or not domain.isprintable():
         told = (
             f"domain must be one line of at most {DOMAIN_CHARS} characters, not `{domain[:40]!r}`; put the rest into the inputs"
@@ -164,7 +165,7 @@ def _check_domain(domain: str) -> str:
 
 
 def _texts(part: Part) -> list[str]:
-    """What there is to read in a piece of a message."""
+    """The texts in a part of a message."""
     match part:
         case InputText(text) | OutputText(text):
             return [text]
@@ -175,5 +176,5 @@ def _texts(part: Part) -> list[str]:
 
 
 def make_failure(run: Run) -> RunFailed:
-    """Why there is no answer, and where what there is can be found."""
+    """An error that says why there is no answer, and names the run."""
     return RunFailed(f"agent `{run.spec.agent}` gave no answer in run `{run.spec.id}`: {explain_lack(run)}")

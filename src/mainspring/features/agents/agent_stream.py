@@ -1,6 +1,6 @@
-"""A run as the events of the iterative runtime: a projection of its log, event by event.
+"""A run as the events of the iterative runtime: a projection of its log, record by record.
 
-`render_events` is pure. Whoever streams folds the log along, so what was missed can be told again at any time, in the same words.
+`render_events` is pure: whoever streams folds the log along, so missed events can be rendered again at any time.
 """
 
 from typing import Literal
@@ -42,7 +42,7 @@ class ToolLoopEvent(Struct, frozen=True):
 
 
 def render_events(before: Run | None, record: Recorded, after: Run) -> list[ToolLoopEvent]:
-    """What this record says, given the run before and after it. The last of a run is always `completed`."""
+    """The events of a record, given the run before and after it. The last event of a run is always `completed`."""
     return [ToolLoopEvent(kind, after.turns, record.at, data) for kind, data in _render_pairs(before or after, record, after)]
 
 

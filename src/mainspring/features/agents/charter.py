@@ -1,8 +1,8 @@
-"""Is the call within what the agent is defined to do?
+"""Judges calls by what the agent is defined to do.
 
-The order for a run carries the charters of the agents it works for, its own and those of the agents that have delegated to it, so
-a call gets the same verdict whether the run is waited for, streamed, in the background, or taken up again. A charter only
-narrows: the strictest of all stands, and no charter lifts another policy.
+The order for a run carries the charters of its agent and of the agents that have delegated to it, so a call gets the same
+verdict whether the run is waited for, streamed, in the background, or resumed. A charter only narrows: the strictest verdict
+stands, and no charter lifts another policy.
 """
 
 import re
@@ -23,7 +23,7 @@ from mainspring.tools.scope import AllowedCommand
 
 
 class CharterPolicy:
-    """Judges by the charters of the run; a run without one passes."""
+    """Judges calls by the charters of the run; allows all calls of a run without one."""
 
     name = "agent"
     # The parser of commands has its own time limit, and nothing else is waited for.
@@ -45,7 +45,7 @@ class CharterPolicy:
 
 
 class _CompiledCharter(Struct, frozen=True):
-    """A charter as the policies that it is made of."""
+    """A charter as policies."""
 
     rules: RulePolicy
     level: LevelPolicy
@@ -63,7 +63,7 @@ def _compile_charter(charter: Charter) -> _CompiledCharter:
 
 
 def _make_scope(charter: Charter) -> AutonomyBudget:
-    """What may be touched, as a budget without limits says it."""
+    """The scope of the charter as a budget without limits."""
     everywhere = ("**", "/**")
     paths = everywhere if charter.files is None else tuple([path for each in charter.files for path in _expand_path(each)])
     network = Network(enabled=True) if charter.domains is None else Network(bool(charter.domains), charter.domains)

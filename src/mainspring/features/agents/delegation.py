@@ -1,9 +1,9 @@
-"""Agents as tools: a call starts a run of its own, inside what is left of the caller's.
+"""Agents as tools: a call starts a run of its own, within what is left of the caller's limits.
 
-Theory of operation. The id of the run follows from the caller's and from the call, so a caller that is taken up again finds the
-run that it had begun, live or ended, and never begins a second. What is left of the caller's limits is what its own turns and the
-runs of its earlier calls have not used; of that a part is kept for the caller, and the rest is shared evenly by the agents
-that it calls in one turn. A caller that is stopped stops the runs it waits for.
+Theory of operation. The id of the run follows from the caller's and from the call, so a resumed caller finds the run that it
+has started, live or ended, and never starts a second. What is left of the caller's limits is what its own turns and the runs of
+its earlier calls have not used; the caller keeps a part of that, and the agents that it calls in one turn share the rest
+evenly. Cancelling a caller cancels the runs it waits for.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class AgentTools:
         return replace(_render_result(call, handle.run), used=measure_usage(handle.run))
 
     async def _child(self, call: ToolCall, context: CallContext) -> RunHandle:
-        """The run of this call: the one that it has begun, or a new one. Raises a `CallerError` if it may not begin."""
+        """The run of this call: the one that it has started, or a new one. Raises a `CallerError` if it may not start."""
         id, runs = child_id(context.run_id, call.id), context.runs
         assert runs is not None, "agents are called by runs of an engine"
         try:
@@ -110,7 +110,7 @@ class AgentTools:
         )
 
     async def _earlier(self, caller: Run, runs: Runs) -> list[Run]:
-        """The runs that the caller's earlier turns have begun."""
+        """The runs that calls of earlier turns have started."""
         now = {item.call_id for item in _latest(caller)}
         return await self._children(caller, [item for item in caller.allowed if item.call_id not in now], runs)
 
@@ -126,7 +126,7 @@ class AgentTools:
         return found
 
     async def _share(self, budget: AutonomyBudget, caller: Run, earlier: Sequence[Run], beside: int) -> AutonomyBudget:
-        """The caller's budget with what is left of it for this run, in each of its layers."""
+        """The caller's budget, with this run's share of what is left in each of its layers."""
         layers = []
         for layer in budget.layers:
             used = await measure_use(caller, layer)
@@ -154,7 +154,7 @@ def _latest(run: Run) -> list[FunctionCall]:
 
 
 def measure_usage(run: Run) -> Used:
-    """What a run has used, with the runs that it has begun in turn."""
+    """The usage of a run and of the runs that it has started."""
     return Used(run.turns, run.calls_allowed, sum_used(run)) + run.delegated
 
 
@@ -177,9 +177,10 @@ def _subtract(most: int | None, used: int) -> int | None:
 
 
 def _share_limits(own: Limits, left: Limits, beside: int) -> Limits:
-    """The agent's own limits, and a share of what its caller has left: all but what the caller keeps, over those who share it.
+    """The agent's own limits, narrowed to its share of what the caller has left after keeping a part.
 
-    Raises `InvalidRequest` if that is nothing."""
+    Raises `InvalidRequest` if the share is empty.
+    """
     shares: Json = {}
     for name in ("max_turns", "max_tool_calls", "max_tokens", "max_output_tokens", "max_seconds"):
         rest = getattr(left, name)
@@ -193,14 +194,14 @@ def _share_limits(own: Limits, left: Limits, beside: int) -> Limits:
 
 
 def _share_amounts(left: Amounts, beside: int) -> Amounts:
-    """A share of what is left: all but what the caller keeps, over those who share it. They work at the same time."""
+    """A share of what the caller has left after keeping a part. Seconds are not divided: the agents work at the same time."""
     seconds = left.scale(1 - KEPT).seconds
     commands = {key: count // beside for key, count in left.commands.items()}
     return replace(left.scale(1 - KEPT, parts=beside), seconds=seconds, commands=commands)
 
 
 async def _follow(handle: RunHandle, context: CallContext) -> None:
-    """Waits for the end, and says meanwhile how far the agent has come."""
+    """Waits for the end, and reports progress meanwhile."""
     turns = 0
     async for batch in handle.batches():
         for record in batch:

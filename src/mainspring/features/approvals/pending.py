@@ -1,8 +1,8 @@
-"""What waits for a person's approval: listed, shown, and answered without the client that began the run.
+"""Approvals: listed, shown, and answered without the client that started the run.
 
-Answering continues the run that asked: same model, tools, instructions and limits, with the answers as input. The continuing run
-has an id that follows from the paused one's, so however often and from wherever it is started, the store lets it begin once. A
-run that asks about several calls goes on when the last of them is answered.
+Answering continues the run that asked: same model, tools, instructions and limits, with the answers as input. The id of the
+continuing run follows from that of the paused one, so the store lets it start once, however often and from wherever it is
+started. A run that asks about several calls continues when the last of them is answered.
 """
 
 import time

@@ -6,15 +6,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import NotFound
-from mainspring.features.traces.failures import KINDS, Category, Code, Severity, TraceStatus, resolution
+from mainspring.features.traces.failures import KINDS, Category, Code, Severity, TraceStatus, choose_resolution
 from mainspring.features.traces.trace_record import (
     FailureRecord,
     TraceAction,
     TraceOutcome,
     TraceRecord,
     TraceStep,
-    milliseconds,
-    trace_id_of,
+    make_trace_id,
+    to_milliseconds,
 )
 
 
@@ -30,33 +30,33 @@ class _Trace(Struct):
 
 
 class TraceCollector:
-    """Traces under way, by id. A trace that is complete is handed out and forgotten. Raises `NotFound` for an id it has not."""
+    """Traces in progress, by id. A complete trace is returned and forgotten. Raises `NotFound` for an unknown id."""
 
     def __init__(self) -> None:
         self._traces: dict[str, _Trace] = {}
 
     def start_trace(self, task_id: str, session_id: str, *, run_id: str, at: float, **facts: Any) -> TraceRecord:
-        """A trace that is `running`; `facts` are further fields of `TraceRecord`."""
-        trace_id = trace_id_of(run_id, at)
+        """Starts a trace; `facts` are further fields of `TraceRecord`."""
+        trace_id = make_trace_id(run_id, at)
         record = TraceRecord(trace_id=trace_id, run_id=run_id, task_id=task_id, session_id=session_id, started_at=at, **facts)
         self._traces[trace_id] = _Trace(record, {}, [])
         return record
 
     def add_step(self, trace_id: str, step_id: str, *, at: float, **facts: Any) -> TraceStep:
-        """A step that begins now; `facts` are further fields of `TraceStep`."""
+        """Starts a step; `facts` are further fields of `TraceStep`."""
         step = TraceStep(step_id=step_id, started_at=at, **facts)
         self._trace(trace_id).steps[step_id] = _Step(step, {})
         return step
 
     def update_step(self, trace_id: str, step_id: str, **facts: Any) -> None:
-        """What has become known of a step. With `completed_at` it goes no further than that, unless an action does."""
+        """Updates a step. With `completed_at` it ends then, unless one of its actions ends later."""
         held = self._trace(trace_id).steps[step_id]
         if "completed_at" in facts:
-            facts["duration_ms"] = milliseconds(held.step.started_at, facts["completed_at"])
+            facts["duration_ms"] = to_milliseconds(held.step.started_at, facts["completed_at"])
         held.step = replace(held.step, **facts)
 
     def add_action(self, trace_id: str, step_id: str, action_id: str, tool: str, *, at: float, **facts: Any) -> TraceAction:
-        """An action of a step, or what has become known of it. A step that is missing is added."""
+        """Adds or updates an action of a step. A missing step is added."""
         steps = self._trace(trace_id).steps
         if step_id not in steps:
             self.add_step(trace_id, step_id, at=at)
@@ -64,7 +64,7 @@ class TraceCollector:
         known = actions.get(action_id)
         if (ended := facts.get("completed_at")) is not None:
             began = facts.get("started_at", None if known is None else known.started_at)
-            facts["duration_ms"] = milliseconds(ended if began is None else began, ended)
+            facts["duration_ms"] = to_milliseconds(ended if began is None else began, ended)
         action = TraceAction(action_id=action_id, tool=tool, **facts) if known is None else replace(known, **facts)
         actions[action_id] = action
         return action
@@ -81,7 +81,7 @@ class TraceCollector:
         step_id: str = "",
         action_id: str = "",
     ) -> FailureRecord:
-        """A failure, unresolved as long as the run has not got over it."""
+        """Records a failure, unresolved until the run recovers."""
         failures = self._trace(trace_id).failures
         repetitions = sum([known.code == code for known in failures])
         failure = FailureRecord(
@@ -93,7 +93,7 @@ class TraceCollector:
             at=at,
             step_id=step_id,
             action_id=action_id,
-            resolution=resolution(category, repetitions, "running"),
+            resolution=choose_resolution(category, repetitions, "running"),
         )
         failures.append(failure)
         return failure
@@ -101,9 +101,9 @@ class TraceCollector:
     def complete_trace(
         self, trace_id: str, status: TraceStatus, *, at: float, failure: FailureRecord | None = None, **facts: Any
     ) -> TraceRecord:
-        """The trace at its end; `facts` are further fields of `TraceOutcome`. Steps that are open are closed.
+        """Ends a trace and its open steps; `facts` are further fields of `TraceOutcome`.
 
-        `failure` is what ended it. What a completed run got over on the way is resolved, and is no failure of the run.
+        `failure` is what ended it. Failures that a completed run recovered from are resolved, and not failures of the run.
         """
         held = self._trace(trace_id)
         for step_id, open_ in held.steps.items():
@@ -113,18 +113,18 @@ class TraceCollector:
             told = {"failure_code": failure.code, "failure_category": failure.category, "failure_message": failure.message}
             facts = {**facts, **told}
         outcome = TraceOutcome(status=status, **facts)
-        duration = milliseconds(held.record.started_at, at)
+        duration = to_milliseconds(held.record.started_at, at)
         held.record = replace(held.record, completed_at=at, duration_ms=duration, outcome=outcome)
         held.failures = [_settle(known, status) for known in held.failures]
         del self._traces[trace_id]
         return _whole(held)
 
     def trace(self, trace_id: str) -> TraceRecord:
-        """A trace as it stands."""
+        """A trace so far."""
         return _whole(self._trace(trace_id))
 
     def learn(self, trace_id: str, **facts: Any) -> None:
-        """What has become known of a trace."""
+        """Updates fields of a trace."""
         held = self._trace(trace_id)
         held.record = replace(held.record, **facts)
 
@@ -135,7 +135,7 @@ class TraceCollector:
 
 
 def _settle(failure: FailureRecord, status: TraceStatus) -> FailureRecord:
-    return replace(failure, resolution=resolution(failure.category, failure.resolution.retry_count, status))
+    return replace(failure, resolution=choose_resolution(failure.category, failure.resolution.retry_count, status))
 
 
 def _whole(held: _Trace) -> TraceRecord:
@@ -145,6 +145,6 @@ def _whole(held: _Trace) -> TraceRecord:
         ends = [action.completed_at for action in actions if action.completed_at is not None]
         step = replace(open_.step, actions=actions)
         if ends and step.completed_at is not None and max(ends) > step.completed_at:
-            step = replace(step, completed_at=max(ends), duration_ms=milliseconds(step.started_at, max(ends)))
+            step = replace(step, completed_at=max(ends), duration_ms=to_milliseconds(step.started_at, max(ends)))
         steps.append(step)
     return replace(held.record, execution=tuple(steps), failures=tuple(held.failures))

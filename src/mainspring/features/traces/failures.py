@@ -1,4 +1,4 @@
-"""What can go wrong in a run, in one taxonomy: eight codes, ten categories, and what is to be done about each."""
+"""A taxonomy of failures in runs: eight codes, ten categories, and what to do about each."""
 
 from typing import Final, Literal
 
@@ -13,23 +13,23 @@ Severity = Literal["low", "medium", "high", "critical"]
 TraceStatus = Literal["running", "completed", "failed", "timeout", "cancelled", "escalated"]
 
 
-class Kind(Struct, frozen=True):
-    """A code of the taxonomy, in words."""
+class FailureKind(Struct, frozen=True):
+    """A code of the taxonomy."""
 
     name: str
     category: Category
     severity: Severity
 
 
-KINDS: Final[dict[Code, Kind]] = {
-    "TL01": Kind("tool_argument_error", "F-EXE", "medium"),
-    "TL02": Kind("tool_execution_error", "F-EXE", "medium"),
-    "TL03": Kind("governance_denied", "F-SEC", "high"),
-    "TL04": Kind("max_iterations", "F-RES", "medium"),
-    "TL05": Kind("context_exhausted", "F-RES", "high"),
-    "TL06": Kind("budget_exceeded", "F-RES", "medium"),
-    "TL07": Kind("leakage_detected", "F-VAL", "low"),
-    "TL08": Kind("error", "F-EXE", "high"),
+KINDS: Final[dict[Code, FailureKind]] = {
+    "TL01": FailureKind("tool_argument_error", "F-EXE", "medium"),
+    "TL02": FailureKind("tool_execution_error", "F-EXE", "medium"),
+    "TL03": FailureKind("governance_denied", "F-SEC", "high"),
+    "TL04": FailureKind("max_iterations", "F-RES", "medium"),
+    "TL05": FailureKind("context_exhausted", "F-RES", "high"),
+    "TL06": FailureKind("budget_exceeded", "F-RES", "medium"),
+    "TL07": FailureKind("leakage_detected", "F-VAL", "low"),
+    "TL08": FailureKind("error", "F-EXE", "high"),
 }
 
 # After how many repetitions somebody should look; categories that are not here are not worth repeating at all.
@@ -64,7 +64,7 @@ _DENIALS: Final[dict[str, Code]] = {"known_tool": "TL01", "valid_arguments": "TL
 
 
 class Resolution(Struct, frozen=True):
-    """What is to be done. `pending` failures stood between the run and its answer; the run got over those that are `resolved`."""
+    """What to do about a failure. `pending` failures kept the run from its answer; the run recovered from `resolved` ones."""
 
     retryable: bool
     retry_count: int
@@ -72,23 +72,23 @@ class Resolution(Struct, frozen=True):
     status: Literal["pending", "resolved", "wontfix"]
 
 
-def resolution(category: Category, repetitions: int, status: TraceStatus) -> Resolution:
-    """What is to be done about a failure that came after so many of its like, in a run that ended so."""
+def choose_resolution(category: Category, repetitions: int, status: TraceStatus) -> Resolution:
+    """What to do about a failure after so many repetitions, in a run with this status."""
     if status == "completed":
         return Resolution(category in RETRIES, repetitions, False, "resolved")
     most = RETRIES.get(category)
     return Resolution(most is not None, repetitions, most is None or repetitions >= most, "pending")
 
 
-def status_of(reason: Reason | None) -> TraceStatus:
-    """How a run that ended for this reason is told in a trace; None is a run under way."""
+def classify_status(reason: Reason | None) -> TraceStatus:
+    """The trace status of a run that ended for this reason; None is a run in progress."""
     return "running" if reason is None else _STATUSES.get(reason, "failed")
 
 
-def code_of_end(reason: Reason, error: ErrorInfo | None) -> Code | None:
-    """The failure that ended a run; None for an end that is none: an answer, a pause, a cancel."""
+def classify_end(reason: Reason, error: ErrorInfo | None) -> Code | None:
+    """The failure that ended a run; None if the end is no failure: an answer, a pause, a cancel."""
     return "TL05" if error is not None and error.code == OVERFLOW else _CODES.get(reason)
 
 
-def code_of_denial(policy: str) -> Code:
+def classify_denial(policy: str) -> Code:
     return _DENIALS.get(policy, "TL03")

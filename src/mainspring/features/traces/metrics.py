@@ -15,9 +15,9 @@ Labels = tuple[str, ...]
 
 
 class LabelNames:
-    """Names that others choose, such as those of models: the first hundred stand for themselves, further ones for `_other`.
+    """Names that clients choose, such as models: the first hundred stand for themselves, further ones for `_other`.
 
-    Without that, whoever sends requests could make up labels without end. Those that are `reserved` come on top.
+    Without that limit, a client could create any number of labels. `reserved` names come on top.
     """
 
     def __init__(self, *reserved: str, most: int = MOST_NAMES) -> None:
@@ -31,12 +31,12 @@ class LabelNames:
         return self.find_label(name)
 
     def find_label(self, name: str) -> str:
-        """The same, but that a new name stays unknown."""
+        """The label of a name, without registering a new one."""
         return name if name in self._known or name in self._reserved else OTHER
 
 
 class Counter:
-    """Counts, by the values of its labels."""
+    """Counts by label values."""
 
     kind = "counter"
 
@@ -53,7 +53,7 @@ class Counter:
 
 
 class Gauge(Counter):
-    """A level, which goes up and down."""
+    """A value that goes up and down."""
 
     kind = "gauge"
 
@@ -62,7 +62,7 @@ class Gauge(Counter):
 
 
 class Histogram:
-    """How observed values are spread, by the values of its labels; `bounds` are inclusive upper ones."""
+    """The distribution of observed values, by label values; `bounds` are inclusive upper bounds."""
 
     kind = "histogram"
 
@@ -89,7 +89,7 @@ class Histogram:
 
 
 def render_exposition(families: Iterable[Counter | Histogram]) -> str:
-    """What a scraper reads: of every family what it is, then its samples."""
+    """The text that a scraper reads: help and type of every family, then its samples."""
     lines: list[str] = []
     for family in families:
         lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}", *family.lines()]
@@ -109,10 +109,10 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 class Metrics:
-    """Adds traces up. Labels are few: names that come from outside are kept apart only up to a number of them."""
+    """Counters and histograms over traces. Labels from outside are limited by `LabelNames`."""
 
     def __init__(self, model: str = "") -> None:
-        """`model` is the one that runs have unless they name another."""
+        """`model` is the default model of runs."""
         self._models, self._tools, self._policies = LabelNames(model), LabelNames(), LabelNames()
         self._runs = Counter("mainspring_runs_total", "Runs that ended.", "preset", "status", "reason")
         self._turns = Counter("mainspring_turns_total", "Turns of a model.", "model", "status")
@@ -140,7 +140,7 @@ class Metrics:
             self._failures.add(failure.code, failure.category, failure.severity)
 
     def text(self, *, live: int, is_store_up: bool) -> str:
-        """All of it, for a scraper."""
+        """The metrics as text for a scraper."""
         self._live.set(live)
         self._store_up.set(int(is_store_up))
         families = (
@@ -172,13 +172,13 @@ class Metrics:
 
 
 def choose_model_label(trace: TraceRecord, names: LabelNames) -> str:
-    """The run's model, among the names that are told apart. One that has never answered does not become one of them."""
+    """The label of the run's model. A model that has never answered gets no label of its own."""
     has_answered = any(step.status == "completed" for step in trace.execution)
     return names.register(trace.context.model) if has_answered else names.find_label(trace.context.model)
 
 
 def _outcome(action: TraceAction) -> str:
-    """How a call ended; of one that was not performed, why not."""
+    """The result of a call; of one that was not performed, why not."""
     match action.verdict:
         case "deny":
             return "denied"

@@ -42,23 +42,23 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 def is_wanted(endpoint: str | None, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether spans are to be exported: somebody has said whereto, and nobody has switched the SDK off."""
+    """Whether spans are exported: an endpoint is configured, and the SDK is not disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     return endpoint is not None or any(environment.get(name) for name in _ENDPOINTS)
 
 
-def provider_name(model: str, provider: str) -> str:
-    """What the conventions call the backend that is asked for this model."""
+def name_provider(model: str, provider: str) -> str:
+    """The name of the model's backend in the conventions."""
     named, slash, _ = model.partition("/")
     return PROVIDERS.get(found := named if slash and provider == "router" else provider, found)
 
 
 class Exporter:
-    """Exports runs that have ended. `provider` says which backend serves a model; `content` exports what was said, too;
-    `version` is that of the program.
+    """Exports ended runs. `provider` returns the backend of a model; `content` exports prompts and answers as well; `version`
+    is that of Mainspring.
 
-    Raises `InvalidRequest` if OpenTelemetry is not installed, or if it is told to speak another protocol than OTLP/HTTP.
+    Raises `InvalidRequest` if OpenTelemetry is not installed, or configured for a protocol other than OTLP/HTTP.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Exporter:
         self._content = content
 
     def add(self, trace: TraceRecord) -> None:
-        """Puts a run that has ended into the queue, and returns at once."""
+        """Queues an ended run, and returns at once."""
         provider = self._provider(trace.context.model)
         spans = list(build_spans(trace, provider, content=self._content))
         self._tracing.add(trace, spans)
         self._metering.add(trace, spans, provider)
 
     async def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Sends what is left, and gives up after so many seconds."""
+        """Sends the rest of the queue, and gives up after `seconds`."""
         loop, is_sent = get_running_loop(), Event()
 
         def send() -> None:
@@ -124,7 +124,7 @@ class _Tracing:
         self._queue.shutdown()  # type: ignore[no-untyped-call]
 
     def _is_sampled(self, trace: TraceRecord, trace_id: str, root: Span) -> bool:
-        """Asks the sampler once for the whole run, which knows what whoever called us has decided."""
+        """Asks the sampler once for the whole run; it sees the decision of the caller's span."""
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
         parent = parse_traceparent(trace.metadata.traceparent)
@@ -194,7 +194,7 @@ class _Metering:
         self._provider.shutdown()
 
     def _label(self, attribute: str, name: str) -> dict[str, str]:
-        """The attribute, if there is a name; names beyond the first hundred are not told apart."""
+        """The attribute with a bounded label; empty without a name."""
         return {attribute: self._names.setdefault(attribute, LabelNames()).register(name)} if name else {}
 
     def _tool(self, span: Span) -> dict[str, str]:
@@ -218,12 +218,12 @@ def _check_protocol(environment: Mapping[str, str]) -> None:
 
 
 def _address(endpoint: str | None, signal: str) -> str | None:
-    """The address for a signal; None leaves it to the environment."""
+    """The URL of a signal; None leaves it to the environment."""
     return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
 
 
 def _resource(version: str) -> "Resource":
-    """What is said of this process; the environment may name the service."""
+    """The resource attributes of this process; the environment may name the service."""
     from opentelemetry.sdk.resources import Resource
 
     found = Resource.create({"service.version": version})

@@ -1,9 +1,9 @@
-"""Replaying a run from its log: the loop decides again, the world answers as it did then, and no model and no tool is asked.
+"""Replays a run from its log, without a model and without tools.
 
-Theory of operation. A log holds what the loop asked for and what the world said to it. Here the loop is asked once more, step by
-step, by `next_action`; what it wants must be what happened next. What comes from outside (what the model said, verdicts, results
-of tools, a cancel, a crash) is taken from the log; what the loop itself makes of it (nudges, answers to calls that are not run,
-the end) is made anew and must be the same. The first event that is not stands in `Replay.difference`.
+Theory of operation. A log holds what the loop asked for and what the world answered. Here `next_action` decides again, step by
+step, and each decision must match what happened next. What came from outside (model output, verdicts, tool results, a cancel, a
+crash) is taken from the log; what the loop derives from it (nudges, answers to calls that are not run, the end) is computed
+again and must be the same. `Replay.difference` is the first event that is not.
 """
 
 from collections.abc import Callable, Iterable, Sequence

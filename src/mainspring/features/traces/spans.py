@@ -1,8 +1,8 @@
-"""A trace as spans, in the words of OpenTelemetry's semantic conventions for generative AI. Pure: nothing is imported for it.
+"""A trace as spans, by the semantic conventions of OpenTelemetry for generative AI. Pure: imports no SDK.
 
 One `invoke_agent` span for the run; in it a `chat` span for every turn and every summary, and an `execute_tool` span for every
-call that was performed or denied. Ids follow from the run's id, so that a run has the same spans whoever exports them, and a run
-that another one called finds its place without being told.
+call that was performed or denied. Ids follow from the run's id, so a run has the same spans whoever exports them, and a
+delegated run finds its parent span by itself.
 """
 
 from collections.abc import Iterator

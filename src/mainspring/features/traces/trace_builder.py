@@ -33,7 +33,7 @@ from mainspring.core.items import FunctionCall, Json, Message, Usage, text_of
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.collector import TraceCollector
-from mainspring.features.traces.failures import KINDS, Code, code_of_denial, code_of_end, status_of
+from mainspring.features.traces.failures import KINDS, Code, classify_denial, classify_end, classify_status
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import (
@@ -173,7 +173,7 @@ class _Reader:
         self._collector.update_step(self._id, self._step, completed_at=at, status=status, **facts)
 
     def _read_summary(self, event: Compacted, at: float) -> None:
-        """The log has no beginning of a summary; it began when what was before it had ended."""
+        """The log does not record when a summary starts; it starts when the event before it ends."""
         self._usage += event.usage or Usage()
         self._number += 1
         self._step = f"step-{self._number}"
@@ -188,7 +188,7 @@ class _Reader:
         match event.verdict:
             case "deny":
                 facts |= {"status": "skipped", "completed_at": at, "output": event.reason}
-                self._fail(code_of_denial(event.policy), event.reason, at, event.call_id)
+                self._fail(classify_denial(event.policy), event.reason, at, event.call_id)
             case "client" | "ask":
                 facts |= {"status": "skipped", "started_at": None}
             case _:
@@ -225,18 +225,18 @@ class _Reader:
         return self._last
 
     def _fail_turn(self, error: ErrorInfo, at: float) -> None:
-        self._fail(code_of_end(Reason.PROVIDER_ERROR, error) or "TL08", error.message, at)
+        self._fail(classify_end(Reason.PROVIDER_ERROR, error) or "TL08", error.message, at)
 
     def _read_run_end(self, event: RunEnded, at: float) -> None:
         failure = None
-        if (code := code_of_end(event.reason, event.error)) is not None:
+        if (code := classify_end(event.reason, event.error)) is not None:
             message = event.error.message if event.error is not None else f"the run ended: {event.reason.value}"
             failure, last = self._last, self._last
             if last is None or (last.code, last.message) != (code, message):
                 failure = self._fail(code, message, at)
         self._learn()
         self._done = self._collector.complete_trace(
-            self._id, status_of(event.reason), at=at, failure=failure, run_status=event.status, reason=event.reason
+            self._id, classify_status(event.reason), at=at, failure=failure, run_status=event.status, reason=event.reason
         )
 
     def _learn(self) -> None:
@@ -256,12 +256,12 @@ def _is_late(spec: RunSpec, action: TraceAction, seconds: float) -> bool:
 
 
 def _prompt(spec: RunSpec) -> str:
-    """What the run was asked last."""
+    """The last input message of the run."""
     return next((item.text for item in reversed(spec.input) if isinstance(item, Message) and item.text), "")
 
 
 def _parameters(spec: RunSpec) -> Json:
-    """How the model was asked, as far as that was said."""
+    """The sampling parameters and limits that are set."""
     sampling = spec.sampling
     said = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_turn_tokens": sampling.max_turn_tokens}
     limits = {"max_turns": spec.limits.max_turns, "max_tool_calls": spec.limits.max_tool_calls}
@@ -284,7 +284,7 @@ class TraceObserver(RunObserver):
 
 
 async def read_trace(engine: Engine, run_id: str) -> TraceRecord:
-    """The trace of a run, as far as it has come. Raises `NotFound`."""
+    """The trace of a run so far. Raises `NotFound`."""
     handle = await engine.attach(run_id)
     trace = build_trace(handle.log, handle.waiting)
     delegated = [action for action in trace.actions if action.started_at is not None and is_delegation(action.tool)]

@@ -17,7 +17,8 @@ StepStatus = Literal["running", "completed", "failed", "aborted"]
 class TraceAction(Struct, frozen=True, kw_only=True):
     """A call. One that was not performed here is `skipped`: denied, handed to the client, or waiting for a person.
 
-    `verdict`, `policy` and `reason` are what the gate said. `judged_at` is when, `started_at` when it was begun, if it was.
+    `verdict`, `policy` and `reason` are those of the gate, at `judged_at`; `started_at` is null for a call that was never
+    started.
     """
 
     action_id: str
@@ -58,7 +59,7 @@ class TraceStep(Struct, frozen=True, kw_only=True):
 
 
 class FailureRecord(Struct, frozen=True, kw_only=True):
-    """Something that went wrong, by the taxonomy. `action_id` is the call it happened to, if to one."""
+    """A failure, by the taxonomy. `action_id` is the call it happened to, if any."""
 
     code: Code
     name: str
@@ -72,7 +73,7 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
 
 
 class TraceContext(Struct, frozen=True, kw_only=True):
-    """Who worked: the agent, in which manner (the preset), with which model."""
+    """The agent, the preset (`role`) and the model of the run."""
 
     agent_id: str = ""
     role: str = ""
@@ -89,7 +90,7 @@ class TraceOutput(Struct, frozen=True, kw_only=True):
 
 
 class TraceOutcome(Struct, frozen=True, kw_only=True):
-    """How it ended. `run_status` and `reason` are the run's own words for it. Only a run that failed has a failure."""
+    """The end of the run. `run_status` and `reason` are those of the run itself. Only a failed run has a failure."""
 
     status: TraceStatus = "running"
     run_status: Status = "in_progress"
@@ -112,7 +113,7 @@ class TraceMetadata(Struct, frozen=True, kw_only=True):
 
 
 class TraceRecord(Struct, frozen=True, kw_only=True):
-    """All of a run in one view. `usage` is the tokens of all of its steps."""
+    """A run in one view. `usage` is the sum of the tokens of its steps."""
 
     trace_id: str
     run_id: str
@@ -133,12 +134,12 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def turns(self) -> tuple[TraceStep, ...]:
-        """The steps in which the model was asked and not cut off."""
+        """The turns of the model that were not aborted."""
         return tuple([step for step in self.execution if step.kind == "turn" and step.status != "aborted"])
 
     @property
     def calls(self) -> tuple[TraceAction, ...]:
-        """The calls that nothing spoke against, and that were left to nobody else."""
+        """The calls that were allowed and performed here."""
         return tuple([action for action in self.actions if action.verdict == "allow"])
 
     @property
@@ -150,11 +151,11 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
 UNKNOWN: Final = "_unknown"
 
 
-def trace_id_of(run_id: str, started_at: float) -> str:
+def make_trace_id(run_id: str, started_at: float) -> str:
     """`TRC-date-time-XXXX`, always the same for the same run."""
     moment = datetime.fromtimestamp(started_at, UTC).strftime("%Y%m%d-%H%M%S")
     return f"TRC-{moment}-{sha256(run_id.encode()).hexdigest()[:4].upper()}"
 
 
-def milliseconds(start: float | None, end: float | None) -> float | None:
+def to_milliseconds(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else round((end - start) * 1000, 3)

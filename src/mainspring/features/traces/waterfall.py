@@ -43,7 +43,7 @@ def draw_waterfall(trace: TraceRecord) -> None:
 
 
 class Axis:
-    """The time of a run, laid out in so many columns. A run under way ends with the last thing known of it."""
+    """The time of a run on so many columns. A run in progress ends at the last known moment."""
 
     def __init__(self, trace: TraceRecord, columns: int) -> None:
         moments = [moment for step in trace.execution for moment in _moments(step)]
@@ -60,7 +60,7 @@ class Axis:
         return min(max(int(share * self.columns), 0), self.columns - 1)
 
     def bar(self, start: float, end: float | None, waits_until: float | None = None) -> str:
-        """A bar from one moment to another, at least one column long. What is waited for is lighter."""
+        """A bar from one moment to another, at least one column long. Waiting time is lighter."""
         first, last = self.column(start), self.column(self.end if end is None else end)
         waits = first if waits_until is None else min(self.column(waits_until), last)
         return " " * first + "░" * (waits - first) + "█" * (last - waits + 1)

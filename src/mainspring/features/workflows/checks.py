@@ -47,7 +47,7 @@ class _Check:
         for name, value in self._workflow.outputs.items():
             self._reading(("outputs", name), value, NAMES[:2])
         seen: set[str] = set()
-        for step, place in _placed(self._workflow.steps, ("steps",)):
+        for step, place in _walk_steps(self._workflow.steps, ("steps",)):
             if step.id in seen:
                 self._parsed.add_problem((*place, "id"), f"there is a step `{step.id}` already; give each its own id")
             seen.add(step.id)
@@ -139,8 +139,8 @@ class _Check:
             seen.add(step.id)
 
 
-def _placed(steps: tuple[Step, ...], place: Place) -> Iterator[tuple[Step, Place]]:
+def _walk_steps(steps: tuple[Step, ...], place: Place) -> Iterator[tuple[Step, Place]]:
     for index, step in enumerate(steps):
         yield step, (*place, index)
         for key, group in list_groups(step):
-            yield from _placed(group, (*place, index, key))
+            yield from _walk_steps(group, (*place, index, key))

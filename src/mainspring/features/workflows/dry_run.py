@@ -1,6 +1,7 @@
-"""A dry run: what a workflow would do, as far as that can be said before anything is done. Pure: nothing is asked or changed.
+"""A dry run: what a workflow would do, as far as that is known before anything runs. Pure.
 
-What reads only inputs is evaluated, so that a mistake in it is found; what reads the results of steps stays as it is written.
+Values that read only inputs are evaluated, so that mistakes in them are found; values that read results of steps stay as
+written.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +29,7 @@ from mainspring.features.workflows.workflow_run import StepFailed, StepSkipped, 
 def plan_dry_run(
     scope: WorkflowScope, run_id: str, definitions: Mapping[str, Workflow], agents: Collection[str]
 ) -> list[WorkflowLogEvent]:
-    """An event for every step, also inside of other workflows: what it would do, or why it could not."""
+    """An event for every step, sub-workflows included: what it would do, or why it would fail."""
     known: Json = {"inputs": scope.inputs, "workflow": {"name": scope.workflow.name, "run_id": run_id}}
     return list(_DryRun(run_id, definitions, agents).steps(scope.workflow.steps, scope.prefix, known))
 
@@ -75,7 +76,7 @@ class _DryRun:
                 yield from self.steps(group, prefix, known)
 
     def _within(self, step: Step, values: Json) -> Json | None:
-        """The names that have values inside of the workflow that a step carries out; None for other steps."""
+        """The known names inside of the sub-workflow of a step; None for other steps."""
         if not isinstance(step, SubWorkflow):
             return None
         workflow = self._definitions[step.workflow]
@@ -99,7 +100,7 @@ class _DryRun:
 
 
 def _evaluate(step: Step, known: Json) -> dict[str, Any]:
-    """The values of a step that can be had already, by their keys. Raises `InvalidRequest`."""
+    """The values of a step that are known before it runs, by key. Raises `InvalidRequest`."""
     found: dict[str, Any] = {"inputs": {}} if isinstance(step, SubWorkflow) else {}
     for key, value in (list_expressions(step) | ({"condition": step.condition} if step.condition is False else {})).items():
         is_test = key in EXPRESSIONS and isinstance(value, str)

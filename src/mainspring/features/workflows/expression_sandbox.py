@@ -61,8 +61,8 @@ _TESTS: Final = _words(
 
 
 @lru_cache(maxsize=1024)
-def read(text: str, *, is_expression: bool = False) -> Reading:
-    """What the expressions of a text read, or the text as one expression. Raises `InvalidRequest` for what is none."""
+def find_reads(text: str, *, is_expression: bool = False) -> Reading:
+    """The names and steps that the expressions of a text read. Raises `InvalidRequest` for an invalid expression."""
     meant = _add_braces(text) if is_expression else text.strip()
     _compile(meant)
     tree = _parse(meant)
@@ -80,7 +80,7 @@ def read(text: str, *, is_expression: bool = False) -> Reading:
 
 
 def render_template(text: str, names: Mapping[str, object]) -> Any:
-    """The value of a text that is one expression, else the text with values put in. Raises `InvalidRequest`."""
+    """The value of a text that is a single expression, else the text with values inserted. Raises `InvalidRequest`."""
     whole = text.strip()
     # Blanks around a single expression are nobody's wish; in other text they belong to it.
     return _value(whole if _is_one(_parse(whole)) else text, names)
@@ -106,7 +106,7 @@ def _value(text: str, names: Mapping[str, object]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _compile(text: str) -> Callable[[Mapping[str, object]], object]:
-    """What a text stands for, as a function of the names in it. Raises `InvalidRequest` for anything but expressions."""
+    """Compiles a text to a function of its names. Raises `InvalidRequest` for anything but expressions."""
     is_one = _is_one(_parse(text))
     try:
         if is_one:
@@ -152,7 +152,7 @@ def _depth(tree: nodes.Node) -> int:
 
 
 def _is_one(tree: nodes.Template) -> bool:
-    """Whether this is one expression, and nothing around it."""
+    """Whether this is a single expression with nothing around it."""
     parts = [node for output in tree.body if isinstance(output, nodes.Output) for node in output.nodes]
     return len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData)
 
@@ -173,14 +173,14 @@ def _add_braces(expression: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """What is between the braces, without the signs that ask for blanks to be stripped."""
+    """The text between the braces, without whitespace control signs."""
     inside = text[2:-2]
     inside = inside[1:] if inside[:1] in ("-", "+") else inside
     return inside[:-1] if inside[-1:] in ("-", "+") else inside
 
 
 def _to_plain_data(value: object, text: str) -> Any:
-    """The value as plain data, no matter what the expression made. Raises `InvalidRequest` for what is none, or too much."""
+    """Converts the value to plain data. Raises `InvalidRequest` if it is not, or is too large."""
     try:
         _check_size(_size(value))
         return msgspec.json.decode(msgspec.json.encode(value))
@@ -197,7 +197,7 @@ def _short(text: object) -> str:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with less in it."""
+    """The sandbox, restricted further."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
@@ -239,7 +239,7 @@ def _check_power(operator: str, left: Any, right: Any) -> None:
 
 
 def _size(value: object) -> int:
-    """How much there is in a value, counted no further than is allowed."""
+    """The size of a value, counted up to the limit."""
     size, left = 0, [value]
     while left and size <= MOST_CHARS:
         match left.pop():
@@ -265,7 +265,7 @@ _LEFT: ContextVar[list[int]] = ContextVar("left")
 
 
 def _count_work(work: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter or a test whose work is counted; that of one which gives its results one by one, as they are taken."""
+    """Counts the work of a filter or a test; that of a lazy one as its results are consumed."""
 
     @wraps(work)
     def run_counted(*given: Any, **options: Any) -> Any:

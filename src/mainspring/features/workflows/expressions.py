@@ -1,8 +1,8 @@
 """Expressions in workflows: `{{ steps.fetch.output.status }}`.
 
-A text that is one `{{ ... }}` and nothing else stands for the value itself, be it a list or a number. In a longer text, values
-are put in as text. What a name leads to must be there. Only what a definition says is ever read as an expression, never the
-data that it is about. What has no `{{` in it needs no evaluating, and so not the template engine in `expression_sandbox` either.
+A text that is a single `{{ ... }}` evaluates to the value itself, such as a list or a number. In a longer text, values are
+inserted as text. Unknown names are errors. Only the definition is ever parsed for expressions, never the data. A value without
+`{{` is not evaluated, and does not import the template engine of `expression_sandbox`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,7 @@ from mainspring.core.errors import InvalidRequest
 
 
 class Reading(Struct, frozen=True):
-    """What an expression reads: names, and the ids of steps: those whose `results` it wants, and those of which it wants to know
-    how they ended, by `status` or `error`."""
+    """What an expression reads: names, and ids of steps; of `results` it reads outputs, of `outcomes` the `status` or `error`."""
 
     names: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
@@ -32,19 +31,19 @@ class Reading(Struct, frozen=True):
 
 
 async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
-    """Like `resolve_values_now`, beside the event loop: others go on while much is computed."""
+    """Like `resolve_values_now`, on a thread, so that a long evaluation does not block the event loop."""
     if next(_templates(template), None) is None:
         return resolve_values_now(template, names)
     return await run_sync(resolve_values_now, template, names, abandon_on_cancel=True)
 
 
 async def check_condition(expression: str | bool, names: Mapping[str, object]) -> bool:
-    """Like `is_true`, beside the event loop."""
+    """Like `is_true`, on a thread."""
     return await run_sync(is_true, expression, names, abandon_on_cancel=True)
 
 
 def resolve_values_now(template: object, names: Mapping[str, object]) -> Any:
-    """What a value of a definition stands for, in all its depth. Raises `InvalidRequest` in words for whoever wrote it."""
+    """Evaluates every expression in a value of a definition. Raises `InvalidRequest`."""
     match template:
         case str() if _is_template(template):
             return _sandbox().render_template(template, names)
@@ -57,8 +56,8 @@ def resolve_values_now(template: object, names: Mapping[str, object]) -> Any:
 
 
 def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
-    """Whether a condition holds, with or without `{{ }}` around it. One that gives a text like `no` is refused, lest it count as
-    true."""
+    """Whether a condition holds, with or without `{{ }}` around it. Raises `InvalidRequest` for a text such as `no`, which
+    would count as true."""
     if isinstance(expression, bool):
         return expression
     said = _sandbox().evaluate(expression, names)
@@ -68,16 +67,16 @@ def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
 
 
 def find_reads(template: object) -> Reading:
-    """What a value of a definition reads, in all its depth. Raises `InvalidRequest` for what is no expression."""
+    """What the expressions in a value of a definition read. Raises `InvalidRequest` for an invalid expression."""
     found = Reading()
     for text in _templates(template):
-        found |= _sandbox().read(text)
+        found |= _sandbox().find_reads(text)
     return found
 
 
 def find_expression_reads(expression: str) -> Reading:
     """Like `find_reads`, for an expression with or without `{{ }}` around it."""
-    read: Reading = _sandbox().read(expression, is_expression=True)
+    read: Reading = _sandbox().find_reads(expression, is_expression=True)
     return read
 
 

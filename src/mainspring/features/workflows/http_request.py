@@ -1,6 +1,6 @@
-"""The tool `http_request`, for steps of workflows: no model is offered it.
+"""The tool `http_request` for steps of workflows. Models are not offered it.
 
-It connects as `web_fetch` does: only to addresses that were checked, public ones or those of hosts that the operator has allowed.
+It connects as `web_fetch` does: only to checked addresses, public ones or those of hosts that the operator has allowed.
 Redirects are not followed; the step sees them.
 """
 
@@ -21,7 +21,7 @@ _WRITES: tuple[Effect, ...] = ("write", "network")
 
 
 class HttpRequestTool:
-    """Sends one request. `guard` knows the hosts that need not be public; `flaw` says why a URL may not be asked."""
+    """Sends one request. `guard` allows hosts that are not public; `flaw` returns why a URL is not allowed."""
 
     name = "http_request"
     description = "Sends an HTTP request and returns status, headers and body."
@@ -87,7 +87,7 @@ class HttpRequestTool:
 
 
 def _body(body: object) -> tuple[bytes | None, dict[str, str]]:
-    """The body as it is sent, and the header that says what it is. Text is sent as it is, all else as JSON."""
+    """The encoded body and its content type: text as it is, all else as JSON."""
     if body is UNSET or body is None:
         return None, {}
     if isinstance(body, str):

@@ -53,7 +53,7 @@ LOOK_SECONDS: Final = 0.5
 
 
 class StepError(PeerError):
-    """A step could not do its work. `may_repeat` says that another attempt can do no harm that was not ordered."""
+    """A step failed. `may_repeat` says that another attempt is safe."""
 
     code = "step_failed"
 
@@ -63,9 +63,10 @@ class StepError(PeerError):
 
 
 class StepWork(Struct, frozen=True):
-    """What a step is about to do: for which order, as which run of the engine, with what names for its expressions.
+    """What a step works with: the order, its key in the log, the run of the engine and the names for its expressions.
 
-    `waiting` is called with the approvals that the run waits for, and with none when it goes on."""
+    `waiting` is called with the approvals that the run waits for, and with none when it goes on.
+    """
 
     order: WorkflowOrder
     key: str
@@ -80,7 +81,7 @@ def derive_run_id(workflow_run: str, step: str, attempt: int) -> str:
 
 
 class StepActions:
-    """Performs steps. `definitions` are the tools that the engine has, those that no model is told of among them."""
+    """Performs steps. `definitions` lists the tools of the engine, including those that models are not offered."""
 
     def __init__(self, engine: Engine, agents: AgentRuntime, definitions: Callable[[], Sequence[ToolDefinition]]) -> None:
         self._engine, self._agents, self._definitions = engine, agents, definitions
@@ -161,7 +162,7 @@ class StepActions:
         return _find_end(await self._run(work, make_spec))
 
     async def _run(self, work: StepWork, make_spec: Callable[[], Awaitable[RunSpec]]) -> Handle:
-        """The run of a step at its end: started if it is not there yet, else followed, and resumed if nobody drives it any more.
+        """Waits for the run of a step: starts it if it does not exist, else follows it, and resumes it if no process drives it.
 
         A run that asks a person ends, and another one continues it; that one is waited for, as long as the answer may take.
         Raises `NotFound` if the run that asks is deleted.
@@ -184,7 +185,7 @@ class StepActions:
 
 
 async def _find_continuation(engine: Engine, run_id: str) -> Handle:
-    """The run that goes on with a person's answer, once there is one. Raises `NotFound` if there is nothing left to answer."""
+    """The run that continues with a person's answer, once there is one. Raises `NotFound` if the paused run is deleted."""
     while True:
         with suppress(NotFound):
             return await engine.attach(continuing_id(run_id))
@@ -224,7 +225,7 @@ def _make_spec(tool: ToolDefinition, arguments: Json, work: StepWork) -> RunSpec
 
 
 def _find_end(handle: Handle) -> ToolEnded:
-    """How the call of a step ended. Raises `StepError` for one that was refused, failed, or was not made."""
+    """The end of a step's call. Raises `StepError` if it was refused, failed, or was not made."""
     run = handle.run
     if run.status == "requires_action":
         raise StepError("nobody has approved this call in time, or its client has to perform it", may_repeat=False)
@@ -245,7 +246,7 @@ def _find_end(handle: Handle) -> ToolEnded:
 
 
 def _body(output: str | tuple[Part, ...]) -> Any:
-    """The body of an answer, the last part of what the tool gives; JSON is decoded."""
+    """The body of a response, which is the last part of the tool's output; JSON is decoded."""
     body = output if isinstance(output, str) else text_of(output[-1:])
     try:
         return msgspec.json.decode(body)
@@ -254,7 +255,7 @@ def _body(output: str | tuple[Part, ...]) -> Any:
 
 
 def _variable(name: str, value: object) -> str:
-    """Raises `StepError` for what no variable can hold."""
+    """The value as text. Raises `StepError` for a NUL character."""
     if "\0" in (text := _text(value)):
         raise StepError(f"the input `{name}` has a NUL character, which no variable of the shell can hold", may_repeat=False)
     return text
@@ -265,7 +266,7 @@ def _text(value: object) -> str:
 
 
 class StepProvider(ProviderWrapper):
-    """Makes the calls of steps, and leaves all other questions to the provider behind it."""
+    """Makes the calls of steps, and passes all other requests on to the provider behind it."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         if request.step_call is not None:

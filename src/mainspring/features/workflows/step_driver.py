@@ -1,9 +1,9 @@
-"""Carries a workflow run out, step by step, from wherever its log ends.
+"""Drives a workflow run step by step, from wherever its log ends.
 
-Theory of operation. Steps are tasks that wait for those before them. Whether a step has been done is read off the log, so a run
-that is taken up goes through the same steps again and finds the first that are not done. A step that was under way is done again
-if that can do no harm: what it did is a run of the engine, which is followed instead of begun, or nothing that anybody would see.
-Groups of steps are steps too: what they hold has its own place in the log.
+Theory of operation. Steps are tasks that wait for those before them. The log says whether a step is done, so a resumed run goes
+through the same steps again and continues with the first that are not. A step that was in progress is run again if that is
+safe: its work is a run of the engine, which is followed rather than started again, or has no effect outside. Groups of steps
+are steps too: what they hold has its own entries in the log.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,7 +67,7 @@ _INSTANT: Final = (Transform, Validate)
 
 
 class WorkflowDriver:
-    """Carries out one run within `scope`. `stop` ends a run of the engine that a step has begun."""
+    """Drives one run within `scope`. `stop` cancels a run of the engine that a step has started."""
 
     def __init__(self, journal: WorkflowJournal, actions: StepActions, stop: Callable[[str], Awaitable[None]]) -> None:
         self.scope = CancelScope()
@@ -80,19 +80,19 @@ class WorkflowDriver:
         self.why: MainspringError | None = None
 
     def leave(self, why: MainspringError | None = None) -> None:
-        """Stops here, with all that is under way left to be taken up by somebody else."""
+        """Stops driving, and leaves the run to be resumed."""
         self.is_leaving, self.why = True, self.why or why
         self.scope.cancel()
 
     def hand_over(self) -> None:
-        """Stops here, since another process has gone on with the run: what is under way is left to it, or ended if the run is."""
+        """Stops driving, since another process has taken the run over or ended it."""
         if self._journal.run.has_ended:
             self.scope.cancel()
         else:
             self.leave(self._journal.failure)
 
     async def run(self) -> None:
-        """Carries the run out to its end, and records that."""
+        """Drives the run to its end, and records that."""
         scope = WorkflowScope(self._order.definition, self._order.inputs)
         await self._whole(scope, dry_run=self._order.dry_run)
         await self._journal.record(*end_open_steps(self._journal.run, "the workflow ended"), await self._ending(scope))
@@ -112,7 +112,7 @@ class WorkflowDriver:
         return WorkflowCompleted("partial" if failed else "success" if done else "skipped", outputs)
 
     def _describe_failures(self, scope: WorkflowScope) -> str:
-        """What failed, and why; empty if nothing did."""
+        """The failed steps and their errors; empty if none failed."""
         states = [(step.id, self._state(scope.key(step.id))) for step in scope.workflow.steps]
         failed = [(id, state.error) for id, state in states if state is not None and state.status == "failed"]
         return "; ".join([f"step `{id}` failed: {error}" for id, error in failed])
@@ -130,7 +130,7 @@ class WorkflowDriver:
         return Losses(steps, lambda id: self._status(scope, id), goes_on=scope.workflow.execution.continue_on_error)
 
     async def _group(self, scope: WorkflowScope, steps: tuple[Step, ...], after: After, limiter: CapacityLimiter) -> bool:
-        """Carries out steps in their order; says whether none has failed. What was not begun then is skipped."""
+        """Runs steps in their order, and returns whether none failed. Steps that a failure keeps from starting are skipped."""
         execution = scope.workflow.execution
         stops = execution.fail_fast and not execution.continue_on_error
         done = {step.id: Flag() for step in steps}
@@ -158,7 +158,7 @@ class WorkflowDriver:
         return not lost
 
     async def _unless_lost(self, scope: WorkflowScope, step: Step, lost: Losses) -> bool:
-        """Carries a step out, or skips it since one that it needs has failed; says whether it did not fail itself."""
+        """Runs a step, or skips it because a step that it needs has failed. Returns false if it failed itself."""
         if self._state(scope.key(step.id)) is None and (cause := lost.cause(step.id)) is not None:
             await self._skip(scope, (step,), cause)
             lost.add(step.id, cause)
@@ -168,14 +168,14 @@ class WorkflowDriver:
         return True
 
     async def _run_handlers(self, scope: WorkflowScope, steps: tuple[Step, ...], lost: Losses) -> None:
-        """Carries out what deals with the failure that has stopped all else."""
+        """Runs the steps that handle the failure which stopped the others."""
         await self._skip(scope, tuple([step for step in steps if not lost.handles_some(step.id)]), lost.first)
         for step in sort_steps(steps):
             if lost.handles_some(step.id):
                 await self._unless_lost(scope, step, lost)
 
     async def _skip(self, scope: WorkflowScope, steps: tuple[Step, ...], because: str) -> None:
-        """Ends those of the steps, and of the steps inside of them, that have not ended, since another one has failed."""
+        """Ends the steps, and those inside of them, that have not ended, because another one has failed."""
         events: list[WorkflowLogEvent] = []
         for step in list_steps(steps):
             state = self._state(scope.key(step.id))
@@ -187,14 +187,14 @@ class WorkflowDriver:
             await self._journal.record(*events)
 
     async def _stop_runs(self, scope: WorkflowScope, steps: tuple[Step, ...]) -> None:
-        """Ends the runs of the engine that steps have begun."""
+        """Cancels the runs of the engine that steps have started."""
         for step in list_steps(steps):
             state = self._state(scope.key(step.id))
             if state is not None and state.run_id and not state.has_ended:
                 await self._stop(state.run_id)
 
     async def _step(self, scope: WorkflowScope, step: Step) -> bool:
-        """Carries a step out, attempt after attempt; says whether it did not fail."""
+        """Runs a step with its retries, and returns whether it did not fail."""
         key = scope.key(step.id)
         state = self._state(key)
         if state is not None and state.has_ended:
@@ -260,7 +260,7 @@ class WorkflowDriver:
         return StepWork(self._order, key, run_id, self._names(scope), waiting)
 
     async def _perform(self, scope: WorkflowScope, step: Step, work: StepWork) -> Any:
-        """What comes of one attempt. The run of the engine that does the work is ended if nobody is to take it up."""
+        """The output of one attempt. Its run of the engine is cancelled unless another process will resume it."""
         try:
             if isinstance(step, Group):
                 with fail_after(step.timeout):
@@ -343,7 +343,7 @@ class WorkflowDriver:
 
     @asynccontextmanager
     async def _stop_on_cancel(self, run_id: str) -> AsyncIterator[None]:
-        """Ends a run of the engine if the step is stopped that has begun it, unless somebody else is to take both up."""
+        """Cancels a run of the engine when its step is cancelled, unless both are left to be resumed."""
         try:
             yield
         except get_cancelled_exc_class():
@@ -360,8 +360,8 @@ class WorkflowDriver:
         return None if state is None else state.status
 
     def _names(self, scope: WorkflowScope, *, with_open: bool = False) -> Json:
-        """What expressions may read: inputs, the results so far, and which run this is. `with_open` adds the steps that have not
-        ended; those that have not begun are `pending`."""
+        """The names that expressions read: inputs, results so far, and the run. `with_open` adds the steps that have not ended;
+        those that have not started are `pending`."""
         start, states = len(scope.prefix), self._journal.run.steps
         found = {
             key[start:]: {"status": state.status, "output": state.output, "outputs": state.outputs, "error": state.error}
@@ -376,12 +376,12 @@ class WorkflowDriver:
 
 
 def end_open_steps(run: WorkflowRun, why: str) -> list[WorkflowLogEvent]:
-    """The ends of the steps that are under way, when a run ends."""
+    """Events that end the steps in progress when a run ends."""
     return [StepFailed(key, f"stopped: {why}", state.attempt) for key, state in run.steps.items() if not state.has_ended]
 
 
 async def _validate(step: Validate, names: Json) -> Any:
-    """The value, if it is right. Raises `StepError` that says what is not."""
+    """The value, if it is valid. Raises `StepError` with every problem."""
     value = await resolve_values(step.value, names)
     problems = []
     if step.schema is not None:

@@ -78,7 +78,7 @@ def _describe_step(step: Step) -> str:
 
 
 class StepScreen:
-    """Shows a run while it is carried out. Raises `BrokenPipeError` when nobody reads it any more."""
+    """Shows a run live. Raises `BrokenPipeError` when the reader is gone."""
 
     def __init__(self, run_id: str, database: str, *, as_json: bool) -> None:
         self._run_id = run_id
@@ -114,7 +114,7 @@ class StepScreen:
                 pass
 
     def end(self, run: WorkflowRun) -> None:
-        """What came of it: the outputs on standard output, all else beside it."""
+        """Prints the outputs to standard output, and the status to standard error."""
         if self._writer is None:
             return
         if run.outputs:

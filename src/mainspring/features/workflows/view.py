@@ -42,7 +42,7 @@ class ShownStep(Struct, frozen=True):
 
 
 class ShownRun(Struct, frozen=True):
-    """A run of a workflow, as far as it has come; `steps` are those that have begun or were skipped."""
+    """A run of a workflow so far; `steps` are those that have started or were skipped."""
 
     id: str
     workflow: str

@@ -1,8 +1,8 @@
-"""The log of a workflow run: an event happens when it is written here, and nowhere else.
+"""The log of a workflow run: an event happens when it is written here.
 
-A run is a document that holds the order, with one document for each event below it, named by its number and put only where none
-is. So two processes can never both write the log of one run: the later one is told `Superseded`, and stops. A second document,
-beside it, says that the run has not ended; it goes when the run does.
+A run is a document that holds the order, with one document for each event below it, named by its number and written only if
+absent. So two processes can never both write the log of one run: the later one gets `Superseded`, and stops. A second document
+marks the run as unfinished, and is removed when the run ends.
 """
 
 import time
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 
 class WorkflowJournal:
-    """The log of one run, and the run that it makes. `on_failure` is called once if the log can be written no more."""
+    """The log of one run, and its state. `on_failure` is called once if the log cannot be written any more."""
 
     def __init__(self, store: Store, run: WorkflowRun, log: Sequence[WorkflowRecord] = (), clock: Clock = time.time) -> None:
         self.run = run
@@ -41,7 +41,7 @@ class WorkflowJournal:
 
     @classmethod
     async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowLogEvent, clock: Clock = time.time) -> Self:
-        """A new run, durable when this returns. Raises `StoreError`."""
+        """Starts a run, which is durable when this returns. Raises `StoreError`."""
         journal = cls(store, WorkflowRun(order), clock=clock)
         record = WorkflowRecord(0, order.created_at, first)
         documents = (
@@ -56,7 +56,7 @@ class WorkflowJournal:
 
     @classmethod
     async def read(cls, store: Store, id: str, tenant: str, clock: Clock = time.time) -> Self:
-        """A run as far as the store has it. Raises `NotFound`, and `StoreError` for one that cannot be read."""
+        """Reads a run from the store. Raises `NotFound`, and `StoreError` for one that cannot be read."""
         found = await store.get(RUN, id, tenant=tenant)
         if found is None:
             raise NotFound(f"there is no workflow run `{id}`", param="run_id")
@@ -74,9 +74,9 @@ class WorkflowJournal:
         self._take([decode(document.body, WorkflowRecord) for document in found[len(self.log) :]])
 
     async def record(self, *events: WorkflowLogEvent) -> None:
-        """Writes the events, all or none; they have happened when this returns. Whoever is cancelled meanwhile finds them done.
+        """Writes the events in one transaction, also if the caller is cancelled meanwhile.
 
-        If they cannot be written, the driver is stopped: in its scope this does not return, outside it raises what went wrong.
+        If that fails, the driver is stopped: in its scope this does not return, outside it raises the failure.
         """
         with anyio.CancelScope(shield=True):
             async with self._writing:
@@ -86,8 +86,7 @@ class WorkflowJournal:
             raise self.failure
 
     async def catch_up(self) -> bool:
-        """Says whether another process has gone on with the log. Then nothing more is written here; if it has ended the run, that
-        is known here, too."""
+        """Whether another process has written to the log. If so, nothing more is written here, and its events are read."""
         async with self._writing:
             order, seq = self.run.order, self.run.seq
             if self.failure is None and await self._store.get(EVENT, str(seq), tenant=order.tenant, parent=order.id) is not None:
@@ -122,7 +121,7 @@ class WorkflowJournal:
         self._wake()
 
     def close(self) -> None:
-        """Nothing more is to come from here."""
+        """Wakes readers: nothing more is written here."""
         self.is_closed = True
         self._wake()
 
@@ -131,20 +130,20 @@ class WorkflowJournal:
         grown.set()
 
     async def more(self, after: int) -> list[WorkflowRecord]:
-        """The events behind number `after`, as soon as there are any; none once nothing more comes from here."""
+        """The events after number `after`, once there are any; none if nothing more is written here."""
         while not (found := self.log[after + 1 :]) and not self.run.has_ended and not self.is_closed:
             await self._grown.wait()
         return found
 
 
 async def list_unfinished(store: Store) -> list[tuple[str, str]]:
-    """The runs that have not ended, oldest first, each with its tenant."""
+    """The ids of runs that have not ended, oldest first, each with its tenant."""
     found = await store.documents(OPEN)
     return [(document.id.removeprefix(_open("")), document.body.decode()) for document in found]
 
 
 async def forget_open(store: Store, id: str) -> None:
-    """For a run that has ended, or is gone: nobody need take it up."""
+    """Removes the mark of an unfinished run."""
     await store.remove(OPEN, _open(id))
 
 

@@ -17,7 +17,7 @@ Status = Literal["success", "failed", "partial", "skipped", "cancelled"]
 
 
 class WorkflowStarted(Struct, frozen=True, tag_field="type", tag="workflow_started"):
-    """The run begins. `driver` is the process that carries it out."""
+    """The run starts. `driver` is the process that drives it."""
 
     workflow: str
     inputs: Json = {}
@@ -26,13 +26,13 @@ class WorkflowStarted(Struct, frozen=True, tag_field="type", tag="workflow_start
 
 
 class WorkflowResumed(Struct, frozen=True, tag_field="type", tag="workflow_resumed"):
-    """Another process has taken the run up; the time since the last event does not count."""
+    """Another process has taken over the run; the time since the last event does not count."""
 
     driver: str = ""
 
 
 class StepStarted(Struct, frozen=True, tag_field="type", tag="step_started"):
-    """`run_id` is the run of the engine that does the work, if the step needs one; another attempt is another run."""
+    """`run_id` is the run of the engine that does the work, if the step needs one; each attempt has its own."""
 
     step: str
     action: str
@@ -41,7 +41,7 @@ class StepStarted(Struct, frozen=True, tag_field="type", tag="step_started"):
 
 
 class StepWaiting(Struct, frozen=True, tag_field="type", tag="step_waiting"):
-    """The step waits for a person, who has to answer these approvals; none says that it goes on."""
+    """The step waits for a person to answer these approvals; an empty tuple says that it goes on."""
 
     step: str
     approvals: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class StepSkipped(Struct, frozen=True, tag_field="type", tag="step_skipped"):
 
 
 class StepRetrying(Struct, frozen=True, tag_field="type", tag="step_retrying"):
-    """The step has failed and is tried again after `delay` seconds; `attempt` is the number of the next attempt."""
+    """The step has failed and is retried after `delay` seconds; `attempt` is the number of the next attempt."""
 
     step: str
     attempt: int
@@ -94,7 +94,7 @@ WorkflowLogEvent = (
 
 
 class WorkflowRecord(Struct, frozen=True):
-    """An event with its place in the log, counted from 0, and the moment it was recorded (seconds since 1970)."""
+    """An event with its number in the log, counted from 0, and its time in seconds since 1970."""
 
     seq: int
     at: float
@@ -107,8 +107,7 @@ GROUPS: Final = tuple([str(kind.__struct_config__.tag) for kind in get_args(Grou
 
 
 class WorkflowOrder(Struct, frozen=True):
-    """What is to be carried out, complete in itself: the definition and those of all workflows inside of it, as they were when
-    the run began."""
+    """A complete order: the definition and those of all sub-workflows, as they were when the run started."""
 
     id: str
     workflow: str
@@ -126,7 +125,7 @@ class WorkflowOrder(Struct, frozen=True):
 
 
 class WorkflowScope(Struct, frozen=True):
-    """A workflow that is being carried out: the whole, or one inside of it. `prefix` stands before the ids of its steps."""
+    """A workflow in progress: the whole, or a sub-workflow. `prefix` stands before the ids of its steps."""
 
     workflow: Workflow
     inputs: Json
@@ -137,8 +136,7 @@ class WorkflowScope(Struct, frozen=True):
 
 
 class StepState(Struct, frozen=True):
-    """How far a step is. `attempt` is the one under way, the next one, or the last one; `approvals` are what a person has to
-    answer before it goes on."""
+    """The state of a step. `attempt` is the current one, the next one, or the last one; `approvals` are what it waits for."""
 
     status: StepStatus
     action: str = ""
@@ -157,8 +155,8 @@ class StepState(Struct, frozen=True):
 
 
 class WorkflowRun(Struct, frozen=True):
-    """Where a run stands after its first `seq` events. `steps` are by their key: the id, behind those of the sub-workflows that
-    the step is in. `idle` is the time that nobody worked on it."""
+    """The state of a run after `seq` events. `steps` are by key: the id, after those of the sub-workflows around it. `idle` is
+    the time that no process drove it."""
 
     order: WorkflowOrder
     seq: int = 0
@@ -180,18 +178,18 @@ class WorkflowRun(Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a person is waited for, and nothing else is done meanwhile."""
+        """Whether the run waits for a person, and nothing else is in progress."""
         under_way = [state for state in self.steps.values() if not state.has_ended and state.action not in GROUPS]
         return bool(under_way) and all(state.approvals for state in under_way)
 
     @property
     def elapsed(self) -> float:
-        """Seconds that somebody worked on it, up to the last event."""
+        """Seconds that a process has driven it, up to the last event."""
         return self.clock - self.order.created_at - self.idle
 
 
 def fold_workflow(run: WorkflowRun, record: WorkflowRecord) -> WorkflowRun:
-    """The run one event later. Raises `Malformed` if that event cannot follow."""
+    """The run after one more event. Raises `Malformed` if that event cannot follow."""
     if record.seq != run.seq or run.has_ended:
         raise Malformed(f"workflow run {run.id} expects event {run.seq}, not {record.seq}")
     before, run = run.clock, replace(run, seq=run.seq + 1, clock=record.at)

@@ -1,8 +1,8 @@
-"""The workflows of an engine: started, shown, cancelled, and taken up again. Runs belong to the engine, not to whoever asked.
+"""The workflows of an engine: start, follow, list, cancel and resume runs. Runs belong to the engine, not to the caller.
 
-Theory of operation. A run is carried out by one task. Leaving stops the tasks where they are; what is recorded stays, and the
-next engine on the same store takes the runs up, unless the process that drives one still lives (`engine.presence` says how that
-is known). A run carries its definition along: files that change meanwhile do not change it.
+Theory of operation. One task drives a run. Closing the engine stops the tasks where they are; what is recorded stays, and the
+next engine on the same store resumes the runs, unless the process that drives one is still alive (see `engine.presence`). A run
+carries its definition: files that change meanwhile do not change it.
 """
 
 import time
@@ -51,7 +51,7 @@ BATCH: Final = 100
 
 
 class WorkflowHandle:
-    """A run as its readers see it: live while it is carried out here, else as the store has it."""
+    """A run for its readers: live if this process drives it, else as the store has it."""
 
     def __init__(self, journal: WorkflowJournal, driver: WorkflowDriver | None = None) -> None:
         self._journal = journal
@@ -67,7 +67,7 @@ class WorkflowHandle:
 
     @property
     def run(self) -> WorkflowRun:
-        """The run as it stands now."""
+        """The run so far."""
         return self._journal.run
 
     @property
@@ -75,9 +75,9 @@ class WorkflowHandle:
         return self._driver is not None and not self._ended.is_set()
 
     async def events(self, after: int = -1) -> AsyncIterator[WorkflowRecord]:
-        """The events behind number `after`, as they are recorded, wherever that is. Ends with the run.
+        """The events after number `after`, as they are recorded, in this process or another. Ends with the run.
 
-        Raises `Interrupted` if the engine stops first. A run that another process has taken over is followed there.
+        Raises `Interrupted` if the engine stops first.
         """
         while batch := await self.more(after):
             for record in batch:
@@ -85,7 +85,7 @@ class WorkflowHandle:
             after = batch[-1].seq
 
     async def more(self, after: int) -> Sequence[WorkflowRecord]:
-        """The events behind number `after`, as soon as there are any; none at the end of the run. Raises as `events` does."""
+        """The events after number `after`, once there are any; none at the end of the run. Raises as `events` does."""
         while not (found := await self._journal.more(after)) and not self.run.has_ended:
             if self._driver is not None and not isinstance(failure := self._failure(), Superseded):
                 raise failure
@@ -110,7 +110,7 @@ class WorkflowHandle:
 
 
 class KeyReused(CallerError):
-    """A key that stands for one order was sent with another."""
+    """An idempotency key was sent again with another order."""
 
     code = "idempotency_key_reused"
     status = 409
@@ -180,8 +180,8 @@ class Workflows:
         key: str | None = None,
         traceparent: str = "",
     ) -> WorkflowHandle:
-        """A new run, durable when this returns; with a `key` that the tenant has used for this workflow before, the run of that
-        time. `traceparent` is the span that its steps belong to.
+        """Starts a run, which is durable when this returns; with a `key` that the tenant has used for this workflow, returns
+        that run. `traceparent` is the parent span of its steps.
 
         Raises `NotFound`, `InvalidRequest`, and `KeyReused` for a key with other inputs, before anything is recorded.
         """
@@ -212,7 +212,7 @@ class Workflows:
             raise
 
     async def _find_started(self, order: WorkflowOrder) -> WorkflowHandle | None:
-        """The run that this order has begun before, None if it has not."""
+        """The run that this order has started before; None if there is none."""
         try:
             handle = await self.attach(order.id, tenant=order.tenant)
         except NotFound:
@@ -227,11 +227,11 @@ class Workflows:
         return handle
 
     async def run(self, name: str, inputs: Json | None = None, *, dry_run: bool = False) -> WorkflowRun:
-        """Starts a run and waits for its end; `.status` and `.outputs` say what came of it."""
+        """Starts a run and waits for its end; `.status` and `.outputs` are its result."""
         return await (await self.start(name, inputs, dry_run=dry_run)).wait()
 
     async def attach(self, run_id: str, *, tenant: str = "") -> WorkflowHandle:
-        """A run to read. Raises `NotFound`, also for one of another tenant."""
+        """A run by its id. Raises `NotFound`, also for one of another tenant."""
         if (live := self._live.get(run_id)) is not None and live.run.order.tenant == tenant:
             return live
         return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant, self._clock))
@@ -245,7 +245,7 @@ class Workflows:
         after: str | None = None,
         newest_first: bool = True,
     ) -> WorkflowRunPage:
-        """Runs in the order they were started; `after` is the id of the last one seen. Raises `NotFound` for it."""
+        """Runs by the time they started; `after` is the id of the last one seen. Raises `NotFound` for it."""
         number = None
         if after is not None:
             if (last := await self._store.get(RUN, after, tenant=tenant)) is None:
@@ -261,7 +261,7 @@ class Workflows:
         return WorkflowRunPage(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def cancel(self, run_id: str, *, tenant: str = "") -> WorkflowRun:
-        """Ends a run, wherever it is carried out, with what its steps have begun. An ended run stays as it is."""
+        """Cancels a run and the steps in progress, in whichever process. An ended run stays as it is."""
         handle = await self.attach(run_id, tenant=tenant)
         if handle.is_live:
             handle.request_cancel()
@@ -281,7 +281,7 @@ class Workflows:
                 await self._stop(step.run_id)
 
     async def resume(self, run_id: str, *, tenant: str = "") -> WorkflowHandle:
-        """Takes up a run whose driver is gone; one that is live, or has ended, is only shown. Raises `NotFound`."""
+        """Resumes a run whose process is gone; one that is live or has ended is only returned. Raises `NotFound`."""
         async with self._resuming:
             handle = await self.attach(run_id, tenant=tenant)
             if handle.is_live or handle.run.has_ended or await self._presence.is_driven(handle.run.driver):
@@ -293,7 +293,7 @@ class Workflows:
             return self._drive(handle._journal)
 
     async def resume_all(self) -> Sequence[WorkflowHandle]:
-        """Takes up every unfinished run that nobody carries out; one that cannot be is logged and left."""
+        """Resumes every unfinished run that no process drives; logs those that cannot be resumed."""
         handles = []
         for run_id, tenant in await list_unfinished(self._store):
             try:
@@ -309,13 +309,13 @@ class Workflows:
         return handles
 
     async def wait_until_idle(self) -> None:
-        """Waits until nothing is done here for any run; those that only wait for a person can do so anywhere."""
+        """Waits until no run is in progress here; runs that only wait for a person do not count."""
         while busy := [handle for handle in self._live.values() if not handle.run.is_waiting]:
             if not await busy[0]._journal.more(busy[0].run.seq - 1):
                 await busy[0]._ended.wait()
 
     def interrupt(self) -> None:
-        """Leaves every run as it is, to be taken up."""
+        """Stops driving every run, and leaves it to be resumed."""
         for handle in self._live.values():
             if handle._driver is not None:
                 handle._driver.leave()
@@ -364,7 +364,7 @@ class Workflows:
                 handle._ended.set()
 
     async def _stop(self, run_id: str) -> None:
-        """Ends a run of the engine, and what it asks a person; if there was an answer, the run that goes on with it."""
+        """Cancels a run of the engine, its questions, and the run that continues it after an answer."""
         with suppress(MainspringError):
             run = await self._engine.cancel(run_id)
             while run.reason is Reason.APPROVAL_NEEDED:
@@ -372,7 +372,7 @@ class Workflows:
                 run = await self._engine.cancel(continuing_id(run.spec.id))
 
     async def _look_around(self) -> None:
-        """Stops what is carried out here of runs that another process has ended or taken over."""
+        """Stops driving runs that another process has ended or taken over."""
         while True:
             await sleep(LOOK_SECONDS)
             for handle in list(self._live.values()):
@@ -396,13 +396,13 @@ class Workflows:
 
 
 def _derive_id(tenant: str, workflow: str, key: str) -> str:
-    """The id of the run that a key stands for."""
+    """The id of the run of an idempotency key."""
     meant = sha256("\0".join((tenant, workflow, key)).encode())
     return f"wfr_{meant.hexdigest()[:24]}"
 
 
 class _Named(Struct, frozen=True):
-    """As much of an order as a list shows."""
+    """The fields of an order that a list shows."""
 
     id: str
     workflow: str
