@@ -1,8 +1,8 @@
-"""Which machines a stranger's URL may lead us to: those with public addresses, and those the operator has named.
+"""Protection against SSRF: an untrusted URL may lead only to public addresses and to hosts that the operator allows.
 
-A name is resolved once, every address it has is checked, and the connection is made to a checked address, never to the name:
-what the name means a moment later does not matter. The guard stands where connections are made, so that redirects, odd spellings
-of an address and names that point inwards all meet the same check.
+A name is resolved once, all its addresses are checked, and the connection goes to a checked address, never to the name, so that
+DNS rebinding has no effect. The guard sits where connections are made: redirects, odd spellings of an address and names that
+resolve to private addresses all meet the same check.
 """
 
 import asyncio
@@ -30,30 +30,30 @@ _NOT_PUBLIC_4 = tuple(
 
 
 class AddressGuard:
-    """Turns hosts into addresses that may be connected to. `allowed_hosts` may have any address."""
+    """Resolves hosts to addresses that may be connected to. `allowed_hosts` may have any address."""
 
     def __init__(self, allowed_hosts: Iterable[str] = (), *, lookup: Lookup | None = None) -> None:
         self._allowed = frozenset([_normalize_host(host) for host in allowed_hosts])
         self._lookup = lookup or _resolve_host
 
     def allow(self, host: str) -> "AddressGuard":
-        """The same guard for whom this host is allowed as well."""
+        """A copy of this guard that allows this host as well."""
         return AddressGuard([*self._allowed, host], lookup=self._lookup)
 
     def is_allowed(self, host: str) -> bool:
-        """Whether the operator has named this host."""
+        """Whether the operator allows this host, whatever its address."""
         return _normalize_host(host) in self._allowed
 
     async def resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of a host, in the resolver's order. Raises `InvalidRequest` unless all may be connected to.
 
-        Raises `OSError` for a name that means nothing.
+        Raises `OSError` for a name that cannot be resolved.
         """
         found = (host,) if _parse_address(host) is not None else tuple(await self._lookup(host, port))
         if not found:
             raise OSError(f"the name `{host}` has no address")
         if not self.is_allowed(host) and not all(is_public(address) for address in found):
-            # The address stays unsaid: a stranger is not told what our names mean.
+            # The message does not reveal the address of an internal name.
             raise InvalidRequest(f"host `{host}` is not public; the operator can allow it: --allow-host {host}")
         return found
 
@@ -79,7 +79,7 @@ def parse_endpoint(url: str) -> tuple[str, int]:
 
 
 def is_public(text: str) -> bool:
-    """Whether this is the address of a single machine on the public internet. What is no address is not."""
+    """Whether this is a global unicast address; false for what is no address."""
     address = _parse_address(text)
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None)

@@ -1,11 +1,11 @@
-"""What a tool is: a name, a description and `execute`; and what it is told and answers.
+"""The interface of a tool: a name, a description and `execute`, with its context and its result.
 
-A tool says what it does by class attributes, each of which may be missing. `effects` is what it does to the world, `repeatable`
-promises that performing a call twice does no harm, `timeout` is in seconds, `result_limit` in characters.
+A tool declares more in optional class attributes. `effects` is what it does to the world, `repeatable` promises that calls are
+idempotent, `timeout` is in seconds, `result_limit` in characters.
 
-A tool that can do several things takes an argument `operation`, and says with `operation_effects` what each of them does, so that
-reading a file need not be judged like writing one. With `purposes` it says which of its parameters are shell commands, paths and
-URLs, which are judged by themselves.
+A tool with several operations takes an argument `operation` and declares the effects of each in `operation_effects`, so that
+reading a file is not judged like writing one. `purposes` names the parameters that are shell commands, paths and URLs, which have
+policies of their own.
 """
 
 from collections.abc import Callable, Collection
@@ -70,7 +70,7 @@ class ToolResult(Struct, frozen=True):
 
 @runtime_checkable
 class Tool(Protocol):
-    """Performs calls. `execute` may raise anything: that becomes a failure of this call. It is cancelled when its time is up."""
+    """Executes calls. Whatever `execute` raises becomes a failed result. It is cancelled on timeout."""
 
     @property
     def name(self) -> str: ...
@@ -83,7 +83,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class SchemaAwareTool(Tool, Protocol):
-    """A tool that declares its parameters, as a JSON Schema. `execute` is given what fits it, and nothing else."""
+    """A tool that declares its parameters as a JSON Schema. `execute` is only called with arguments that match it."""
 
     @property
     def parameters_schema(self) -> Json: ...

@@ -1,7 +1,7 @@
-"""What a tool's declaration says about a call: what it does to the world, and which arguments are commands, paths or URLs.
+"""What a tool's definition declares about a call: its effects, and which arguments are commands, paths or URLs.
 
-A tool is judged by these declarations alone. They are fields of its definition and no part of its schema, so that a stranger's
-schema cannot vouch for its own tool, and no model is told of them.
+Policies judge a tool by these declarations alone. They are fields of its definition and not part of its schema, so that an
+untrusted schema cannot vouch for its own tool, and no model sees them.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""What is said about a tool: its description, schema, status and origin, by its code or by the operator.
+"""The metadata of a tool: its description, schema, status and origin, as declared by its code or by the operator.
 
 The operator writes entries in YAML files, one tool for each document of a file; every mistake is reported with its line.
 """
@@ -25,7 +25,7 @@ _STRICTER = ("active", "deprecated", "blocked")
 
 
 class ToolEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said about a tool. A field left out says nothing and leaves the word to others.
+    """The metadata of a tool. An omitted field leaves the value to the next source.
 
     `reason` says why a tool is deprecated or blocked. `source`, `version`, `owner` and `license` say where it comes from.
     """
@@ -47,7 +47,7 @@ class ToolEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_entry(tool: Tool) -> ToolEntry:
-    """What the code says of itself."""
+    """The entry that the tool's own attributes declare."""
     return ToolEntry(
         name=tool.name,
         description=tool.description,
@@ -61,7 +61,7 @@ def read_entry(tool: Tool) -> ToolEntry:
 
 
 def merge_entries(upper: ToolEntry | None, lower: ToolEntry | None) -> ToolEntry:
-    """What `upper` says, and where it says nothing, `lower`. Of two statuses the stricter holds, whoever says it."""
+    """The fields of `upper`, and where they are omitted, those of `lower`. Of two statuses the stricter applies."""
     if upper is None or lower is None:
         (only,) = [entry for entry in (upper, lower) if entry is not None]
         return only
@@ -70,7 +70,7 @@ def merge_entries(upper: ToolEntry | None, lower: ToolEntry | None) -> ToolEntry
 
 
 def describe_entry(entry: ToolEntry) -> Json:
-    """The tool in OpenAI's function form; without a schema it takes no arguments, as far as anyone knows."""
+    """The tool in OpenAI's function form; without a schema it takes no arguments."""
     description = entry.description or ""
     if entry.status == "deprecated":
         description = f"Deprecated{f': {entry.reason}' if entry.reason else ''}. {description}".rstrip()

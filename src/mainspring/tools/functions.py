@@ -8,8 +8,8 @@
             city: Where, as one would say it.
         \"\"\"
 
-The hints make the schema, the docstring the descriptions; both are read once, when the function is declared, and what cannot
-become a tool is refused there. `FunctionTool` then runs them: coroutines in the event loop, everything else in worker threads.
+Type hints become the schema, the docstring the descriptions. Both are read once, when the function is declared; what cannot
+become a tool is refused there. `FunctionTool` runs coroutines in the event loop, everything else in worker threads.
 """
 
 import inspect
@@ -69,11 +69,11 @@ def tool(
     purposes: Mapping[str, Purpose] = {},
     timeout: float | None = None,
 ) -> F | Callable[[F], F]:
-    """Declares a function to be a tool; it stays the function it is.
+    """Declares a function to be a tool and returns it unchanged.
 
-    `repeatable` promises that doing it twice does no harm, `effects` says what it does to the world, `purposes` which of its
-    parameters are shell commands, paths and URLs, `timeout` is in seconds.
-    Raises `TypeError` naming the parameter that no model could fill in, or `ValueError` for a name or an option that is none.
+    `repeatable` promises that the call is idempotent, `effects` says what it does to the world, `purposes` which of its
+    parameters are shell commands, paths and URLs, `timeout` is in seconds. Raises `TypeError` naming a parameter that no model
+    could fill in, or `ValueError` for an invalid name or option.
     """
 
     def declare(function: F) -> F:
@@ -92,11 +92,11 @@ def tool(
 
 
 class FunctionTool:
-    """A function as a tool. A plain one is taken as if it were declared by `@tool`, and refused in the same way.
+    """A function as a tool. A function without `@tool` is treated as if it had it.
 
-    The arguments arrive as the hinted types. What a function returns becomes text: a string as it is, None as nothing, anything
-    else as JSON; content parts and a result stay what they are. What it raises goes through. A function in a thread that is
-    cancelled runs on unheard.
+    Arguments are converted to the hinted types. The return value becomes text: a string as it is, None as nothing, anything else
+    as JSON; content parts and results stay what they are. Exceptions propagate. A cancelled function in a thread runs to its end,
+    and its result is discarded.
     """
 
     def __init__(self, function: Function) -> None:
@@ -113,7 +113,7 @@ class FunctionTool:
         self.source = _unwrap_callable(function).__module__
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
-        """Raises `ValueError` naming the argument that does not fit, and whatever the function raises."""
+        """Raises `ValueError` naming the invalid argument, and whatever the function raises."""
         function = self._function
         told = CallContext(context.run_id, self._definition, context.progress, context.tenant, context.scope)
         arguments = self._declared.arguments(params, told)
@@ -125,9 +125,9 @@ class FunctionTool:
 
 
 def load_functions(reference: str) -> tuple[Function, ...]:
-    """The function that `module:function` names, or with `module` alone every `@tool` of it.
+    """The function that `module:function` names, or with `module` alone every `@tool` in it.
 
-    The current directory counts as a place for modules. Raises `InvalidRequest` that says what is wrong with the reference.
+    Modules are also looked for in the current directory. Raises `InvalidRequest` if the reference is wrong.
     """
     module_name, colon, path = reference.partition(":")
     if not module_name or (colon and not path):
@@ -159,7 +159,7 @@ class _Declared(Struct, frozen=True):
     context: str | None
 
     def arguments(self, parsed: Json, context: CallContext) -> dict[str, object]:
-        """What to call the function with. Raises `ValueError` naming the argument that does not fit."""
+        """The keyword arguments of the call. Raises `ValueError` naming the invalid argument."""
         given = msgspec.convert(_convert_integers(parsed), self.fields, str_keys=True)
         named = {name: getattr(given, name) for name in self.fields.__struct_fields__}
         arguments = {name: value for name, value in named.items() if value is not UNSET}
@@ -191,7 +191,7 @@ def _read_declaration(function: Function, name: str | None = None, description: 
 
 
 def check_definition(definition: ToolDefinition) -> ToolDefinition:
-    """The definition, if it can be stored and read again."""
+    """Returns the definition if it is valid and survives a round trip through JSON. Raises `ValueError`."""
     if definition.timeout is not None and definition.timeout <= 0:
         raise ValueError(f"tool `{definition.name}`: timeout must be above 0, not {definition.timeout}; leave it out for none")
     known = definition.purposes if definition.parameters is None else definition.parameters.get("properties", {})
@@ -237,7 +237,7 @@ def _resolve(parameter: inspect.Parameter, hints: Mapping[str, object], label: s
 
 
 def _make_fields(parameters: Iterable[inspect.Parameter]) -> type[Struct]:
-    """A struct with a field for each parameter. One that is not given stays unset, so that the function's own default holds."""
+    """A struct with a field for each parameter. An omitted one stays unset, so that the function's own default applies."""
     declared: list[tuple[str, type] | tuple[str, type, object]] = []
     for parameter in parameters:
         if parameter.default is parameter.empty:
@@ -254,7 +254,7 @@ def _build_schema(fields: type[Struct], parameters: Iterable[inspect.Parameter],
     schema = inline_components(root, components)
     for parameter in parameters:
         described = schema["properties"][parameter.name]
-        # What a hint says about this parameter counts before its docstring, and both before what they say of the type.
+        # The description in a hint takes precedence over the docstring, and both over the description of the type.
         if parameter.name in descriptions and "description" not in annotated[parameter.name]:
             described["description"] = descriptions[parameter.name]
         if parameter.default is not parameter.empty:
@@ -271,7 +271,7 @@ def _unwrap_callable(function: Function) -> Function:
 
 
 def _convert_integers(value: object) -> object:
-    """JSON knows one kind of number: 3.0 is 3, and some backends write it so."""
+    """Converts 3.0 to 3: JSON has one kind of number, and some backends write integers so."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, dict):
@@ -310,7 +310,7 @@ def _encode_json(name: str, value: object) -> str:
 
 
 def _encode_unknown(value: object) -> object:
-    """What stands for a value that the JSON encoder does not know."""
+    """Converts a value that the JSON encoder does not know. Raises `TypeError`."""
     if isinstance(value, Unknown):
         return value.data
     if callable(dump := getattr(value, "model_dump", None)):
@@ -339,7 +339,7 @@ def _import_module(name: str) -> ModuleType:
         is_file = name.endswith(".py") or os.sep in name
         advice = "name the module as in an import, not its file" if is_file else f"looked in {os.getcwd()} and in sys.path"
         raise InvalidRequest(f"there is no module `{name}`; {advice}") from error
-    # Importing runs the code of others: whatever it raises is the answer to this reference.
+    # Importing runs foreign code, which may raise anything.
     except Exception as error:
         raise InvalidRequest(f"module `{name}` fails when it is imported: {type(error).__name__}: {error}") from error
 

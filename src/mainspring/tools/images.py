@@ -1,4 +1,4 @@
-"""Which images a model can look at. A backend refuses a whole request for one that is none, so nobody's word is taken for it."""
+"""Detects images by content: a backend refuses a whole request for one image that is none, so declared types are not trusted."""
 
 _STARTS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -11,7 +11,7 @@ _SMALLEST = {"image/png": 57, "image/jpeg": 100, "image/gif": 26, "image/webp": 
 
 
 def detect_image_type(data: bytes) -> str | None:
-    """The media type of an image by what it begins with; None for anything that is no image, or only the beginning of one."""
+    """The media type of an image by its first bytes; None for anything else, also for a truncated image."""
     kind = next((kind for start, kind in _STARTS if data.startswith(start)), None)
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         kind = "image/webp"

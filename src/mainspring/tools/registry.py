@@ -1,6 +1,6 @@
-"""The registry: every tool of the engine, what is known about it, and the one way to perform it.
+"""The registry: every tool of the engine, its metadata, and the one way to execute it.
 
-A tool is code; an `ToolEntry` is what is said about it. Entries come with the code (`register`), from installed packages
+A tool is code; a `ToolEntry` is its metadata. Entries come with the code (`register`), from installed packages
 (`discover`) and from the operator's YAML files (`load_definitions`), in any order. What the operator says goes before what the
 code says, field by field. So the schema in force is the entry's, else the tool's own, else none.
 """
@@ -33,14 +33,14 @@ GROUP = "mainspring.tools"
 
 
 class Discovery(Struct, frozen=True):
-    """What the installed packages offered: the names of the tools taken in, and what was wrong with the others."""
+    """What installed packages offered: the names of the tools registered, and what was wrong with the others."""
 
     found: tuple[str, ...]
     problems: tuple[str, ...]
 
 
 class Registry:
-    """Holds tools and performs their calls, with `context` as what they may touch."""
+    """Holds tools and executes their calls; `context` says what they may touch."""
 
     kind: ToolKind = "builtin"
 
@@ -54,7 +54,7 @@ class Registry:
             self.register(tool)
 
     def register(self, tool: Tool | Function, entry: ToolEntry | None = None) -> None:
-        """Takes in a tool, or a function as one. Raises `TypeError` or `ValueError` for what cannot be a tool."""
+        """Adds a tool, or a function as one. Raises `TypeError` or `ValueError` for what cannot be a tool."""
         made = _as_tool(tool)
         if not NAME.fullmatch(made.name):
             raise ValueError(f"a tool cannot be called `{made.name}`; name it with up to 64 letters, digits, `_` and `-`")
@@ -72,12 +72,12 @@ class Registry:
 
     @property
     def entries(self) -> tuple[ToolEntry, ...]:
-        """All that is known, tools that are only defined included."""
+        """Every entry, also those that are only defined and have no code."""
         return tuple([known.entry for known in self._known.values()])
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model may be told of: every tool with code that is not blocked."""
+        """What a model may be offered: every tool with code that is not blocked."""
         return tuple(
             [known.definition for known in self._known.values() if known.tool is not None and known.entry.status != "blocked"]
         )
@@ -87,7 +87,7 @@ class Registry:
         return self._find(name).entry.status
 
     def reason(self, name: str) -> str:
-        """Why the tool has its status, empty if nobody said. Raises `NotFound`."""
+        """Why the tool has its status, empty if no reason is given. Raises `NotFound`."""
         return self._find(name).entry.reason or ""
 
     def describe(self, name: str) -> Json:
@@ -98,7 +98,7 @@ class Registry:
         return tool.kind == self.kind and self.get(tool.name) is not None
 
     async def execute(self, call: ToolCall, context: CallContext) -> ports.ToolResult:
-        """Like `validated_execute`, but what the tool raises goes through, and its timeout is the caller's to keep."""
+        """Like `validated_execute`, but exceptions of the tool propagate, and the caller enforces its timeout."""
         told = replace(
             self._context, progress=context.progress, run_id=context.run_id, tenant=context.tenant, scope=context.scope
         )
@@ -107,8 +107,8 @@ class Registry:
         return ports.ToolResult(call.id, output, not result.success, data=result.data)
 
     async def validated_execute(self, name: str, params: Json, context: ToolContext) -> ToolResult:
-        """The result of a call. Never raises: a tool that is missing, blocked, late or broken, and arguments that do not fit its
-        schema, are failures that say so."""
+        """The result of a call. Never raises: a tool that is missing, blocked, late or broken, and arguments that do not match
+        its schema, become failed results."""
         known = self._known.get(name)
         seconds = known.entry.timeout if known is not None else None
         try:
@@ -124,22 +124,22 @@ class Registry:
     def discover(self, group: str = GROUP) -> Discovery:
         """Registers what installed packages offer under this entry point group: tools, their classes, or functions.
 
-        One that cannot be used is logged and reported; the others are taken.
+        One that cannot be used is logged and reported; the others are registered.
         """
         found: list[str] = []
         problems: list[str] = []
         for point in sorted(entry_points(group=group), key=lambda point: point.name):
             try:
                 found.append(self._register_entry_point(point))
-            # Loading runs the code of others: whatever it raises is the answer to this entry point.
+            # Loading runs foreign code, which may raise anything.
             except Exception as error:
                 problems.append(f"entry point `{point.name}` ({point.value}) is no tool: {type(error).__name__}: {error}")
                 log.warning("%s", problems[-1])
         return Discovery(tuple(found), tuple(problems))
 
     def load_definitions(self, folder: Path) -> tuple[str, ...]:
-        """Takes in the entries of the folder's YAML files, all of them or none, and returns their names. From then on, files that
-        change are read again; a broken version does not replace the one before.
+        """Loads the entries of the folder's YAML files, all of them or none, and returns their names. Files that change are
+        reloaded; a broken version does not replace the one before.
 
         Raises `InvalidRequest` with every error, each with its file and line.
         """

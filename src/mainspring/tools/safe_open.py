@@ -1,8 +1,8 @@
-"""Files and folders below a root, opened so that no link leads out: not even one that is swapped in on the way.
+"""Opens files and folders below a root so that no symbolic link leads out, not even one swapped in meanwhile.
 
-Where the kernel can (`openat2`), a path is opened in one step, beneath the root and over no link at all; elsewhere from folder to
-folder, none of them a link. Files are opened without waiting, since opening a pipe would wait for ever; whoever reads makes sure
-that it is a regular file. Imports the standard library alone: processes that hold little else use it.
+Where the kernel has `openat2`, a path is opened in one step, beneath the root and following no link; elsewhere folder by folder,
+none of them a link. Files are opened non-blocking, since opening a pipe would wait for ever; the reader checks that it is a
+regular file. Imports only the standard library: bare interpreters use it.
 """
 
 import errno
@@ -18,7 +18,7 @@ from typing import NamedTuple
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 DEEPEST = 32
-# Folders that are shown, but not looked into unless they are named.
+# Folders that are listed, but not walked unless they are named.
 SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", "node_modules", "__pycache__"})
 
 OPENAT2 = 437
@@ -90,8 +90,8 @@ def open_folder(root: "str | os.PathLike[str]", parts: Sequence[str] = (), *, ma
 
 
 def walk(folder: int, deepest: int = DEEPEST, prefix: str = "") -> Iterator[FoundEntry]:
-    """All that is in a folder, by name, each folder before what it holds. Links are not followed; what vanishes or is locked is
-    passed over."""
+    """Walks a folder in order of names, each folder before its contents. Follows no links; skips what vanishes or is not
+    readable."""
     for name in sorted(os.listdir(folder)):
         try:
             about = os.stat(name, dir_fd=folder, follow_symlinks=False)

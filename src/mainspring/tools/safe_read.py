@@ -1,4 +1,4 @@
-"""Files that a model names, read below a root; what is wrong is told in words it can use."""
+"""Reads files that a model names, below a root; the errors say what the model can do."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def read_beneath(root: Path, path: str, most: int, place: str) -> bytes:
 
 
 def clean_path(path: str, place: str) -> str:
-    """The path without what means nothing. Raises `InvalidRequest` for one that is not relative, or has `..` in it."""
+    """Normalizes a relative path. Raises `InvalidRequest` for one that is not relative, or has `..` in it."""
     parts = PurePosixPath(path).parts
     if not parts or parts[0].startswith("/") or ".." in parts or "\0" in path or not _is_encodable(path):
         shown = path.encode(errors="replace").decode()

@@ -22,9 +22,9 @@ _VALUES = frozenset({"default", "examples", "enum", "const"})
 
 
 class Validator:
-    """What a tool demands of its arguments. Making one raises `InvalidRequest` if the tool's schema is none.
+    """Validates the arguments of a tool. The constructor raises `InvalidRequest` if the tool's schema is invalid.
 
-    A schema may come from a stranger: what it refers to outside itself is never fetched.
+    A schema may be untrusted: external references are never fetched.
     """
 
     def __init__(self, tool: ToolDefinition) -> None:
@@ -35,7 +35,7 @@ class Validator:
             raise InvalidRequest(told, param="tools") from error
 
     def errors(self, parsed: Json) -> list[str]:
-        """Everything wrong with the arguments, each as `path: message`; empty if they fit."""
+        """Every error in the arguments, each as `path: message`; empty if they are valid."""
         try:
             return [
                 f"{_render_path(error.instance_path, 'arguments')}: {_describe_error(error)}"
@@ -46,7 +46,7 @@ class Validator:
 
 
 def compile_schema(schema: Json) -> "JsonSchema":
-    """The schema, ready to hold values against. Raises `ValueError` that says what is wrong with it, and where."""
+    """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
     # The library takes longer to import than most commands need to start.
     from jsonschema_rs import validator_for
 
@@ -58,14 +58,14 @@ def compile_schema(schema: Json) -> "JsonSchema":
 
 
 class Validators:
-    """The validators of many tools, each compiled when it is first needed and then kept."""
+    """The validators of many tools, compiled on first use and cached."""
 
     def __init__(self) -> None:
         # Tools come with requests, so there is no end to them.
         self._compiled: LRUCache[tuple[str, bytes], Validator] = LRUCache(MOST_COMPILED)
 
     def errors(self, tool: ToolDefinition, parsed: Json) -> list[str]:
-        """Like `Validator.errors`; raises `InvalidRequest` if the tool's schema is none."""
+        """Like `Validator.errors`; raises `InvalidRequest` if the tool's schema is invalid."""
         key = (tool.name, encode(tool.parameters))
         if (validator := self._compiled.get(key)) is None:
             validator = self._compiled[key] = Validator(tool)
@@ -79,9 +79,9 @@ def describe_arguments(arguments: type[Struct]) -> Json:
 
 
 def inline_components(schema: Json, components: Mapping[str, Json]) -> Json:
-    """The schema with each `$ref` to a component replaced by it, and closed: objects take the properties they name, no others.
+    """The schema with each `$ref` to a component replaced by it, and objects closed to properties they do not name.
 
-    Only a component that contains itself stays a reference, with its definition in `$defs`.
+    Only a recursive component stays a reference, with its definition in `$defs`.
     """
     graph = {name: set(_list_references(component)) for name, component in components.items()}
     endless = {name for name in graph if name in _reach(graph[name], graph)}
@@ -146,7 +146,7 @@ def _reach(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
 
 
 def _describe_error(error: "ValidationError") -> str:
-    """What is wrong, with the reasons of each alternative where there are several."""
+    """The error message, with the reason of each alternative where there are several."""
     variants = getattr(error.kind, "context", None) or []
     reasons = dict.fromkeys([_shorten(inner.message) for variant in variants for inner in variant[:1]])
     return ", or ".join(reasons) if reasons else _shorten(error.message)

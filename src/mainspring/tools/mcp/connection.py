@@ -1,11 +1,11 @@
 """A connection to one MCP server, for callers of any task.
 
-A session of the SDK must be left in the task that entered it, and dies whole when one request cannot reach the server. So each
-session is owned by a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session begins
-with the first request, and again with the first request after it was lost. A server that ends before it has answered anything is
-left alone for a while, longer each time.
+A session of the SDK must be left in the task that entered it, and fails as a whole when one request cannot reach the server. So
+each session has a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session starts with
+the first request, and again with the first request after it was lost. A server that ends before it has answered anything is
+restarted with exponential backoff, 0.5 to 30 s.
 
-Every wait has an end: connecting, listing, each call, and closing. A caller that is cancelled cancels its request at the server.
+Connecting, listing, each call and closing have timeouts. Cancelling a caller cancels its request at the server.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One server, connected when needed. Raises `ToolUnavailable` for whatever goes wrong, and `InvalidRequest` for a host that
-    may not be reached."""
+    """One server, connected on demand. Raises `ToolUnavailable` for any failure, and `InvalidRequest` for a host that may not be
+    reached."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Connection:
         self._is_closed = False
 
     async def list_tools(self) -> ToolListing:
-        """The server's tools; asked again once the server says that they changed, after a while, and in each new session.
+        """The server's tools, cached until the server says that they changed, for `LIST_TTL` seconds, and for the session.
 
-        All who ask at the same time wait for the same answer.
+        Concurrent callers share one request.
         """
         if self._listing is not None and asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL:
             return self._listing
@@ -94,17 +94,17 @@ class Connection:
         seconds: float = CALL_SECONDS,
         repeatable: bool = False,
     ) -> ToolAnswer:
-        """The answer of a tool. If the session is lost on the way, the call is made once more only if it is repeatable."""
+        """The answer of a tool. If the session is lost meanwhile, a repeatable call is retried once."""
         heard = progress or _ignore_progress
         return await self._ask(lambda session: session.call(name, arguments, heard), seconds, is_repeatable=repeatable)
 
     def forget_tools(self) -> None:
-        """The next `list_tools` asks the server."""
+        """Empties the cache of `list_tools`."""
         self._listing = None
         self._listed_at = -math.inf
 
     def idle_seconds(self) -> float:
-        """How long nobody has used the connection; 0 while somebody does."""
+        """Seconds since the last use; 0 while in use."""
         return 0.0 if self._in_use else asyncio.get_running_loop().time() - self._last_use
 
     @property
@@ -113,14 +113,14 @@ class Connection:
         return not self._owners
 
     def release(self) -> None:
-        """Lets the session end. The next request begins another."""
+        """Ends the session in the background. The next request starts another."""
         if self._life is not None:
             self._life.stop.set()
             self._life = None
         self.forget_tools()
 
     async def close(self) -> None:
-        """Ends the session, and the server if it is a process. Takes no request any more."""
+        """Ends the session, and the server if it is a process. Later requests fail."""
         self._is_closed = True
         self.release()
         if self._asking is not None:
@@ -131,7 +131,7 @@ class Connection:
                 owner.cancel()
 
     async def _fetch_tools(self) -> ToolListing:
-        # Set before the question: a change that is told while the answer is on its way must not be forgotten.
+        # Set before the request: a change that is announced meanwhile must not be lost.
         self._listed_at = began = asyncio.get_running_loop().time()
         listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
         if self._listed_at == began:
@@ -200,7 +200,7 @@ class Connection:
         return life
 
     async def _own(self, life: "_Life") -> None:
-        """The one task that enters a session and leaves it."""
+        """Enters a session, waits until it is to stop, and leaves it."""
         try:
             open_session = await to_thread.run_sync(_import_sdk)
             with anyio.move_on_after(self._connect_seconds) as scope:
@@ -212,7 +212,7 @@ class Connection:
                     scope.deadline = anyio.current_time() + CLOSE_SECONDS
             if life.session is None:
                 life.reason = f"it did not get ready within {self._connect_seconds:g} s"
-        # A session may end in any way its server, the SDK or the network has, and all of them end no more than the session.
+        # The server, the SDK or the network may raise anything; it ends this session only.
         except Exception as error:
             log.debug("the session with MCP server %s ended", self.spec.label, exc_info=True)
             life.end(error)
@@ -241,7 +241,7 @@ class Connection:
         return f"{told}; it runs in the sandbox: {self.spec.advice}" if self.spec.is_held else told
 
     async def _retire(self, life: "_Life", symptom: str) -> None:
-        """Leaves a session that is of no more use, and learns why: its owner may know more than the symptom tells."""
+        """Ends a lost session, and waits for its task, which may know a better reason than the symptom."""
         life.is_lost = True
         life.reason = life.reason or symptom
         if self._life is life:
@@ -252,7 +252,7 @@ class Connection:
 
 
 class _Life:
-    """A session from its beginning to its end. `fault` is an error of ours that ended it, `reason` any other in words."""
+    """The state of one session. `fault` is an error of ours that ended it, `reason` describes any other."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -272,14 +272,14 @@ class _Life:
 
 
 def _import_sdk() -> "Callable[..., AbstractAsyncContextManager[McpSession]]":
-    # The SDK takes a second and 65 MB to import: nobody pays for it who uses no MCP server, and no other run waits for it.
+    # The SDK takes a second and 65 MB to import, so it is imported on first use, in a thread.
     from mainspring.tools.mcp.mcp_session import open_session
 
     return open_session
 
 
 def _consume_error(task: asyncio.Task[ToolListing]) -> None:
-    """Takes note of an error that nobody may be there to hear any more."""
+    """Marks the exception of a task as retrieved, whose callers may all be gone."""
     if not task.cancelled():
         task.exception()
 

@@ -1,4 +1,4 @@
-"""What a tool of an MCP server answers, as parts of a tool output."""
+"""Converts the answer of an MCP tool to the parts of a tool output."""
 
 import mimetypes
 import re
@@ -47,7 +47,7 @@ def _convert_block(block: Json) -> Part:
 
 
 def _convert_data(data: str, mime: str, name: str) -> Part:
-    """What the data are, if they are that: a provider would refuse the whole request for an image that is none."""
+    """The data as an image or a file, checked: a provider would refuse the whole request for an invalid image."""
     told = shorten_line(mime, 100)
     try:
         content = b64decode(data, validate=True)

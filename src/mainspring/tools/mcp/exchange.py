@@ -1,4 +1,4 @@
-"""What crosses a connection to an MCP server: the tools it lists, its answers, and a session that is no more."""
+"""The data exchanged with an MCP server: the tools it lists, its answers, and the loss of a session."""
 
 from collections.abc import Awaitable, Callable
 
@@ -48,7 +48,7 @@ class ToolAnswer(Struct, frozen=True):
 
 
 class SessionLost(Exception):
-    """The session ended under a request. Whether the server carried it out is not known."""
+    """The session ended during a request. Whether the server executed it is unknown."""
 
 
 def list_errors(error: BaseException) -> list[BaseException]:

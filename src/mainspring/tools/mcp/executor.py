@@ -1,7 +1,7 @@
-"""The tools of MCP servers, as the engine performs them.
+"""Executes the tools of MCP servers.
 
-A connection serves everybody if the operator configured its server, else one principal: what a request brought with it, its
-credentials and its tool lists, is no one else's. Connections stay open between runs and go when nobody has used them for a while.
+A connection to a server that the operator configured serves everybody, any other one principal: credentials and tool lists that
+came with a request are not shared. Connections stay open between runs and are closed after a period without use.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,10 +27,10 @@ MOST_STRANGERS = 64
 
 
 class McpTools:
-    """Performs calls of MCP tools. `servers` are the operator's; a run may have others bound to it, for as long as it runs, and
-    `most_strangers` of those stay connected behind it.
+    """Executes calls of MCP tools. `servers` are the operator's; a run may have others bound to it while it runs, and up to
+    `most_strangers` of those stay connected afterwards.
 
-    Made within the event loop that uses it, and closed there.
+    Must be created and closed in the event loop that uses it.
     """
 
     kind: ToolKind = "mcp"
@@ -54,7 +54,7 @@ class McpTools:
         self._most_strangers = most_strangers
         self._connections: dict[tuple[bytes, str], Connection] = {}
         self._released: set[Connection] = set()
-        # What an unchanged list offers is not worked out again.
+        # Cached for as long as the server's list is unchanged.
         self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
 
@@ -78,7 +78,7 @@ class McpTools:
         return build_toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
 
     def bind(self, run_id: str, tools: Toolset) -> None:
-        """From now on the calls of this run mean the tools of this set."""
+        """Routes the calls of this run to the tools of this set."""
         self._bound[run_id] = tools
 
     def unbind(self, run_id: str) -> None:
@@ -89,7 +89,7 @@ class McpTools:
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         tools = self._bound.get(context.run_id)
-        # A run that was resumed has no set bound to it; the operator's servers are still there to be asked.
+        # A resumed run has no set bound to it; it has the operator's servers.
         tools = tools if tools is not None else await self.collect_tools()
         route = tools.route(call.name)
         if route is None or not _is_meant(route, context.tool):
@@ -141,7 +141,7 @@ class McpTools:
         return spec.target, "" if spec.trusted else principal
 
     def _release_idle(self) -> None:
-        """Lets strangers' servers go that nobody has used for long, and the longest unused if there are too many."""
+        """Closes connections of requests that were idle for too long, and the least recently used if there are too many."""
         self._released = {connection for connection in self._released if not connection.is_over}
         strangers = sorted(
             [(connection.idle_seconds(), key) for key, connection in self._connections.items() if not connection.spec.trusted],
@@ -157,6 +157,6 @@ class McpTools:
 
 
 def _is_meant(route: ToolRoute, tool: ToolDefinition) -> bool:
-    """Whether the run knows the tool as this server's. Another may have one of that name, and other people's things behind it."""
+    """Whether the run means the tool of this server: another server may have a tool of that name."""
     meant = tool.server
     return not isinstance(meant, ServerTool) or (meant.label, meant.at) == (route.spec.label, route.spec.at)

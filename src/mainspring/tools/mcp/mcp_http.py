@@ -1,4 +1,4 @@
-"""HTTP as MCP servers are reached by it: to checked addresses only, and no answer larger than a message may be."""
+"""The HTTP client for MCP servers: connects only to checked addresses, and limits the size of answers."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 

@@ -1,7 +1,7 @@
-"""MCP servers in an order for a run: their tools join those that it has, and the answer opens with what they are.
+"""Adds the tools of MCP servers to an order; the answer begins with the list of them.
 
-A request names its servers in `tools` of type `mcp`, with whatever they need to let us in. None of that may be recorded: here
-it is taken out of the order, before the run begins.
+A request names its servers in `tools` of type `mcp`, with their credentials. Those must not be recorded: they are removed from
+the order here, before the run starts.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""MCP servers as data: where one is, which of its tools may be used, and which of those a person must agree to."""
+"""MCP servers as data: how one is reached, which of its tools may be used, and which of those need approval."""
 
 import re
 from collections.abc import Mapping

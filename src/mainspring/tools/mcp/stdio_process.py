@@ -1,8 +1,8 @@
 """An MCP server that is a process of this machine: a message is a line, on its standard input and output.
 
-The process runs in the sandbox unless its description says otherwise, and all it has started is ended with the connection, or
-with the engine. It is given the environment of its description and no more of ours than a program needs to start. When it ends
-by itself, the session is lost with its last words.
+The process runs in the sandbox unless its spec says otherwise, and ends with the connection or the engine, with all it started.
+It gets the environment of its spec and of ours only what a program needs to start. When it exits, the session is lost, and the
+error quotes the end of its standard error.
 """
 
 import os
@@ -65,7 +65,7 @@ def build_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    """The three pipes of a running server, each with the task that serves it."""
+    """The pipes of a running server, with the coroutines that read and write them."""
 
     def __init__(self, label: str, process: Process) -> None:
         self._label = label
@@ -146,7 +146,7 @@ async def _start(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> 
 
 
 async def _enter(stack: AsyncExitStack, held: AbstractAsyncContextManager[Sequence[str]]) -> Sequence[str]:
-    """Left even if whoever leaves has been cancelled: what was made must be removed."""
+    """Enters the context so that it is left even on cancel: what it made must be removed."""
     argv = await held.__aenter__()
 
     async def leave() -> None:

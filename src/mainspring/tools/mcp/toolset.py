@@ -1,8 +1,8 @@
-"""The tools of several MCP servers as one set that a model can be given.
+"""Merges the tools of several MCP servers into one set for a model.
 
-A model's name for a tool is the server's own where that is free, else `server__tool`, and always one that every provider takes.
-The operator's servers choose first: a stranger's tool has none of the names that one of theirs goes by. Names are never taken
-apart again: the set knows which tool each belongs to.
+The model's name for a tool is the server's own where that is unique, else `server__tool`, and always valid for every provider.
+The operator's servers come first: a tool of another server gets none of their names. Names are never parsed: the set maps each to
+its tool.
 """
 
 import re
@@ -30,7 +30,7 @@ _HASH_CHARS = 8
 
 
 class ServerOffer(Struct, frozen=True):
-    """What one server gave when it was asked for its tools: those that may be used, those that cannot, or why there are none."""
+    """The tools of one server: those that may be used, those that are rejected, or why there are none."""
 
     spec: ServerSpec
     tools: tuple[RemoteTool, ...] = ()
@@ -65,7 +65,7 @@ class Toolset(Struct, frozen=True):
 
 
 def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
-    """The tools that the server's description allows, each looked at by itself: one that cannot be used costs no other."""
+    """The tools that the server's spec allows, each checked by itself: an invalid one does not affect the others."""
     sound: dict[str, RemoteTool] = {}
     unsound = list(listing.rejected)
     size = 0
