@@ -1,9 +1,8 @@
 """One Chromium for an engine, started by the first call that needs it, and the sessions in it.
 
-Theory of operation. A session belongs to a tenant and a conversation, and has one of the browser's doors as its proxy. There is
-room for so many in all, and for so many of one tenant; whoever needs room gives up an unused session of its own first, then the
-one that was used longest ago. A session that nobody uses for a while, or whose page hangs, is closed. When Chromium ends by
-itself, all sessions are gone, and the next call starts another one.
+Theory of operation. A session belongs to a tenant and a conversation, and uses one of the browser's listening sockets as its
+proxy. Their number is limited in total and per tenant; see `choose_evicted`. A session that is idle for too long, or whose page
+hangs, is closed. When Chromium exits, all sessions are gone, and the next call starts another one.
 """
 
 import asyncio
@@ -74,12 +73,12 @@ class Browser:
 
     @property
     def pid(self) -> int | None:
-        """The process that holds the browser, None if there is none."""
+        """The browser's process id, None if it is not running."""
         return self._chromium.pid if self._chromium is not None else None
 
     @asynccontextmanager
     async def session(self, context: ToolContext, *, makes: bool = False) -> AsyncIterator[BrowserSession]:
-        """The session of a conversation for one call, which is made if it may be and is not there.
+        """The session of a conversation for one call. With `makes`, a missing one is created.
 
         Raises `ToolUnavailable` or `SandboxError` if there is no browser, `SandboxFull` if there is no room.
         """
@@ -111,7 +110,7 @@ class Browser:
                     await self._drop(key)
 
     async def expire(self) -> None:
-        """Ends the sessions that nobody has used for a while; done from time to time without being asked."""
+        """Closes idle sessions; also called periodically."""
         async with self._changing:
             oldest = self._clock() - self._idle_seconds
             for key in [key for key, session in self._sessions.items() if not session.users and session.last_use <= oldest]:
@@ -171,7 +170,7 @@ class Browser:
             await session.close()
             self._free.append(session.proxy)
         except (CommandFailed, TimeoutError, ToolUnavailable):
-            # A browser that cannot even close a page is of no use to the others.
+            # A browser that cannot even close a page is broken for all sessions.
             log.warning("Chromium does not answer, and is ended; the pages in it are gone")
             await self._stop()
 

@@ -1,7 +1,7 @@
-"""The pages of one conversation: a browser context of their own, with its own cookies, cache and proxy.
+"""The pages of one conversation, in a browser context with its own cookies, cache and proxy.
 
-The newest page is the one that is worked with; going back from its first address closes it. Dialogs are dismissed, downloads and
-permissions refused, and the model is told of what was.
+Calls act on the newest page; going back from its first address closes it. Dialogs are dismissed, downloads and permissions
+refused, and the model is told about them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mainspring.tools.browser.proxy import Proxy
 MOST_TABS = 4
 MOST_CHARS, MOST_ITEMS = 200_000, 400
 LOAD_SECONDS = 20.0
-# What an action causes begins within this time, or counts as none of it.
+# A load that starts within this time is attributed to the action.
 MOMENT_MS = 150
 QUALITIES = (70, 40, 15)
 MOST_IMAGE = 1_000_000
@@ -38,7 +38,7 @@ _WHY = {
 
 
 class PageItem(Struct, frozen=True):
-    """Something to use. `address` is where a link leads, or what there is to choose."""
+    """An element that can be used. `address` is the target of a link, or the options of a choice."""
 
     number: int
     kind: str
@@ -59,7 +59,7 @@ class PageView(Struct, frozen=True):
 
 
 class Tab:
-    """One page of a session, which hears what happens in it."""
+    """One page of a session, and its events."""
 
     def __init__(self, protocol: DevTools, session: str, target: str, note: Callable[[str], None]) -> None:
         self.session, self.target = session, target
@@ -95,7 +95,7 @@ class Tab:
         return await self._protocol.send(method, self.session, seconds=seconds, **params)
 
     async def call(self, function: str, *arguments: object) -> object:
-        """What a function says that runs in the page, apart from the page's own scripts. Raises `CommandFailed`."""
+        """Runs a function in the page, isolated from the page's own scripts. Raises `CommandFailed`."""
         world = await self.send("Page.createIsolatedWorld", frameId=self.target, worldName="mainspring")
         given = ", ".join([msgspec.json.encode(argument).decode() for argument in arguments])
         answer = await self.send(
@@ -111,7 +111,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def wait_until_loaded(self) -> bool:
-        """Waits until what was begun has been loaded. False if that takes too long."""
+        """Waits until the page has loaded. False on timeout."""
         with anyio.move_on_after(LOAD_SECONDS):
             while True:
                 # A page that is being left answers nothing.
@@ -124,7 +124,7 @@ class Tab:
 
 
 class BrowserSession:
-    """Serves one call at a time. Raises `ToolUnavailable` when its browser or its page has gone, `TimeoutError` when it hangs."""
+    """Serves one call at a time. Raises `ToolUnavailable` if its browser or page is gone, `TimeoutError` if it hangs."""
 
     def __init__(self, protocol: DevTools, proxy: Proxy) -> None:
         self.lock = asyncio.Lock()
@@ -144,7 +144,7 @@ class BrowserSession:
         )
         self.context = made["browserContextId"]
         await self._protocol.send("Browser.setDownloadBehavior", behavior="deny", browserContextId=self.context)
-        # To grant nothing is to refuse all the rest without asking.
+        # Granting an empty list denies every other permission without a prompt.
         await self._protocol.send("Browser.grantPermissions", permissions=[], browserContextId=self.context)
 
     async def close(self) -> None:
@@ -155,7 +155,7 @@ class BrowserSession:
             await self._protocol.send("Target.disposeBrowserContext", browserContextId=self.context)
 
     def attach(self, session: str, target: str) -> None:
-        """Takes in a page that has been opened, be it by us or by another page."""
+        """Adds a page that was opened by us or by another page."""
         if len(self._tabs) >= MOST_TABS:
             self._note(f"The page opened another one, which was closed: there are {MOST_TABS} already")
             self._protocol.post("Target.closeTarget", targetId=target)
@@ -226,7 +226,7 @@ class BrowserSession:
             raise InvalidRequest("there is no page to go back to; `open` another one")
 
     async def read_view(self) -> PageView:
-        """The page as it is now, once it has been loaded. Raises `InvalidRequest` if it is one that may not be loaded."""
+        """Waits for the page to load and reads it. Raises `InvalidRequest` if its address is not allowed."""
         tab = self.tab
         is_whole = await tab.wait_until_loaded()
         tab = self.tab  # A page may have opened another one meanwhile.
@@ -249,7 +249,7 @@ class BrowserSession:
         )
 
     def take_notes(self) -> list[str]:
-        """What happened beside what was asked for, told once."""
+        """Returns and clears the notes about side effects and refusals."""
         notes, self.notes = self.notes, []
         refused, self.proxy.refused = self.proxy.refused, {}
         return [*notes, *[f"Not loaded: {origin}: {why}" for origin, why in refused.items()]]

@@ -1,8 +1,8 @@
-"""Chromium as a process: in the sandbox, as nobody, with no network but doors to our proxies, and spoken to over a socket.
+"""Chromium as a process: in the sandbox, as nobody, with no network but our proxies, controlled over a socket.
 
-Its network namespace has a loopback of its own and nothing else. Before Chromium takes over, a few lines of Python open listening
-sockets there and hand them out to us. So a proxy is a port inside that nobody outside can reach, and whatever does not go through
-one goes nowhere. The socket they came by then is the DevTools pipe: when we are gone it closes, and Chromium ends.
+Its network namespace has only a loopback of its own. Before Chromium starts, a few lines of Python open listening sockets there
+and pass them to us. So a proxy is a port inside the namespace that nobody outside can reach, and no other traffic leaves. The
+socket that passed them then serves as the DevTools pipe: it closes when we exit, and Chromium ends.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from mainspring.tools.sandbox.wrap import StartedProgram, start_program
 START_SECONDS = 30.0
 GRACE_SECONDS = 2.0
 
-# What the system calls Chromium is often a script that reads settings; these are the programs behind it.
+# The command on the path is often a wrapper script; these are the binaries behind it.
 PROGRAMS = (
     "/usr/lib/chromium/chromium",
     "/usr/lib/chromium-browser/chromium-browser",
@@ -53,7 +53,7 @@ os.dup2(os.open("/dev/null", os.O_RDWR), 0)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 FLAGS = (
-    # The sandbox it would make itself needs rights that ours takes away.
+    # Its own sandbox needs privileges that ours takes away.
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
     *("--user-data-dir=/tmp/profile", "--window-size=1280,800", "--hide-scrollbars", "--mute-audio", "--password-store=basic"),
     *("--no-first-run", "--no-default-browser-check", "--no-pings", "--disable-breakpad", "--disable-extensions"),
@@ -62,13 +62,13 @@ FLAGS = (
     *("--dns-prefetch-disable", "--deny-permission-prompts", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
     "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,DialMediaRouteProvider",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    # Nobody listens there: each context has a proxy of its own, and what belongs to none reaches nothing.
+    # Nothing listens there: each context has a proxy of its own, and requests outside a context must fail.
     *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
 )
 
 
 class Chromium(Struct, frozen=True):
-    """One that runs. `doors` are sockets that listen on its loopback."""
+    """A running Chromium. `doors` are sockets that listen on its loopback."""
 
     protocol: DevTools
     doors: tuple[socket, ...]
@@ -91,7 +91,7 @@ def _is_script(path: Path) -> bool:
 
 @asynccontextmanager
 async def run_chromium(wrap: Wrap, doors: int, program: Path) -> AsyncIterator[Chromium]:
-    """Starts Chromium and ends it with all it has started. Raises `ToolUnavailable` or `SandboxError` if it does not start."""
+    """Starts Chromium, and ends it with all its processes. Raises `ToolUnavailable` or `SandboxError` if it does not start."""
     argv = (sys.executable, "-I", "-S", "-c", START, str(doors), str(program), *FLAGS)
     async with wrap(Program(argv=argv, reads=_list_reads(program))) as line, AsyncExitStack() as stack:
         ours, theirs = socketpair()
@@ -154,7 +154,7 @@ async def _stop(started: StartedProgram, listening: "Task[None]") -> None:
 
 
 class _LastWords:
-    """The last line of complaint, for whoever wants to know why it ended."""
+    """Keeps the last line of standard error, to explain a failed start."""
 
     def __init__(self) -> None:
         self.last = ""

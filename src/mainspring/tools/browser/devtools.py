@@ -1,4 +1,4 @@
-"""The DevTools protocol over one socket: JSON with a NUL behind each message, answers in any order, events in between."""
+"""A client of the DevTools protocol over one socket: JSON messages that end with NUL, answers in any order, events in between."""
 
 import asyncio
 from asyncio import Future, StreamReader, StreamWriter
@@ -20,7 +20,7 @@ Listener = Callable[[str, Json], None]
 
 
 class CommandFailed(PeerError):
-    """The browser did not do what it was told."""
+    """The browser answered a command with an error."""
 
 
 class _Message(Struct, frozen=True):
@@ -33,7 +33,7 @@ class _Message(Struct, frozen=True):
 
 
 class DevTools:
-    """`listen` hears the browser's own events; a page's are heard by whoever is in `listeners` for its session."""
+    """`listeners` receive events by session; the empty one is the browser itself."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.listeners: dict[str, Listener] = {}
@@ -59,14 +59,14 @@ class DevTools:
         return message.result
 
     def post(self, method: str, session: str = "", /, **params: object) -> int:
-        """Tells the browser something whose answer is not waited for."""
+        """Sends a command without waiting for its answer."""
         number = next(self._numbers)
         order = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
         self._writer.write(msgspec.json.encode(order) + b"\0")
         return number
 
     async def read(self) -> None:
-        """Hears the browser until it ends."""
+        """Dispatches messages until the browser ends."""
         try:
             with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
                 while True:

@@ -1,6 +1,6 @@
-"""What runs in the page, in a world of its own that the page's scripts neither see nor change.
+"""JavaScript that runs in the page, in an isolated world that the page's scripts cannot access.
 
-`OUTLINE` writes the page down as text and numbers what can be used: `seen` holds the elements until the page changes.
+`OUTLINE` renders the page as text and numbers the elements that can be used; `seen` holds them until the page changes.
 """
 
 OUTLINE = r"""
@@ -92,7 +92,7 @@ number => {
 }
 """
 
-# What is answered "type" is then typed into the field, whose old text is selected.
+# On "type", the caller then types into the field, whose old text is selected.
 FOCUS = """
 (number, text) => {
   const el = globalThis.seen?.[number - 1];

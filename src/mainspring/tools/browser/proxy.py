@@ -1,8 +1,8 @@
-"""The only way out of the browser: a forward proxy that connects to checked addresses and to nothing else.
+"""The browser's only way out: a forward proxy that connects to checked addresses alone.
 
-Whatever a page does, be it a redirect, an image, a script's request or a WebSocket, arrives here as a host and a port. These pass
-the same checks as a URL of `web_fetch`, and the connection goes to the address that was checked. What is refused is remembered,
-so that the model can be told.
+Every request of a page, be it a redirect, an image, a script or a WebSocket, arrives here as a host and a port. They pass the
+same checks as a URL of `web_fetch`, and the connection goes to the checked address. Refusals are recorded and reported to the
+model.
 
 A connection carries one request: an absolute URL for plain HTTP, or a tunnel for everything else.
 """
@@ -46,7 +46,7 @@ class Proxy:
         self.port: int = door.getsockname()[1]
         self.context = ToolContext()
         self.refused: dict[str, str] = {}
-        """Origins that were asked for and refused, and why. Whoever has told of them empties it."""
+        """Refused origins, with the reason. `BrowserSession.take_notes` empties it."""
         self._door, self._guard, self._flaw, self._most_bytes = door, guard, flaw, most_bytes
         self._taken = 0
         self._tasks: set[Task[None]] = set()
@@ -61,12 +61,12 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, context: ToolContext) -> None:
-        """From here on a new call is served."""
+        """Starts a new call, with its context and a byte count of 0."""
         self.context = context
         self._taken = 0
 
     def drop(self) -> None:
-        """Ends every connection, and forgets what there was."""
+        """Closes every connection, and clears the refusals."""
         self.refused = {}
         for task in self._tasks:
             task.cancel()
@@ -79,7 +79,7 @@ class Proxy:
             if len(self._tasks) <= MOST_CONNECTIONS:
                 await self._answer(reader, writer)
         except asyncio.CancelledError:
-            # Ours, by `drop`: nobody waits for this task but `__aexit__`.
+            # Cancelled by `drop`; only `__aexit__` waits for this task.
             pass
         except _BROKEN:
             writer.write(_build_refusal(502, "the other side cannot be reached, or broke off"))
@@ -164,7 +164,7 @@ async def _copy(reader: StreamReader, writer: StreamWriter, length: int) -> None
 
 
 def _build_request(plain: re.Match[str], rest: str) -> bytes:
-    """The request as the server itself is asked. It ends with its answer, so nothing can be said behind it."""
+    """The request for the origin server. The connection closes after the answer, so no second request can follow."""
     if "transfer-encoding:" in rest.lower():
         raise ValueError("a body without a length")
     path = plain["path"] if plain["path"].startswith("/") else f"/{plain['path']}"
@@ -173,7 +173,7 @@ def _build_request(plain: re.Match[str], rest: str) -> bytes:
 
 
 async def _read_response(server: StreamReader) -> bytes:
-    """The head of the answer, which says that the connection ends with it."""
+    """The head of the response, with `Connection: close`."""
     with anyio.fail_after(HEAD_SECONDS):
         while True:
             first, _, rest = (await server.readuntil(b"\r\n\r\n")).decode("latin-1").partition("\r\n")

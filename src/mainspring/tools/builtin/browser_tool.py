@@ -1,7 +1,7 @@
-"""The tool `browser`: opens pages as a person would see them, and uses their links, buttons and fields.
+"""The tool `browser`: opens pages in Chromium, and uses their links, buttons and fields.
 
-What can be used has a number, which stands in the text where it stands on the page. Pages stay open between the calls of a
-conversation. They reach what `web_fetch` may reach and nothing else, see `mainspring.tools.browser.proxy`.
+Elements that can be used have a number, shown in the text at their position. Pages stay open between the calls of a conversation.
+They can reach only what `web_fetch` may reach, see `mainspring.tools.browser.proxy`.
 """
 
 from typing import Annotated, Literal, TypeVar
@@ -17,7 +17,7 @@ from mainspring.tools.builtin.web_fetch import check_url
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import describe_arguments
 
-# Together below what a run shows of an output by default, so that a page is seen whole.
+# Together below the default limit of a tool output, so that a page is not cut.
 PAGE_CHARS, LIST_CHARS = 9_000, 4_000
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class BrowserTool:
             try:
                 return await self._perform(asked, context)
             except ToolUnavailable:
-                # The browser, or the page of an earlier call, may have ended under it: a new one is tried, once.
+                # The browser, or the page of an earlier call, may have crashed: retried once.
                 return await self._perform(asked, context)
         except (CallerError, PeerError, OurError) as error:
             return ToolResult.fail(error.message)

@@ -1,7 +1,7 @@
 """The built-in tools by name, and the sandbox that some of them work in.
 
-The sandbox is opened with the builtins, if a tool needs one. Where none holds, the tools are there all the same, and refuse every
-call with what to install.
+The sandbox is opened with the builtins if a tool needs one. Where none works, the tools exist all the same, and every call fails
+with what to install.
 """
 
 import re
@@ -38,8 +38,8 @@ _CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
 class BuiltinTools:
-    """Use as `async with` around whatever calls the tools. `context` is what their calls may touch. With `wraps`, there is a
-    sandbox for programs that others start, too: see `wrap`."""
+    """Use as `async with` around the calls. `context` is what calls may touch. With `wraps`, a sandbox is opened for `wrap` even
+    if no tool needs one."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class BuiltinTools:
         return wrap_program(self._sandbox.open(), program)
 
     async def health(self) -> SandboxHealth | None:
-        """How the sandbox is, None if no tool needs one."""
+        """The health of the sandbox, None if no tool needs one."""
         return await self._sandbox.health() if self._needs_sandbox else None
 
 
 class DeferredSandbox:
-    """A sandbox that is opened later, or cannot be: then `target` says why, and whoever wants to use it is told."""
+    """A sandbox that is opened later. While it is not open, or cannot be opened, `target` is the error that every use raises."""
 
     def __init__(self, target: "LocalSandbox | SandboxError | None" = None) -> None:
         self.target = target or SandboxError("the sandbox is not open; use the engine as `async with`")
@@ -155,7 +155,7 @@ class DeferredSandbox:
 
 
 def find_hosted_tool(tool: Json) -> str | None:
-    """Which built-in tool a request means by this one of its own kind, None if none: the client, or nobody, performs it."""
+    """The built-in tool that a hosted tool of a request means, None if it means none of them."""
     match tool:
         case {"type": "code_interpreter"}:
             return "code_interpreter"
@@ -170,12 +170,12 @@ def _find_hosted(tool: Declared) -> str | None:
 
 
 def asks_for_container(spec: RunSpec) -> bool:
-    """Whether a tool of the order works in a container, or in another place that lasts."""
+    """Whether a tool of the order keeps state in a container or a browser session."""
     return any(_find_hosted(tool) or (isinstance(tool, ToolDefinition) and tool.name in LASTING) for tool in spec.tools)
 
 
 def _read_container(tool: Declared) -> str | None:
-    """The container that a tool names, None for whichever there is. Raises `InvalidRequest` for what is not to be had."""
+    """The container that a tool names, None for `auto`. Raises `InvalidRequest` for options that are not supported."""
     match tool.data.get("container", {"type": "auto"}) if isinstance(tool, Unknown) else None:
         case str(name) if _CONTAINER.fullmatch(name):
             return name
@@ -199,7 +199,7 @@ def _check_container(containers: "Containers | None", tenant: str, id: str) -> N
 
 
 class HostedToolsStep(OrderStep):
-    """Adds the built-in tools that an order names by their own kind, in the container of what it continues."""
+    """Adds the hosted tools that an order names, in the container of the run or conversation that it continues."""
 
     name = "hosted tools"
 
@@ -220,9 +220,9 @@ class HostedToolsStep(OrderStep):
 def add_hosted_tools(
     spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None
 ) -> RunSpec:
-    """The order with the built-in tools that it asks for by their own kind, working in the container that it names or in `scope`.
+    """The order with the hosted tools that it names replaced by built-in ones, in the container that it names or in `scope`.
 
-    Raises `InvalidRequest` for one that is not offered here, `NotFound` for a container that is not one of the tenant's.
+    Raises `InvalidRequest` for a tool that this server does not offer, `NotFound` for a container of another tenant.
     """
     known = {tool.name: tool for tool in offered}
     tools: dict[str, Declared] = {}

@@ -1,11 +1,11 @@
-"""Containers: workspaces that last from call to call, each a lease on the sandbox.
+"""Containers: workspaces that persist between calls, each a lease on the sandbox.
 
-Theory of operation. A container belongs to a tenant and has an id; for anybody else it does not exist. It is made by the first
-call that wants it, or by name, serves one call at a time, and is kept until nobody has used it for a while or its room is needed
-for another. None of them outlives the engine: whoever comes back later gets a new one, and is told so.
+Theory of operation. A container belongs to a tenant and has an id; other tenants cannot see it. The first call that needs it
+creates it, or a request does by name. It serves one call at a time, and is removed when it is idle for too long or evicted. None
+outlives the engine: a later call gets a new one, and is told so.
 
-There is room for so many in all, and for so many of one tenant. Who needs room gives up an unused one of its own first, then that
-of whoever has most; what is in use is nobody's to take.
+Their number is limited in total and per tenant. A tenant that needs room loses an unused one of its own first, else the tenant
+with most containers does; a container in use is never evicted.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ Key = tuple[str, str]
 
 
 def describe_files(files: Sequence[WorkspaceFile]) -> str:
-    """The files with their sizes, the first of them if there are many."""
-    # A name need not be text; what is shown must be.
+    """The files with their sizes, cut after `MOST_NAMED`."""
+    # A file name need not be valid UTF-8.
     names = [f"{os.fsencode(file.path).decode('utf-8', 'replace')} ({file.size:,} bytes)" for file in files[:MOST_NAMED]]
     more = [f"{len(files) - MOST_NAMED} more"] if len(files) > MOST_NAMED else []
     return ", ".join([*names, *more])
 
 
 def find_container_id(context: ToolContext) -> str:
-    """The id of the container that a call works in: one for each conversation, or for each run outside of one."""
+    """The id of the container of a call: one per conversation, or per run without one."""
     return derive_id("cntr", context.scope or context.run_id)
 
 
 def choose_evicted(
     keys: Collection[Key], unused: Sequence[Key], tenant: str, *, most: int, most_each: int, what: str, advice: str
 ) -> Key | None:
-    """Whose place one more of the tenant's takes; None if there is room. Both lists are in the order of last use.
+    """The least recently used entry to remove for one more of the tenant's; None if there is room. Both lists are in LRU order.
 
-    An unused one of the tenant's own goes first, else one of whoever holds most. Raises `SandboxFull` if none may go.
+    An unused one of the tenant's own goes first, else one of the tenant that has most. Raises `SandboxFull` if all are in use.
     """
     held = Counter([whose for whose, _ in keys])
     is_at_own_limit = held[tenant] >= most_each
@@ -66,7 +66,7 @@ def choose_evicted(
 
 
 class ContainerInfo(Struct, frozen=True):
-    """A container, from outside. The times are seconds since 1970."""
+    """A container as the API shows it. Times are seconds since 1970."""
 
     id: str
     name: str
@@ -76,7 +76,7 @@ class ContainerInfo(Struct, frozen=True):
 
 
 class Container:
-    """A workspace with a Python interpreter, in the hands of one call at a time."""
+    """A workspace with a Python interpreter, used by one call at a time."""
 
     def __init__(self, lease: SandboxLease, session: PythonSession) -> None:
         self.lease = lease
@@ -90,14 +90,14 @@ class Container:
         self._is_new = True
 
     def take_news(self) -> str:
-        """What a call in it should tell its model: that it is new, if this is the first one, and which files were put in."""
+        """What the next call tells its model: that the container is new, and which files were added. Clears both."""
         is_new, self._is_new = self._is_new, False
         files, self.unseen = list(self.unseen.values()), {}
         given = [f"[files put in by the user: {describe_files(files)}]"] if files else []
         return "\n".join([*([NEW] if is_new and not self.given else []), *given])
 
     async def run_cell(self, code: str, seconds: float) -> ProgramResult:
-        self.is_state_lost = True  # And stays so if this is cancelled.
+        self.is_state_lost = True  # It stays so on cancel.
         result = await self._session.run_cell(code, timeout=seconds)
         self.is_state_lost = result.is_state_lost
         return result
@@ -140,9 +140,9 @@ class Containers:
 
     @asynccontextmanager
     async def use(self, tenant: str, id: str) -> AsyncIterator[Container]:
-        """The container, made if it is not there, for one call; others wait for their turn.
+        """The container for one call, created if it is missing; other calls wait.
 
-        Raises `SandboxError` if none can be made. One in which nothing starts any more is given up.
+        Raises `SandboxError` if none can be created. One in which nothing starts any more is removed.
         """
         async with self._wait_turn((tenant, id)) as place:
             try:
@@ -207,7 +207,7 @@ class Containers:
                 await place.close()
 
     async def expire(self) -> None:
-        """Ends the containers that nobody has used for a while; done from time to time without being asked."""
+        """Removes idle containers; also called periodically."""
         now = self._clock()
         for key, place in list(self._places.items()):
             if not place.users and place.last_use <= now - (place.idle_seconds or self._idle_seconds):
@@ -228,7 +228,7 @@ class Containers:
 
     @contextmanager
     def _hold(self, key: Key, place: "_Place") -> Iterator[None]:
-        """Keeps a container from being ended for want of use."""
+        """Marks a container as in use."""
         place.users += 1
         try:
             yield
@@ -252,7 +252,7 @@ class Containers:
             yield place.container
 
     def _make_room(self, tenant: str) -> "_Place | None":
-        """Makes room for one more of the tenant's: what it returns is to be closed."""
+        """Evicts a container if there is no room for another; the caller closes it."""
         unused = [key for key, place in self._places.items() if not place.users]
         limits = {"most": self._most, "most_each": self._most_each}
         key = choose_evicted(self._places.keys(), unused, tenant, **limits, what="containers", advice="delete one")
@@ -275,7 +275,7 @@ class Containers:
 
 
 class _Place:
-    """Where a container is, or is about to be. `users` are the calls in it and those that wait."""
+    """The slot of a container, also while it is being created. `users` counts the calls in it and those that wait."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

@@ -1,11 +1,10 @@
 """The tool `file_ops`: reads, writes, lists, searches and patches files inside the working directory.
 
-A path is resolved first, links included, and must then lie in the working directory, and in the allowed paths if there are any,
-by whole names. What was found so is opened without following any link, from folder to folder, so that nothing swapped in
-meanwhile leads out. A file is replaced by a complete new one or not at all.
+A path is resolved first, links included, and must then be in the working directory, and in the allowed paths if there are any. It
+is opened without following links, so that nothing swapped in meanwhile leads out. Files are replaced atomically.
 
-What a model reads of a file is without its secrets: a mark stands for each. A text in which there are more marks than in the file
-it is for was made from what was shown, and is not written, since the secrets would be lost.
+What a model reads of a file is redacted: a mark replaces each secret. A text with more marks than the file it replaces was made
+from redacted output and is not written, since the secrets would be lost.
 """
 
 import os
@@ -33,7 +32,7 @@ from mainspring.tools.safe_read import explain_errors
 from mainspring.tools.schema import describe_arguments
 
 MOST_BYTES = 8 << 20
-# Below what a run shows of an output by default, so that a page is seen whole.
+# Below the default limit of a tool output, so that a page is not cut.
 PAGE_CHARS = 12_000
 MOST_LISTED = 300
 MOST_MATCHES = 100
@@ -42,7 +41,7 @@ MODULE = "mainspring.tools.builtin.search"
 # As the engine puts it in the place of a secret.
 MARK = "[redacted]"
 
-# Says why a path may not be seen, None if it may.
+# Why a path may not be seen, None if it may.
 Flaw = Callable[[str], str | None]
 
 
@@ -100,7 +99,7 @@ class FileOps:
     def __init__(self, *, search_seconds: float = SEARCH_SECONDS, flaw: Flaw | None = None) -> None:
         self._search_seconds = search_seconds
         self._flaw = flaw or _find_no_flaw
-        # Who changes a file reads it first; nobody else may change it in between.
+        # Held from reading a file to replacing it.
         self._changing = Lock()
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
@@ -140,7 +139,7 @@ def _find_no_flaw(path: str) -> None:
 
 
 def locate(path: str, context: ToolContext) -> FilePlace:
-    """Where a path leads. Raises `InvalidRequest` for one that is not to be touched."""
+    """Resolves a path. Raises `InvalidRequest` for one that is not allowed."""
     if context.working_dir is None:
         raise InvalidRequest("no working directory is set, so no file can be touched; the operator can set one")
     if "\0" in path or ".." in PurePath(path).parts:
@@ -221,7 +220,7 @@ def _render_listing(place: FilePlace, depth: int, flaw: Flaw) -> str:
 
 
 def _render_entry(found: FoundEntry) -> str:
-    # A name need not be text; what is shown must be.
+    # A file name need not be valid UTF-8.
     path = os.fsencode(found.path).decode("utf-8", "replace")
     if found.is_folder:
         return f"{path}/"
@@ -326,7 +325,7 @@ def _explain_marks(quoted: str, text: str) -> Iterator[None]:
 
 
 def _replace(place: FilePlace, folder: int, data: bytes, mode: int | None) -> int:
-    """Puts a complete file in the place of what is there, durably; whoever reads meanwhile sees the old one or the new one."""
+    """Replaces the file atomically and durably."""
     if len(data) > MOST_BYTES:
         raise InvalidRequest(f"`{place.asked}` would have {len(data):,} bytes, more than the {MOST_BYTES:,} a file may have")
     made = f".mainspring-{os.urandom(8).hex()}"

@@ -1,7 +1,7 @@
-"""Changes to a text: an exact replacement, or a unified diff. Applied fully, or refused with the place that does not fit.
+"""Edits a text by an exact replacement or a unified diff. Applied completely, or refused with the hunk that does not match.
 
-Models count lines badly and quote them well. So a hunk goes where its line number says if its lines stand there, else where they
-stand, if that is one place behind the hunk before it; the counts in its heading are not read.
+Models count lines badly and quote them well. So a hunk is applied at its line number if its lines match there, else at the one
+place after the previous hunk where they match; the counts in its heading are ignored.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""HTML as text that reads well: headings, lists, links, code and tables roughly as markdown; scripts and styles left out.
+"""Converts HTML to text, roughly Markdown: headings, lists, links, code and tables, without scripts and styles.
 
-Runs in a process of its own, since pages exist that keep the parser busy for hours, and imports the standard library alone.
+Runs in a process of its own, since some pages keep the parser busy for hours, and imports only the standard library.
 """
 
 import re

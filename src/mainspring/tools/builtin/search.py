@@ -1,4 +1,4 @@
-"""Looks for a text or a regular expression in files. Runs in a process of its own and imports the standard library alone."""
+"""Searches files for a text or a regular expression. Runs in a process of its own and imports only the standard library."""
 
 import os
 import re

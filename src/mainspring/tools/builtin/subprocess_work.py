@@ -1,8 +1,7 @@
-"""Work that hostile input can make endless, done in a process of its own.
+"""Runs work that hostile input can make endless in a process of its own.
 
-A regular expression and a broken page can each keep Python busy for hours, and a thread that is busy so stops every other thread
-and cannot be ended. So such work goes to a bare interpreter, a question in and an answer out, that is killed when its time is up.
-The modules that work there import the standard library alone.
+A regular expression or a broken page can keep Python busy for hours, and such a thread blocks all others and cannot be stopped.
+So the work runs in a bare interpreter, which is killed on timeout. The modules that run there import only the standard library.
 """
 
 import subprocess
@@ -26,11 +25,11 @@ json.dump(import_module(sys.argv[2]).answer(**json.load(sys.stdin.buffer)), sys.
 
 
 async def run_in_subprocess(module: str, question: Json, seconds: float) -> Json | None:
-    """What the module's function `answer` gives for the question; None if it takes longer than this, or dies of it.
+    """The result of the module's function `answer`; None on timeout or crash.
 
     On cancel the process is killed.
     """
-    # Should we die ourselves, the limit on its processor time ends the process.
+    # If the engine dies, the CPU limit ends the process.
     command = [sys.executable, "-I", "-S", "-c", _CODE, _PACKAGES, module, str(int(seconds) + 5)]
     with anyio.move_on_after(seconds):
         done = await anyio.run_process(

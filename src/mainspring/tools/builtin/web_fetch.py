@@ -1,7 +1,7 @@
 """The tool `web_fetch`: reads a page of the web as text.
 
-Every connection, redirects included, goes to an address that was checked: public, or of a host the operator has allowed. Size,
-time and redirects have limits, and what is compressed is unpacked only as far as the size limit goes.
+Every connection, redirects included, goes to a checked address: public, or of a host that the operator allows. Size, time and
+redirects are limited, and compressed content is decompressed only up to the size limit.
 """
 
 import re
@@ -26,14 +26,14 @@ MOST_BYTES = 2_000_000
 MOST_REDIRECTS = 5
 SECONDS = 20.0
 READING_SECONDS = 5.0
-# Below what a run shows of an output by default, so that a page is seen whole.
+# Below the default limit of a tool output, so that a page is not cut.
 PAGE_CHARS = 12_000
 MODULE = "mainspring.tools.builtin.readable"
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml|toml)")
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
-# The encodings that pages have. Python knows others, some of which take for ever to decode.
+# The encodings of web pages. Python has others, some of which take for ever to decode.
 _ENCODINGS = re.compile(
     r"ascii|utf-(?:8|16|32)(?:-(?:le|be|sig))?|iso8859-\d+|cp\d+|koi8-[rtu]|gb\w+|big5\w*|euc_\w+|shift_jis\w*|iso2022_\w+"
     r"|mac-\w+|hz|johab|tis-620"
@@ -43,7 +43,7 @@ _MARKS = ((BOM_UTF8, "utf-8-sig"), (BOM_UTF16_LE, "utf-16"), (BOM_UTF16_BE, "utf
 
 
 class FetchedPage(Struct, frozen=True):
-    """What a server answered. `data` is unpacked; `is_cut` says that there was more."""
+    """A response. `data` is decompressed; `is_cut` says that there was more."""
 
     url: str
     status: int
@@ -54,7 +54,7 @@ class FetchedPage(Struct, frozen=True):
     is_cut: bool
 
 
-# Says why a URL may not be fetched, None if it may.
+# Why a URL may not be fetched, None if it may.
 Flaw = Callable[[str], Awaitable[str | None]]
 
 
@@ -100,7 +100,7 @@ class WebFetch:
         for _ in range(MOST_REDIRECTS + 1):
             if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
                 raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
-            # A session for each step: what one host was allowed says nothing about the next.
+            # A session per redirect: what one host was allowed does not apply to the next.
             session = make_guarded_session(self._guard, encoding="gzip", seconds=self._seconds)
             async with session, session.get(asked, allow_redirects=False) as response:
                 location = response.headers.get("Location")
@@ -111,7 +111,7 @@ class WebFetch:
 
 
 def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:
-    """The address that is asked next. Raises `InvalidRequest` for one that is not to be asked."""
+    """Parses and checks a URL, relative to `base`. Raises `InvalidRequest` for one that is not allowed."""
     try:
         url = URL(text) if base is None else base.join(URL(text))
         host = url.raw_host
@@ -151,7 +151,7 @@ async def _read_body(response: ClientResponse) -> tuple[bytes, bool]:
 
 
 class _Unpacked:
-    """Collects a body, unpacking no more of it than the limit and a little."""
+    """Collects a body, decompressing no more of it than the limit."""
 
     def __init__(self, is_packed: bool) -> None:
         self.data = bytearray()
@@ -169,7 +169,7 @@ class _Unpacked:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing behind this is taken. As in browsers, what follows the compressed data is none of the page."""
+        """Whether the body is complete. As in browsers, trailing data after the compressed stream is ignored."""
         return len(self.data) > MOST_BYTES or (self._unpack is not None and self._unpack.eof)
 
 
@@ -201,7 +201,7 @@ def _render_piece(page: FetchedPage, title: str, text: str, start: int) -> ToolR
 
 
 def decode_page(page: FetchedPage) -> str:
-    """The text, by the first that says which encoding it is in: a byte order mark, the server, the page. Else UTF-8, or Latin."""
+    """Decodes by the byte order mark, else the charset of the header, else that of the page, else as UTF-8 or Windows-1252."""
     mark = next((name for mark, name in _MARKS if page.data.startswith(mark)), "")
     meta = _META.search(page.data[:2048])
     for name in (mark, page.charset, meta[1].decode("ascii") if meta is not None else ""):

@@ -1,8 +1,8 @@
-"""The embedded default: namespaces made by bubblewrap, started by a user who is not root.
+"""The default backend: namespaces made by bubblewrap, started by a user who is not root.
 
-Four rules make it a sandbox rather than a decoration: root is given up before bubblewrap starts, since files of the kernel are
-guarded by the global user id, which a user namespace does not change; no further user namespace can be made; no capability is
-left; and a filter refuses the system calls that no tool needs.
+Four rules make it secure: root is dropped before bubblewrap starts, since the kernel's files are protected by the global user id,
+which a user namespace does not change; no further user namespace can be created; no capability remains; and a filter denies the
+system calls that no tool needs.
 """
 
 import os

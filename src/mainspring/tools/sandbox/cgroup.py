@@ -1,8 +1,8 @@
 """Totals for a whole lease: memory and processes of all that runs in it, counted by the kernel.
 
-Limits of a single process do not add up: eight processes may each use what one may. Where control groups can be made, of
-either version, each lease gets one and the kernel ends what exceeds it. They are made below the group this process is in, so
-whatever limits the engine limits them too.
+Per-process limits do not add up: eight processes may each use the whole limit. Where control groups can be created, of either
+version, each lease gets one, and the kernel kills what exceeds it. They are created below the engine's own group, so its limits
+apply to them too.
 """
 
 import os

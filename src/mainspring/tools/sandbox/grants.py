@@ -1,8 +1,7 @@
-"""What a program of somebody else's may see of this machine: what it was granted, and what it cannot start without.
+"""What a wrapped program may access on this machine: what it was granted, and what it needs to start.
 
-Without being asked, a program gets its own installation and, if it is an interpreter, the project of its script, read-only. Never
-a home, a folder that everybody puts things in, or one with our own settings or database, whatever else is in it: of those it gets
-the script alone.
+By default a program gets its own installation and, if it is an interpreter, the project of its script, read-only. Never a home, a
+shared folder, or one with our own settings or database: of those it gets only the script.
 """
 
 import os

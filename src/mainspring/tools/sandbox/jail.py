@@ -1,7 +1,7 @@
-"""One worker in a sandbox, the pipes to it, and what can be asked of it.
+"""One worker in a sandbox and the pipes to it.
 
-The answer is given when the worker says that the run is over, not when the last process has gone: taking a namespace down takes
-longer than most runs. What it wrote before it said so is in the pipes by then and is read without waiting.
+A run ends when the worker says so, not when its last process is gone: tearing down a namespace takes longer than most runs. The
+output written before that is in the pipes by then and is read without waiting.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NUMBERS = struct.Struct(">iii")
 
 
 class WorkerAnswer(Struct):
-    """What the worker says. The code it runs may have forged it, which deceives only itself. No code: it was nonsense."""
+    """The worker's answer. The code it runs may forge it, which harms only itself. Without a code it was malformed."""
 
     code: int | None = None
     signal: int | None = None
@@ -34,7 +34,7 @@ class WorkerAnswer(Struct):
 
 
 class WorkerOrder(Struct, omit_defaults=True):
-    """What the worker is asked: exactly one of command, code and cell."""
+    """A request to the worker: exactly one of command, code and cell."""
 
     limits: dict[str, int]
     argv: tuple[str, ...] | None = None
@@ -81,7 +81,7 @@ class Jail:
             self._close()
 
     async def wait_ready(self) -> None:
-        """Returns once the worker waits for an order. Raises `SandboxError` with what it said if it does not come up."""
+        """Waits until the worker is ready. Raises `SandboxError` with its output if it does not start."""
         if self._is_ready:
             return
         deadline = self._loop.time() + START_SECONDS
@@ -136,7 +136,7 @@ class Jail:
             if reason is not None:
                 yield WorkerExit(ProgramExit(None, reason=reason))
                 return
-            # Much may have happened while the reader had the chunks, so look again before waiting.
+            # The state may have changed while the caller had the chunks, so check again before waiting.
             if not chunks:
                 await self._wait_for_change(deadline)
 
@@ -149,7 +149,7 @@ class Jail:
         self.wake()
 
     def _feed(self) -> None:
-        """Passes on what the worker and the program take now. Standard input is closed behind its last byte."""
+        """Writes what the worker and the program accept now. Closes standard input after its last byte."""
         for file, data in list(self._unsent.items()):
             if file < 0 or self._write(file, data):
                 del self._unsent[file]
@@ -165,13 +165,13 @@ class Jail:
             self._unsent[file] = data
             return False
         except (BrokenPipeError, ConnectionError):
-            pass  # Nobody reads any more, which is theirs to decide.
+            pass  # The reader has closed its end.
         return True
 
     def _read_answer(self) -> WorkerAnswer | None:
-        """The next whole message of the worker, if there is one. Nonsense is as good as none: the worker is then of no use."""
+        """The next complete message of the worker, if there is one."""
         try:
-            # No more than one message can have: hostile code may never stop talking.
+            # At most one message: hostile code may never stop writing.
             while len(self._heard) <= LONGEST_ANSWER + 4:
                 data = self._control.recv(PIECE)
                 if not data:
@@ -241,7 +241,7 @@ class Jail:
 
 
 def _parse_answer(message: bytes, asked: int) -> WorkerAnswer:
-    """An answer to another request is nonsense, too: code has spoken in place of the worker, whose own answer would come late."""
+    """An answer to another request is malformed, too: the code has forged it."""
     if len(message) < NUMBERS.size:
         return WorkerAnswer()
     number, code, signal = NUMBERS.unpack_from(message)

@@ -1,9 +1,9 @@
-"""The fallback where namespaces are refused, as in most containers: Landlock, a system call filter and limits of each process.
+"""The fallback where namespaces are not permitted, as in most containers: Landlock, a seccomp filter and per-process limits.
 
-Landlock leaves much open, and the filter closes that: no sockets at all without a network, since it sees neither UDP nor unix
-sockets with a path; no signals before version 6; no System V memory and no limits or priorities of other processes; and, where
-sandboxed code runs as the engine's own user, no change to the mode, owner or times of a file by its name. What stays open is to
-ask whether a file of the host exists and how large it is.
+The filter closes what Landlock leaves open: no sockets at all without a network, since Landlock covers neither UDP nor unix
+sockets with a path; no signals before ABI version 6; no System V memory and no limits or priorities of other processes; and,
+where sandboxed code runs as the engine's own user, no change to the mode, owner or times of a file by name. What remains is that
+code can find out whether a file of the host exists and how large it is.
 """
 
 from msgspec.structs import replace

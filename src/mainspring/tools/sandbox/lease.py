@@ -28,7 +28,7 @@ from mainspring.tools.sandbox.slot import Slot
 # A command line's longest word is 128 KB on Linux.
 LONGEST_CODE = 120_000
 LOOK_EVERY = 0.5
-# What can be written before it is seen. In a workspace that holds more, nothing is started any more.
+# What may be written between two checks. In a workspace with more than that, nothing is started any more.
 SURPLUS_BYTES, SURPLUS_ENTRIES = 256 * MEGABYTE, 10_000
 
 
@@ -116,14 +116,14 @@ class LocalSession:
                 order = WorkerOrder(limits=_build_limits(self._slot, "python"), cell=code)
                 result = await gather_output(run_order(self._slot, jail, order, b"", timeout))
                 if jail.is_alive and await asyncio.to_thread(_is_over, self._slot, jail):
-                    # It would keep what it holds while it rests.
+                    # It would keep the unlinked files while it is frozen.
                     result = replace(result, exit=ProgramExit(None, reason="disk_limit"))
                 is_over = result.exit.reason == "exited" and jail.is_alive
             finally:
                 if not is_over:
                     self.end()
         if self._jail is not None and not self._slot.is_firm:
-            # It was only told to stop, and has ways to wake up again. It may, but not fill the disk.
+            # Stopped by signals only, it can wake up again; it must not fill the disk then.
             self._looking = asyncio.get_running_loop().create_task(self._look(self._jail))
         return replace(result, files=list_changes(before, await self._lease.list()), is_state_lost=not is_over)
 
@@ -144,7 +144,7 @@ class LocalSession:
 
 
 class _Watch(Struct):
-    """Looks at the disk while a run goes on, and wakes it when it has used too much."""
+    """Polls disk usage during a run, and wakes the run when it exceeds the limit."""
 
     slot: Slot
     jail: Jail
@@ -164,7 +164,7 @@ class _Watch(Struct):
 async def run_order(
     slot: Slot, jail: Jail, order: WorkerOrder, stdin: bytes, seconds: float | None
 ) -> AsyncGenerator[OutputChunk | WorkerExit, None]:
-    """The output of one order and how it ended, as far as limits decide that."""
+    """Runs one order within the limits: its output, then how it ended."""
     loop = asyncio.get_running_loop()
     kills = slot.count_kills()
     watch = _Watch(slot, jail)
@@ -219,7 +219,7 @@ def _measure_all(slot: Slot, most: int) -> workspace_files.DiskUsage:
 
 
 def _is_over(slot: Slot, jail: Jail) -> bool:
-    """Whether more is in use than may be, files without a name included."""
+    """Whether the disk limits are exceeded, unlinked files included."""
     limits, used = slot.limits, _measure_all(slot, slot.limits.entries)
     if used.size > limits.disk or used.entries > limits.entries or not used.is_whole:
         return True
@@ -231,12 +231,12 @@ def _is_over(slot: Slot, jail: Jail) -> bool:
 
 
 def _check_room(slot: Slot) -> None:
-    """Raises `InvalidRequest` if earlier runs have left so much that the next would take room that is not its own."""
+    """Raises `InvalidRequest` if the workspace is far beyond its limits."""
     limits = slot.limits
     try:
         used = _measure_all(slot, limits.entries + SURPLUS_ENTRIES)
     except FileNotFoundError:
-        return  # It has been released, which is told when a worker is asked for.
+        return  # The lease was released; starting a worker reports that.
     if used.size <= limits.disk + SURPLUS_BYTES and used.entries <= limits.entries + SURPLUS_ENTRIES and used.is_whole:
         return
     what = f"{used.entries} files with {used.size} bytes" if used.is_whole else "folders nested too deep to be looked into"

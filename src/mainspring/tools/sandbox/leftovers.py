@@ -1,7 +1,7 @@
-"""What a sandbox leaves if both the engine and its supervisor were killed, cleared up by the next one to start.
+"""Removes what a sandbox leaves if both the engine and its supervisor were killed; done when the next one starts.
 
-Both hold a lock on a file in the sandbox's folder for as long as they live. Whoever gets the lock has found a folder that is
-nobody's. The folder of each lease names its control groups, since what is frozen in them does not even end.
+Both hold a lock on a file in the sandbox's folder while they live. A folder whose lock can be taken is abandoned. The folder of
+each lease names its control groups, since frozen processes in them do not exit even when killed.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ def write_group_names(folder: Path, groups: Sequence[Path]) -> None:
 def clear_leftovers(parent: Path) -> None:
     """Ends and removes all that is nobody's any more. What cannot be removed is logged."""
     for folder in parent.glob(f"{PREFIX}*"):
-        # Others may make a folder of that name too, to have us follow what it says.
+        # Another user may create such a folder to trick us.
         try:
             if folder.lstat().st_uid != os.getuid() or not (file := _try_lock(folder)):
                 continue
@@ -72,7 +72,7 @@ def _remove(folder: Path) -> None:
     for named in (folder / "data").glob(f"*/{GROUPS}"):
         _end_groups([Path(group) for group in named.read_text().splitlines()])
     remove_tree(folder / "data")
-    # Never emptied: what is still mounted there is no copy but the thing itself.
+    # Never emptied: a view that is still mounted is the original, not a copy.
     for view in (folder / "views").iterdir():
         view.rmdir()
     (folder / "views").rmdir()
@@ -81,7 +81,7 @@ def _remove(folder: Path) -> None:
 
 
 def _end_groups(groups: Sequence[Path]) -> None:
-    """Kills what is in the control groups, lets it go on, which is how what is frozen ends, and removes them."""
+    """Kills everything in the control groups, thaws them, since frozen processes do not exit, and removes them."""
     for _ in range(PATIENCE):
         for group in groups:
             with suppress(OSError):

@@ -103,14 +103,14 @@ class LocalSandbox:
             self._begin_removal(slot)
 
     async def revive(self) -> None:
-        """Starts another supervisor if the last one was ended from outside. Raises `SandboxError` if that does not work."""
+        """Restarts the supervisor if it was killed from outside. Raises `SandboxError` if that fails."""
         async with self._reviving:
             if not self.processes.is_open and not self._is_closing:
                 log.warning("the supervisor process of the sandbox was ended; another one is started")
                 await self.processes.open(self._folder, self._views.pairs, self._lock)
 
     async def wait_until_warm(self) -> None:
-        """Returns when the pool is as full as it gets."""
+        """Waits until the pool is full, or cannot be filled."""
         self._pool.fill()
         await self._pool.wait_until_full()
 
@@ -137,7 +137,7 @@ class LocalSandbox:
         return taken
 
     async def _make_slot(self, spec: SandboxSpec) -> Slot:
-        """A new slot. One that is finished when nobody wants it any more is removed."""
+        """A new slot. On cancel, it is removed once it is made."""
         making = asyncio.to_thread(slots.make_slot, self.backend, self.processes, self.groups, self.data, spec)
         task = asyncio.get_running_loop().create_task(making)
         try:
@@ -182,7 +182,7 @@ class LocalSandbox:
 
     async def _close(self) -> None:
         await self.processes.close()
-        if self._folder.exists():  # The supervisor did not live to remove it.
+        if self._folder.exists():  # The supervisor was killed before it removed it.
             await asyncio.to_thread(remove_tree, self._folder)
         os.close(self._lock)
 

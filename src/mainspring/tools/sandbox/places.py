@@ -1,4 +1,4 @@
-"""Where things are on this machine, as an unprivileged user sees them.
+"""Finds interpreters and folders that the sandbox's unprivileged user can reach.
 
 The interpreter may be installed below a home that only root can enter, while sandboxed code runs as nobody. The supervisor
 bind-mounts such folders elsewhere (`FolderViews`), read-only and visible to sandboxes alone; where that is not permitted, the

@@ -1,7 +1,7 @@
-"""Which sandbox holds on this machine. Not asked of version numbers: a program is run in each that tries to get out.
+"""Finds the sandbox that works on this machine, by running a program in each that tries to escape.
 
-What is allowed differs from container to container and cannot be told from outside. A backend that does not start, or from which
-the program gets out, is not used, and why is kept for whoever asks.
+What a container allows cannot be told from version numbers. A backend that does not start, or from which the program escapes, is
+not used, and the reason is reported.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""The system calls that sandboxed programs may not make, as a filter the kernel runs.
+"""The seccomp filter: the system calls that sandboxed programs may not make.
 
-A list of what is refused, not of what is allowed: programs of all kinds must run, and namespaces or Landlock already hold. The
-filter takes away the parts of the kernel that no tool needs and from which escapes are made. What is refused fails with EPERM, as
-if a right were missing; `clone3` fails with ENOSYS, because its flags lie in memory where no filter sees them, and the C library
-then uses `clone`, whose flags are looked at.
+A deny list, not an allow list: programs of all kinds must run, and namespaces or Landlock already isolate them. The filter
+removes parts of the kernel that no tool needs and that escapes use. Denied calls fail with EPERM; `clone3` fails with ENOSYS,
+because its flags are in memory where no filter sees them, and the C library then falls back to `clone`, whose flags are
+inspected.
 """
 
 import errno

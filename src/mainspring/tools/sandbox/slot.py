@@ -1,4 +1,4 @@
-"""What a lease owns on the host: its folders, its control group and, if it comes from the pool, a worker that is up already."""
+"""What a lease owns on the host: its folders, its control group and, if it comes from the pool, a started worker."""
 
 import asyncio
 import os
@@ -36,14 +36,14 @@ class Slot:
         self.warm: Jail | None = None
         self.removal: asyncio.Task[None] | None = None
         self.writing = Lock()
-        """Held by whoever writes from outside: what two count one by one must fit together."""
+        """Held while writing from outside, so that two writers do not exceed the limits together."""
         self._folder = folder
         self._processes = processes
         self._jails: list[Jail] = []
         self._runs = 0
         self._is_at_rest = False
         self.is_firm = True
-        """Whether what is at rest cannot wake itself: it is frozen, not merely told to stop."""
+        """Whether paused processes are frozen by the kernel; stopped by signals, they could wake up."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -63,7 +63,7 @@ class Slot:
         return jail
 
     async def get_jail(self) -> Jail:
-        """The worker that waits already if there is one, else a new one, ready in either case."""
+        """The waiting worker if there is one, else a new one; ready in either case."""
         jail, self.warm = self.warm, None
         if jail is not None and not jail.is_alive:
             jail.end()
@@ -78,7 +78,7 @@ class Slot:
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:
-        """Nothing in the slot runs but as long as somebody is in here, though it may be kept for the next one."""
+        """Lets processes of the slot run within this context; outside of it they are paused."""
         self._runs += 1
         if self._is_at_rest:
             self._rest(False)
@@ -89,7 +89,7 @@ class Slot:
             self._settle()
 
     def _settle(self, _: object = None) -> None:
-        """Puts to rest what is left, once what was ended is gone: it could not go if it were frozen."""
+        """Pauses what is left, once ended processes are gone: frozen ones could not exit."""
         if self._runs or self._is_at_rest or self.removal is not None:
             return
         left = [jail for jail in self._jails if not jail.process.ended.done()]
@@ -141,7 +141,7 @@ def make_slot(backend: Backend, processes: SupervisorClient, groups: cgroup.Grou
     folder = data / token_hex(12)
     with ExitStack() as undo:
         try:
-            # Only the name lets one in: what a lease holds is no business of another.
+            # Not listable: a lease cannot find the folders of others.
             folder.mkdir(mode=0o711)
             undo.callback(remove_tree, folder)
             group = groups.make()
@@ -169,7 +169,7 @@ def give_folder(folder: Path, owner: Owner) -> None:
 
 
 async def remove_group(group: cgroup.Group) -> None:
-    """Tried more than once: the kernel lets go of the ended processes a little after it has said that they ended."""
+    """Retries: the kernel releases ended processes a moment after it reports their end."""
     for _ in range(PATIENCE):
         with suppress(OSError):
             cgroup.remove_group_folders(group)

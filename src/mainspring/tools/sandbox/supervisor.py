@@ -1,8 +1,8 @@
 """The process that starts and ends everything that runs in a sandbox. A program of its own: it imports nothing of ours.
 
-Theory of operation. The engine is large and has threads, so it cannot fork and prepare a child safely. This process is small, has
-one thread, and does it for the engine: it is told what to start over a socket, one JSON object in each packet, open files beside
-it. Each child joins its control groups, gives up root, takes its limits, and only then becomes the program.
+Theory of operation. The engine has threads, so it cannot safely fork and prepare a child. This process is small, has one thread,
+and does it for the engine: it receives orders over a socket, one JSON object per packet, with open files attached. Each child
+joins its control groups, drops root, sets its limits, and then executes the program.
 
 A child with a namespace of its own takes all it started with it when it ends. One without (`tree`) gets a reaper: a process that
 adopts whatever loses its parent, and that ends the whole tree when the program ends or the supervisor says so.
@@ -108,7 +108,7 @@ class Supervisor:
         self.views: list[str] = []
 
     def serve(self) -> None:
-        """Follows orders until the engine is gone, then leaves nothing behind."""
+        """Serves orders until the engine is gone, then removes everything."""
         try:
             while self.step():
                 pass
@@ -124,7 +124,7 @@ class Supervisor:
         return True
 
     def obey(self) -> bool:
-        """Receives one order and follows it. False when there will be no more."""
+        """Receives one order and executes it. False at the end of the connection."""
         try:
             packet, files, _, _ = socket.recv_fds(self.engine, PACKET, 16)
         except ConnectionError:
@@ -268,7 +268,7 @@ def end_tree(first: int) -> int:
 
 
 def prepare(order: Order) -> None:
-    """Takes away from this process all that the program shall not have. Order matters: root goes last but for the filters."""
+    """Drops the privileges of this process. The order matters: root last, except for the filters."""
     for join in order["joins"]:
         with open(join, "w") as group:
             group.write("0")

@@ -1,4 +1,4 @@
-"""Processes as the engine sees them: it asks the supervisor, and is told when they have ended."""
+"""The engine's client of the supervisor: starts processes through it, and learns when they end."""
 
 import asyncio
 import os
@@ -77,7 +77,7 @@ def read_library_path() -> dict[str, str]:
 
 
 class SupervisorClient:
-    """The engine's end of the line to one supervisor, from `open` to `close`."""
+    """The connection to one supervisor process, from `open` to `close`."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None

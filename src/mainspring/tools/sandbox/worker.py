@@ -1,8 +1,8 @@
-"""What waits inside the sandbox for something to do. A program of its own: it imports nothing of ours.
+"""The worker that runs code inside the sandbox. A program of its own: it imports nothing of ours.
 
-It says that it is ready, reads one request, takes on the limits it is given, runs the code or the command, and says how that
-ended; whoever started it then ends it. Asked for cells, it goes on reading, and what they define stays. Messages follow four
-bytes of length. Nothing it says is trusted, since the code it runs could say the same: an answer is three numbers and a text.
+It reports that it is ready, reads one request, sets the limits, runs the code or the command, and reports how it ended; its
+starter then kills it. For cells it goes on reading, and keeps what they define. A message has a length of four bytes in front.
+Its answers are not trusted, since the code it runs could forge them: an answer is three numbers and a text.
 
 Only modules written in C are imported before they are needed. The usual ones (`json`, `subprocess`, `traceback`, `typing`) would
 take longer than the start of the interpreter.

@@ -1,8 +1,8 @@
-"""Files in a workspace, touched from outside while hostile code may be inside.
+"""Files in a workspace, accessed from outside while hostile code may run inside.
 
-A program can leave a link where a file was expected, or swap a folder for one at the right moment, and have the engine follow it.
-So every path is opened beneath the workspace and over no link at all, and nothing but regular files is read. Files that are
-unlinked, but still open or mapped, take up room as well, and no walk finds them: `count_unlinked_bytes` looks for those in /proc.
+A program can put a link in place of a file, or swap a folder for one at the right moment, to make the engine follow it. So every
+path is opened beneath the workspace without following links, and only regular files are read. Files that are unlinked, but still
+open or mapped, take up space as well, and no walk finds them: `count_unlinked_bytes` looks for those in /proc.
 """
 
 import errno

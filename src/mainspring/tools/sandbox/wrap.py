@@ -1,4 +1,4 @@
-"""Programs that the engine starts and talks to itself, such as MCP servers, in the profile of sandboxed code."""
+"""Runs programs that the engine talks to itself, such as MCP servers and Chromium, in the sandbox."""
 
 import asyncio
 import os
