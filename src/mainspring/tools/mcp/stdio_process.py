@@ -71,6 +71,7 @@ class _Server:
         self._label = label
         self._process = process
         self._last_words = b""
+        self._stderr_closed = anyio.Event()
         self._is_chatty = False
 
     async def read(self, session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -104,6 +105,7 @@ class _Server:
         with suppress(*_GONE):
             async for chunk in self._process.stderr:
                 self._last_words = (self._last_words + chunk)[-LAST_WORDS:]
+        self._stderr_closed.set()
 
     def _parse_message(self, line: bytearray) -> JSONRPCMessage | None:
         """None for what is no message: many a server prints its greetings where its messages belong."""
@@ -122,6 +124,7 @@ class _Server:
     async def _describe_end(self) -> str:
         with anyio.move_on_after(GRACE_SECONDS):
             await self._process.wait()
+            await self._stderr_closed.wait()
         status = self._process.returncode
         how = "it closed its output" if status is None else f"it exited with status {status}"
         words = shorten_line(self._last_words.decode(errors="replace"))
