@@ -251,7 +251,7 @@ def _response(items: Sequence[Item], end: TurnEnded) -> LLMResponse:
     if finish == "stop" and calls:
         finish = "tool_calls"
     elif finish == "stop" and not text:
-        raise InvalidResponseError("the model ended its turn without a word and without a call")
+        raise InvalidResponseError("the model ended its turn without text and without a call")
     return LLMResponse(finish, text or None, calls or None, usage)
 
 

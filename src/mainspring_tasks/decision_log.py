@@ -338,7 +338,7 @@ def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comp
 def _enough(connection: sqlite3.Connection, query: Query) -> Shares:
     shares = _shares(connection, query)
     if shares.sample_size < MIN_SAMPLE:
-        raise InvalidRequest(f"{shares.sample_size} decisions are too few to go by; {MIN_SAMPLE} are needed", param="sample")
+        raise InvalidRequest(f"{shares.sample_size} decisions are too few; at least {MIN_SAMPLE} are needed", param="sample")
     return shares
 
 

@@ -266,7 +266,7 @@ class ToolResult(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.success is not (self.error is None and self.error_code is None):
-            raise ValueError("ToolResult.error and error_code must be there if success is false, and only then")
+            raise ValueError("ToolResult.error and error_code are required if success is false, and not allowed otherwise")
 
 
 class AgentDecision(Struct, frozen=True):
@@ -286,7 +286,9 @@ class AgentDecision(Struct, frozen=True):
         if kind in _CALLLESS and self.tool_calls:
             raise ValueError(f"AgentDecision.tool_calls must be empty when the decision is {kind}")
         if (self.pending_action is not None) is not (kind == DecisionType.REQUEST_CONFIRMATION):
-            raise ValueError("AgentDecision.pending_action must be there if the decision is REQUEST_CONFIRMATION, and only then")
+            raise ValueError(
+                "AgentDecision.pending_action is required if the decision is REQUEST_CONFIRMATION, and not allowed otherwise"
+            )
         if kind == DecisionType.ASK_CLARIFICATION and not self.clarification_question:
             raise ValueError("AgentDecision.clarification_question is required when the decision is ASK_CLARIFICATION")
 

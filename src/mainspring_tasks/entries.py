@@ -46,7 +46,7 @@ class DecisionLog(Struct, frozen=True, kw_only=True):
         if self.decision_type is not None:
             DecisionType(self.decision_type)
         if (self.outcome_category is None) is not (self.decision_type is None):
-            raise ValueError("DecisionLog.decision_type and outcome_category must be there together, once it is decided")
+            raise ValueError("DecisionLog.decision_type and outcome_category must be set together")
 
 
 class ToolInvocationLog(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ToolInvocationLog(Struct, frozen=True, kw_only=True):
         if self.sequence < 1:
             raise ValueError(f"ToolInvocationLog.sequence must be at least 1, not {self.sequence}")
         if self.success is not (self.error_code is None):
-            raise ValueError("ToolInvocationLog.error_code must be there if success is false, and only then")
+            raise ValueError("ToolInvocationLog.error_code is required if success is false, and not allowed otherwise")
         if self.error_code is not None and self.error_code not in _CODES:
             raise ValueError(f"ToolInvocationLog.error_code must be one of {', '.join(_CODES)}, not `{self.error_code:.80}`")
 

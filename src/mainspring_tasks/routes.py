@@ -167,7 +167,7 @@ class ChatRoutes:
         self._wanted.set()
         await ready.wait()
         if self._open is None:
-            raise Fault(503, "decisions_unavailable", f"tasks cannot be talked about right now: {self._failure}")
+            raise Fault(503, "decisions_unavailable", f"the task agent is not available right now: {self._failure}")
         return self._open
 
 

@@ -81,7 +81,7 @@ def token(
 def _identity(user: str | None, secret_file: Path | None, at: Address | None) -> Identity:
     """Who the user is, by the options. Where that is not clear, the server does not start."""
     if user is not None and secret_file is not None:
-        raise InvalidRequest("either everybody is --user NAME, or tokens signed by --secret-file FILE say who it is: give one")
+        raise InvalidRequest("--user NAME and --secret-file FILE exclude each other: give one of them")
     if secret_file is not None:
         if at is None:
             raise InvalidRequest("tokens are for servers on the network: give --http HOST:PORT as well, or --user NAME instead")

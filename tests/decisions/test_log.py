@@ -101,7 +101,7 @@ def test_refusal_goes_before_ambiguity_before_error_before_success() -> None:
         ({"message": "x" * 4001}, r"DecisionLog\.message must have at most 4000"),
         ({"intent_type": "BUY"}, "'BUY' is not a valid IntentType"),
         ({"decision_type": "REFUSE"}, "'REFUSE' is not a valid DecisionType"),
-        ({"decision_type": None}, "must be there together"),
+        ({"decision_type": None}, "must be set together"),
     ],
 )
 def test_an_entry_that_breaks_a_rule_cannot_be_made(fields: dict[str, object], rule: str) -> None:
@@ -113,8 +113,8 @@ def test_an_entry_that_breaks_a_rule_cannot_be_made(fields: dict[str, object], r
     ("fields", "rule"),
     [
         ({"sequence": 0}, "sequence must be at least 1"),
-        ({"success": False}, "error_code must be there if success is false"),
-        ({"error_code": "VALIDATION_ERROR"}, "error_code must be there if success is false, and only then"),
+        ({"success": False}, "error_code is required if success is false"),
+        ({"error_code": "VALIDATION_ERROR"}, "error_code is required if success is false, and not allowed otherwise"),
         ({"success": False, "error_code": "NOT_FOUND"}, "error_code must be one of VALIDATION_ERROR, INTENT_ERROR"),
     ],
 )
@@ -224,7 +224,7 @@ async def test_a_baseline_needs_ten_decisions_and_a_name_of_its_own(tmp_path: Pa
     async with opened(tmp_path) as logs:
         for number in range(9):
             await logs.write_decision_log(decision(number))
-        with pytest.raises(InvalidRequest, match="9 decisions are too few to go by; 10 are needed"):
+        with pytest.raises(InvalidRequest, match="9 decisions are too few; at least 10 are needed"):
             await logs.create_baseline("march")
         await logs.write_decision_log(decision(9, Outcome.USER_INPUT, intent_type="LIST_TASKS"))
         made = await logs.create_baseline("march", description="a good month")

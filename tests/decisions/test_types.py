@@ -216,8 +216,11 @@ def test_no_tokens_are_less_than_none() -> None:
         (lambda: ToolCall("add_task", {"user_id": "ada"}), "ToolCall.parameters must have `description` for add_task"),
         (lambda: ToolCall("delete_task", {"user_id": "ada"}), "ToolCall.parameters must have `task_id` for delete_task"),
         (lambda: ToolCall("list_tasks", {"user_id": "ada"}, 0), "ToolCall.sequence must be at least 1, not 0"),
-        (lambda: ToolResult(True, error="x"), "ToolResult.error and error_code must be there if success is false, and only then"),
-        (lambda: ToolResult(False), "ToolResult.error and error_code must be there if success is false"),
+        (
+            lambda: ToolResult(True, error="x"),
+            "ToolResult.error and error_code are required if success is false, and not allowed otherwise",
+        ),
+        (lambda: ToolResult(False), "ToolResult.error and error_code are required if success is false"),
     ],
 )
 def test_what_breaks_a_rule_is_refused_by_type_and_field(make: Make, rule: str) -> None:

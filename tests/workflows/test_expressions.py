@@ -178,7 +178,7 @@ def test_what_an_expression_reads_is_known_without_evaluating_it() -> None:
 
 @pytest.mark.parametrize("expression", ["{{ a }} and {{ b }}", "a b", "", "{{ }}", "inputs.n ==", "x | nofilter"])
 def test_what_is_no_expression_is_told_before_it_is_evaluated(expression: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no expression"):
+    with pytest.raises(InvalidRequest, match="is not an expression"):
         find_expression_reads(expression)
 
 

@@ -120,7 +120,7 @@ async def test_what_may_not_be_repeated_is_never_sent_twice_and_its_unknown_outc
     for run, _ in ended:
         assert run.status in ("success", "failed")
         if run.status == "failed":
-            assert "its outcome is unknown" in (run.error or "") or "inside of it" in (run.error or ""), run.error
+            assert "its outcome is unknown" in (run.error or "") or "inside it" in (run.error or ""), run.error
     whole = sum(run.status == "success" for run, _ in ended)
     for path in posts:
         begun = sum(_was_begun(run, path.strip("/")) for run, _ in ended)

@@ -297,7 +297,7 @@ async def test_a_workflow_that_runs_out_of_time_fails_and_stops(tmp_path: Path) 
             handle._driver.scope.deadline = anyio.current_time()
             run = await handle.wait()
         held.let_go()
-    assert (run.status, run.error) == ("failed", "it took longer than its 60 s")
+    assert (run.status, run.error) == ("failed", "it exceeded its timeout of 60 s")
     assert failure(run, "second") == "stopped: the workflow ran out of time"
 
 

@@ -118,7 +118,7 @@ async def test_private_addresses_are_refused_unless_they_are_allowed(tmp_path: P
         for base in (tally.url, tally.url.replace(LOCAL, "localhost"), tally.url.replace(LOCAL, "[::ffff:127.0.0.1]")):
             run = await carried_out(tmp_path, step, {"base": base}, allow=())
             assert "not public" in failure(run, "s")
-        assert "no web address" in failure(await carried_out(tmp_path, step, {"base": "file:///etc/passwd"}), "s")
+        assert "not a web address" in failure(await carried_out(tmp_path, step, {"base": "file:///etc/passwd"}), "s")
         assert tally.arrivals == []
 
 
@@ -312,7 +312,7 @@ steps:
     run = await carried_out(tmp_path, text)
     assert run.status == "failed"
     assert "division by zero" in failure(run, "bad")
-    assert failure(run, "group") == "inside of it, step `bad` failed"
+    assert failure(run, "group") == "step `bad` inside it failed"
     assert ended(run)["later"] == "skipped"
 
 
@@ -402,7 +402,7 @@ async def test_a_step_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
                 behind = (await engine.attach(run.steps["s"].run_id)).run
         finally:
             held.set()
-    assert failure(run, "s") == "it took longer than its 10 s"
+    assert failure(run, "s") == "it exceeded its timeout of 10 s"
     assert behind.status == "cancelled", "what the step had begun is stopped with it"
 
 
@@ -412,7 +412,7 @@ async def test_an_effect_is_not_repeated_for_outputs_that_cannot_be_had(tmp_path
     with tallying() as tally:
         run = await carried_out(tmp_path, one(step), {"base": tally.url})
     assert tally.arrivals == ["POST /x"]
-    assert "it was carried out, but its outputs cannot be had" in failure(run, "s")
+    assert "it was done, but its outputs cannot be evaluated" in failure(run, "s")
 
 
 SENDING = """
@@ -448,7 +448,7 @@ async def test_a_workflow_inside_of_another_has_its_own_time(tmp_path: Path, mon
         known["inner"] = replace(known["inner"], execution=Execution(timeout=0.1))
         monkeypatch.setattr(engine.workflows.folders, "closure", lambda name: known)
         run = await engine.workflows.run("outer")
-    assert failure(run, "s") == "workflow `inner` took longer than its 0.1 s"
+    assert failure(run, "s") == "workflow `inner` exceeded its timeout of 0.1 s"
     assert ended(run) == {"s": "failed", "s/slow": "failed"}
 
 

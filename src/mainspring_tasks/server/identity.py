@@ -43,10 +43,10 @@ def verify_tokens(secret: str, *, clock: Callable[[], float] = time.time) -> Ide
     def identity(headers: Mapping[str, str]) -> str:
         scheme, _, given = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
-            raise Unidentified(f"whose tasks these are is not said: {_HOW}")
+            raise Unidentified(f"the request has no token: {_HOW}")
         found = _FORM.fullmatch(given.strip())
         if found is None or not hmac.compare_digest(found[3], _signature(secret, found[1], found[2])):
-            raise Unidentified(f"this token is none of ours: {_HOW}")
+            raise Unidentified(f"this token is not valid here: {_HOW}")
         if 0 < int(found[2]) <= clock():
             raise Unidentified(f"this token has expired: {_HOW}")
         return urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)).decode()
@@ -75,7 +75,7 @@ def read_secret(file: Path, *, make: bool = False) -> str:
     try:
         if not file.exists():
             if not make:
-                told = f"there is no secret in {file}: name the file of the task server, which makes it when it starts"
+                told = f"there is no secret in {file}: name the file of the task server, which creates it when it starts"
                 raise InvalidRequest(told, param="secret_file")
             _write(file, token_urlsafe(SHORTEST_SECRET))
         secret = file.read_text("utf-8").strip()
@@ -83,7 +83,7 @@ def read_secret(file: Path, *, make: bool = False) -> str:
         raise InvalidRequest(f"the secret cannot be read from {file}: {error}", param="secret_file") from None
     if len(secret) < SHORTEST_SECRET:
         told = f"{file} holds a secret of {len(secret)} characters, which can be guessed; it needs {SHORTEST_SECRET}"
-        raise InvalidRequest(f"{told}: remove the file, and it is made anew", param="secret_file")
+        raise InvalidRequest(f"{told}: remove the file, and a new one is created", param="secret_file")
     return secret
 
 

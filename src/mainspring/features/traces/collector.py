@@ -130,7 +130,7 @@ class TraceCollector:
 
     def _trace(self, trace_id: str) -> _Trace:
         if (found := self._traces.get(trace_id)) is None:
-            raise NotFound(f"no trace `{trace_id}` is under way; it was never started, or is complete")
+            raise NotFound(f"there is no trace `{trace_id}` in progress; it was never started, or is complete")
         return found
 
 

@@ -70,7 +70,7 @@ class Exporter:
             self._metering = _Metering(endpoint, version)
         except ImportError as error:
             message = (
-                f"spans are to be exported, and OpenTelemetry is not installed ({error}); "
+                f"spans cannot be exported, because OpenTelemetry is not installed ({error}); "
                 "install it with: pip install 'mainspring[otel]', or set OTEL_SDK_DISABLED=true"
             )
             raise InvalidRequest(message, param="otel") from None
@@ -214,7 +214,7 @@ def _check_protocol(environment: Mapping[str, str]) -> None:
     for name in ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"):
         if (said := environment.get(name, "")) not in ("", "http/protobuf"):
             hint = "name an OTLP/HTTP endpoint (port 4318 as a rule) and set http/protobuf, or set OTEL_SDK_DISABLED=true"
-            raise InvalidRequest(f"{name} is `{said}`, and only http/protobuf is spoken here; {hint}", param="otel")
+            raise InvalidRequest(f"{name} is `{said}`, and only http/protobuf is supported; {hint}", param="otel")
 
 
 def _address(endpoint: str | None, signal: str) -> str | None:

@@ -67,7 +67,7 @@ def find_reads(text: str, *, is_expression: bool = False) -> Reading:
     _compile(meant)
     tree = _parse(meant)
     if is_expression and not _is_one(tree):
-        raise InvalidRequest(f"`{_short(text)}` is no expression; write one, such as `steps.a.output == 1`")
+        raise InvalidRequest(f"`{_short(text)}` is not an expression; write one, such as `steps.a.output == 1`")
     names = {node.name for node in tree.find_all(nodes.Name)}
     attributes = [(node, node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
     items = [(node, node.node, node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)]
@@ -113,7 +113,7 @@ def _compile(text: str) -> Callable[[Mapping[str, object]], object]:
             return _environment().compile_expression(_bare(text), undefined_to_none=False)
         template = _environment().from_string(text)
     except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
-        raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
+        raise InvalidRequest(f"`{_short(text)}` is not an expression: {error}") from error
     return lambda names: _join_pieces(template.generate(names))
 
 
@@ -133,7 +133,7 @@ def _parse(text: str) -> nodes.Template:
     try:
         tree = _environment().parse(text)
     except (TemplateError, RecursionError) as error:
-        raise InvalidRequest(f"`{_short(text)}` is no expression: {error}") from error
+        raise InvalidRequest(f"`{_short(text)}` is not an expression: {error}") from error
     if (depth := _depth(tree)) > MOST_DEPTH:
         told = f"`{_short(text)}` nests {depth} expressions; at most {MOST_DEPTH} are allowed: make several steps of it"
         raise InvalidRequest(told)
@@ -188,7 +188,7 @@ def _to_plain_data(value: object, text: str) -> Any:
         raise _wrong(text, error) from error
     except (TypeError, ValueError, RecursionError, OverflowError, NotImplementedError) as error:
         kind = type(value).__name__
-        raise InvalidRequest(f"`{_short(text)}` gives no plain data but `{kind}`: {error}") from error
+        raise InvalidRequest(f"`{_short(text)}` does not give plain data but `{kind}`: {error}") from error
 
 
 def _short(text: object) -> str:
@@ -218,7 +218,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
-            raise SecurityError("`%` formats no text here; join it with `~`")
+            raise SecurityError("`%` does not format text here; join it with `~`")
         if operator == "*" and any(hasattr(side, "__len__") for side in (left, right)):
             what, times = (left, right) if hasattr(left, "__len__") else (right, left)
             _check_size(_size(what) * times if isinstance(times, int) else 0)
@@ -286,7 +286,7 @@ def _count(*values: object) -> None:
     left = _LEFT.get()
     left[0] -= 1 + sum([len(value) for value in values if isinstance(value, str | list | tuple | dict | range)])
     if left[0] < 0:
-        raise SecurityError(f"it goes through more than {MOST_WORK} elements and characters; give it less, or use a command")
+        raise SecurityError(f"it goes through more than {MOST_WORK} elements and characters; pass it less, or use a command")
 
 
 def _range(*bounds: int) -> range:
@@ -330,7 +330,7 @@ def _from_json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise ValueError(f"the text is no JSON: {error}") from None
+        raise ValueError(f"the text is not JSON: {error}") from None
 
 
 @lru_cache(maxsize=1)

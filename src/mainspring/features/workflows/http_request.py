@@ -65,9 +65,9 @@ class HttpRequestTool:
         from mainspring.tools.connector import make_guarded_session
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
-            raise InvalidRequest(f"`{url:.200}` may not be asked: {why}")
+            raise InvalidRequest(f"`{url:.200}` is not allowed: {why}")
         if not url.lower().startswith(("http://", "https://")):
-            raise InvalidRequest(f"`{url:.200}` is no web address; write http:// or https:// and a host")
+            raise InvalidRequest(f"`{url:.200}` is not a web address; write http:// or https:// and a host")
         data, kind = _body(params.get("body", UNSET))
         headers = {**kind, **params.get("headers", {})}
         async with (

@@ -232,8 +232,8 @@ def _find_end(handle: Handle) -> ToolEnded:
     ended = next((record.event for record in handle.log if isinstance(record.event, ToolEnded)), None)
     if ended is not None and ended.outcome == "interrupted":
         raise StepError(
-            "it was begun, and then the process ended: its outcome is unknown. Look what it did before it is done again; a step "
-            "that may be done twice says `repeatable: true`",
+            "the process ended while the call was in progress: its outcome is unknown. Check what it did before running it "
+            "again; a step that may run twice sets `repeatable: true`",
             may_repeat=False,
         )
     if ended is not None and not ended.is_error:

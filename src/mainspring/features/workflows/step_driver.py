@@ -247,7 +247,7 @@ class WorkflowDriver:
             end = StepCompleted(key, output, outputs, monotonic() - began)
         except InvalidRequest as error:
             # What was done is not done again to be named otherwise.
-            end = StepFailed(key, f"it was carried out, but its outputs cannot be had: {error.message}", attempt)
+            end = StepFailed(key, f"it was done, but its outputs cannot be evaluated: {error.message}", attempt)
         await self._journal.record(*start, end)
         return isinstance(end, StepCompleted)
 
@@ -270,7 +270,7 @@ class WorkflowDriver:
                     async with self._stop_on_cancel(work.run_id):
                         return await self._run_action(scope, step, work)
         except TimeoutError:
-            raise StepError(f"it took longer than its {step.timeout:g} s") from None
+            raise StepError(f"it exceeded its timeout of {step.timeout:g} s") from None
 
     async def _run_group(self, scope: WorkflowScope, step: Group) -> Any:
         match step:
@@ -295,7 +295,7 @@ class WorkflowDriver:
     async def _inside(self, scope: WorkflowScope, steps: tuple[Step, ...], after: After, limit: int) -> None:
         if not await self._group(scope, steps, after, CapacityLimiter(limit)):
             failed = [step.id for step in steps if (state := self._state(scope.key(step.id))) and state.status == "failed"]
-            raise StepError(f"inside of it, step `{failed[0]}` failed", may_repeat=False)
+            raise StepError(f"step `{failed[0]}` inside it failed", may_repeat=False)
 
     async def _sub(self, scope: WorkflowScope, step: SubWorkflow) -> Json:
         workflow = self._order.definitions[step.workflow]
@@ -304,7 +304,7 @@ class WorkflowDriver:
         with move_on_after(execution.timeout) as limit:
             await self._whole(within, dry_run=execution.dry_run)
         if limit.cancelled_caught:
-            raise StepError(f"workflow `{workflow.name}` took longer than its {execution.timeout:g} s", may_repeat=False)
+            raise StepError(f"workflow `{workflow.name}` exceeded its timeout of {execution.timeout:g} s", may_repeat=False)
         ending = await self._ending(within)
         if isinstance(ending, WorkflowFailed) or ending.status == "partial":
             told = ending.error if isinstance(ending, WorkflowFailed) else self._describe_failures(within)

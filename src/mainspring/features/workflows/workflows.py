@@ -342,7 +342,7 @@ class Workflows:
         run = handle.run
         limit = run.order.definition.execution.timeout
         driver.scope.deadline = current_time() + max(limit - run.elapsed, 0)
-        end: WorkflowLogEvent = WorkflowFailed(f"it took longer than its {limit:g} s")
+        end: WorkflowLogEvent = WorkflowFailed(f"it exceeded its timeout of {limit:g} s")
         why = "the workflow ran out of time"
         try:
             with driver.scope:
