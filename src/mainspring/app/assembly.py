@@ -67,7 +67,7 @@ def build_engine(options: EngineOptions) -> Engine:
         case "trial":
             settings = load(options.settings, file=options.config)
             settings = replace(settings, builtins=NAMES, working_dir=settings.working_dir or str(Path.cwd()))
-            return compose_engine(settings, Scripted(), settings.model or "model", database=None, exports=False)
+            return compose_engine(settings, Scripted(), settings.model or "model", database=None, is_trial=True)
         case "agent":
             return _build(load(options.settings, file=options.config), options)
         case "run":

@@ -44,16 +44,19 @@ def compose_engine(
     database: Path | None,
     instructions: str | None = None,
     preset: PresetName = "responses",
-    exports: bool = True,
+    is_trial: bool = False,
 ) -> Engine:
     """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
 
-    `database` is where runs are kept; without one, in memory. Without `exports`, no spans are sent. Raises `InvalidRequest` for
+    `database` is where runs are kept; without one, in memory. In a trial nothing is performed: no spans are sent, and
+    folders need not be there. Raises `InvalidRequest` for
     what is missing or wrong, and for tools that do not go together.
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
     policies = build_policies(settings.governance, guard)
+    if not is_trial:
+        _check_working_dir(settings)
     builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
     registry = Registry(tuple(functions), context=builtins.context)
     if settings.discover:
@@ -82,15 +85,18 @@ def compose_engine(
         audit=settings.audit and database is not None,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
-        exporter=_exporter(settings, provider.name) if exports else None,
+        exporter=None if is_trial else _exporter(settings, provider.name),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 
 
-def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> BuiltinTools:
+def _check_working_dir(settings: Settings) -> None:
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
+
+
+def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> BuiltinTools:
     paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, PathPolicy)), None)
     domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, DomainPolicy)), None)
     return BuiltinTools(
