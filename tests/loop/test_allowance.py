@@ -5,13 +5,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.loop.world import Made, Said, Story, Turn, calls, fails, is_cut, order, says, used
 
 from mainspring.core.allowance import estimate_input, room, sum_used
 from mainspring.core.compaction import Summary, compaction_item, payload_of
-from mainspring.core.events import Compacted, ErrorInfo, Reason
-from mainspring.core.items import Json, Usage, decode, encode
+from mainspring.core.events import Compacted, ErrorInfo, Nudged, Reason, TurnStarted
+from mainspring.core.history import Entry, history_of
+from mainspring.core.items import Json, Usage, decode, encode, user
 from mainspring.core.model_request import request_for
+from mainspring.core.run import add_prompt
 from mainspring.core.spec import Allowance, Price, RunSpec
 
 DONE = ("completed", Reason.FINAL_ANSWER)
@@ -62,6 +65,7 @@ def test_a_turn_begins_only_with_room_for_a_word(tokens: int, end: tuple[str, Re
         (0.001, Price(input=2, output=10, cache_write=100), 50),
         (0.001, Price(input=100, output=10, cached=2), 50),
         (0.001, Price(input=2, output=0), None),
+        (0.00001, Price(input=2, output=0), None),
         (0.000001, Price(input=2, output=0), 0),
     ],
 )
@@ -70,9 +74,42 @@ def test_money_bounds_the_output_by_its_price_beside_the_dearest_input(cost: flo
     assert room(story.run, request_for(story.run).items) == bound
 
 
+def test_money_that_was_used_is_not_left_for_the_output() -> None:
+    story = holding(cost=0.001, retry_model_errors=True)
+    story.play(fails(retryable=True, usage=used(50, 10)))
+    assert request_for(story.run).max_output_tokens == 79
+
+
 def test_the_stricter_of_tokens_and_money_bounds() -> None:
     assert request_for(holding(tokens=50, cost=0.001).run).max_output_tokens == 45
     assert request_for(holding(tokens=5000, cost=0.001).run).max_output_tokens == 99
+
+
+def test_a_run_that_has_no_room_for_another_turn_ends_without_an_error() -> None:
+    story = Story(order(allowance=Allowance(600)))
+    story.play(calls("look", usage=used(300, 5)))
+    assert [story.end, story.run.error] == [("incomplete", Reason.BUDGET), None]
+
+
+def test_instructions_count_as_input() -> None:
+    assert asked(holding(tokens=100, instructions="Be brief.")) == 5 + 7
+
+
+def test_a_request_that_says_nothing_has_no_tokens() -> None:
+    assert estimate_input(holding(tokens=100).run, ()) == 0
+
+
+def test_a_first_turn_is_estimated_by_what_the_model_is_shown() -> None:
+    history = history_of([Entry(user("word " * 200), "input")])
+    story = Story(order(allowance=Allowance(1000), tools=(), max_messages=0), history)
+    assert asked(story) == 5
+
+
+def test_a_turn_without_a_count_leaves_none_behind() -> None:
+    story = Story(order(allowance=Allowance(10_000)))
+    story.play(calls("look", usage=used(4000, 30)), calls("look"))
+    assert story.run.context == 0
+    assert asked(story) < 300
 
 
 def test_what_the_last_turn_had_counts_by_its_own_count() -> None:
@@ -96,6 +133,7 @@ def test_a_count_from_before_a_compaction_says_nothing() -> None:
     story.play(calls("look", usage=used(4000, 30)))
     item = compaction_item("cmp_1", f"{payload_of(Summary('All is well.', 0))}.seal")
     story.apply(Compacted(item, used(100, 10)))
+    assert story.run.context == 0
     assert asked(story) < 300
     assert sum_used(story.run) == used(4100, 40)
 
@@ -106,6 +144,13 @@ def test_a_turn_that_was_cut_off_has_used_what_it_was_told_and_said() -> None:
     assert story.run.usage == Usage()
     assert sum_used(story.run) == Usage(5, 9, is_estimated=True)
     assert request_for(story.run).max_output_tokens == 100 - 14 - 5
+
+
+def test_a_turn_that_was_cut_off_was_told_its_instructions_and_tools() -> None:
+    story = Story(order(instructions="Be brief.", allowance=Allowance(10_000)))
+    before = asked(story)
+    story.play(is_cut())
+    assert sum_used(story.run) == Usage(before, 0, is_estimated=True)
 
 
 def test_a_turn_that_failed_has_used_what_it_says_or_what_it_was_told() -> None:
@@ -127,6 +172,16 @@ def test_an_answer_is_not_asked_about_without_room_for_the_question() -> None:
     story = Story(order("iterative", allowance=Allowance(1040)))
     story.play(says("done", usage=used(460, 10)), says("yes", usage=used(530, 5)))
     assert story.nudges == ["confirm"]
+
+
+@pytest.mark.parametrize("turn", [says("done"), fails(retryable=True)])
+def test_a_prompt_added_to_see_if_it_fits_changes_a_run_as_the_nudge_would(turn: Turn) -> None:
+    story = Story(order("iterative"))
+    story.apply(TurnStarted())
+    story.speak(turn)
+    added = add_prompt(story.run, "Sure?")
+    nudged = story.apply(Nudged("confirm", "Sure?"))
+    assert replace(added, is_confirming=True, seq=nudged.seq) == nudged
 
 
 def test_a_closing_turn_without_room_is_not_begun() -> None:

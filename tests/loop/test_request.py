@@ -24,7 +24,7 @@ from mainspring.core.items import (
 )  # fmt: skip
 from mainspring.core.model_request import Items, ModelRequest, request_for
 from mainspring.core.run import history_after
-from mainspring.core.spec import Sampling, ToolChoice, Window
+from mainspring.core.spec import Sampling, StepCall, ToolChoice, Window
 
 
 def test_request_carries_everything_the_spec_says() -> None:
@@ -59,6 +59,11 @@ def test_request_leaves_to_the_backend_what_the_spec_does_not_say() -> None:
 def test_request_says_whose_run_it_is() -> None:
     assert request_for(Story(order(tenant="acme")).run).tenant == "acme"
     assert request_for(Story(order()).run).tenant == ""
+
+
+def test_request_carries_the_call_of_a_workflow_step() -> None:
+    call = StepCall("look", {"n": 1})
+    assert request_for(Story(order(dictated=call)).run).step_call == call
 
 
 def test_request_holds_the_conversation_in_order() -> None:
