@@ -1,6 +1,6 @@
 """The victim of test_delegation: an agent that has three others work one after the other, unless somebody kills it first.
 
-delegating.py FOLDER takes up what it finds in FOLDER/runs.db, or begins.
+delegating.py FOLDER [MOMENT] takes up what it finds in FOLDER/runs.db, or begins, and waits at MOMENT to be killed.
 """
 
 import asyncio
@@ -18,6 +18,13 @@ from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Scripted, call, say
 
 FOLDER = Path(sys.argv[1])
+MOMENT = sys.argv[2] if len(sys.argv) > 2 else None
+
+
+async def tell(moment: str) -> None:
+    print(moment, flush=True)
+    if moment == MOMENT:
+        await asyncio.Event().wait()
 
 
 @tool(effects=("write",))
@@ -25,11 +32,10 @@ async def step(n: int) -> str:
     """Leaves a mark when it begins and when it ends."""
     marks = os.open(FOLDER / "tally", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(marks, f"begin {n}\n".encode())
-    print(f"begin {n}", flush=True)
-    await asyncio.sleep(0.05)
+    await tell(f"begin {n}")
     os.write(marks, f"end {n}\n".encode())
     os.close(marks)
-    print(f"end {n}", flush=True)
+    await tell(f"end {n}")
     return f"step {n}"
 
 

@@ -330,7 +330,7 @@ async def test_a_killed_caller_has_one_child_for_each_call_and_each_effect_once(
 def _killed(folder: Path, moment: str | None) -> str:
     """What the victim says until this moment, or to its end."""
     said = ""
-    command = [sys.executable, str(Path(__file__).with_name("delegating.py")), str(folder)]
+    command = [sys.executable, str(Path(__file__).with_name("delegating.py")), str(folder), *([moment] if moment else [])]
     with start(command, stderr=DEVNULL) as process:
         assert process.stdout is not None
         for line in process.stdout:
