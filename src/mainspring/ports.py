@@ -227,6 +227,13 @@ class QuickPolicy(Protocol):
     never_waits: bool = True
 
 
+@runtime_checkable
+class CountingPolicy(Protocol):
+    """What a `CallPolicy` may be besides: one that counts the calls it is asked about, so that it is asked about each once."""
+
+    counts_calls: bool
+
+
 class AnswerCheck(Protocol):
     """Looks at the answer of a run that is about to be completed. `flaw` says why it cannot count, None if it can."""
 

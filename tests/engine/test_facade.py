@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from mainspring import Engine
 from mainspring.app.engine import RunOptions
-from mainspring.core.errors import InvalidRequest, RunFailed
-from mainspring.core.spec import RunSpec, spec_options
+from mainspring.core.errors import Interrupted, InvalidRequest, RunFailed
+from mainspring.core.spec import Completion, Limits, RunSpec, Sampling, Window
+from mainspring.features.budgets.budget import LEVELS
+from mainspring.features.budgets.plan import Plan
 from mainspring.parts import PartContents
 from mainspring.ports import EndedRun, OrderContext, OrderStep, RunObserver
 from mainspring.providers.scripted import Scripted, fail, say
@@ -24,7 +26,8 @@ async def test_a_misspelt_option_gets_a_did_you_mean() -> None:
 
 
 def test_every_option_is_one_that_an_order_takes() -> None:
-    assert set(get_type_hints(RunOptions)) - spec_options() == set()
+    parts = (RunSpec, Limits, Completion, Sampling, Window)
+    assert set(get_type_hints(RunOptions)) - {name for part in parts for name in part.__struct_fields__} == set()
 
 
 def test_a_program_without_an_event_loop_runs_and_streams(tmp_path: Path) -> None:
@@ -80,3 +83,47 @@ async def test_the_default_model_keeps_its_label_however_many_others_there_are()
         told = engine.metrics.text(live=0, is_store_up=True)
     assert 'mainspring_turns_total{model="ours",status="completed"} 1' in told
     assert 'model="_other"' in told
+
+
+async def test_an_id_can_be_chosen_and_a_slip_of_previous_is_recognised() -> None:
+    async with Engine(Scripted(say("Hi."))) as engine:
+        assert (await engine.run("Hi", id="resp_mine")).spec.id == "resp_mine"
+        with pytest.raises(InvalidRequest, match="did you mean `previous`"):
+            await engine.run("Hi", previus="resp_mine")  # type: ignore[call-arg]
+
+
+def test_single_blocking_runs_can_follow_each_other_in_memory() -> None:
+    engine = Engine(Scripted(say("One."), say("Two.")))
+    first = engine.run_sync("Hi")
+    assert (first.status, engine.run_sync("And?", previous=first.spec.id).text) == ("completed", "Two.")
+
+
+async def test_a_blocking_run_of_an_engine_that_is_open_in_a_loop_is_refused_and_harms_nothing() -> None:
+    async with Engine(Scripted(say("Hi."))) as engine:
+        with pytest.raises(Interrupted, match="await `run`"):
+            engine.run_sync("x")
+        with pytest.raises(Interrupted, match="open already"):
+            await engine.__aenter__()
+        assert (await engine.run("Hi")).text == "Hi."
+
+
+async def test_steps_of_a_part_that_fail_to_clean_up_hold_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
+    class Clumsy(OrderStep):
+        name = "clumsy"
+
+        async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+            return order
+
+        async def withdraw(self, order: RunSpec) -> None:
+            raise RuntimeError("no")
+
+        def release(self, run_id: str) -> None:
+            raise SystemExit(3)
+
+    budget = Plan(
+        replace(LEVELS[3], budget_id="all", limits=replace(LEVELS[3].limits, max_tool_calls=4)), per="tenant", share=1.0
+    )
+    async with Engine(Scripted(say("Hi.")), budget=budget, parts=[PartContents(steps=(Clumsy(),))]) as engine:
+        with pytest.raises(InvalidRequest):
+            await engine.run("x", previous="resp_unknown")
+        assert (await engine.run("x")).status == "completed"

@@ -151,3 +151,17 @@ async def test_what_would_be_denied_is_denied_before_a_person_is_asked(root: Pat
         async with Engine(script, MemoryStore(), executors=[hands], policies=policies) as engine:
             run = await (await engine.start(order(1))).wait()
     assert (run.status, run.text) == ("completed", "Denied.")
+
+
+async def test_a_question_costs_no_rate_and_the_approved_call_runs(root: Path) -> None:
+    hands, store = RecordingExecutor(), MemoryStore()
+    governance = convert({"rules": {"notes": "ask"}, "per_minute": 1, "burst": 1}, GovernanceSettings)
+    policies = order_policies(fill_standard_slots([hands]), build_policies(governance, AddressGuard()))
+    with Scripted(call("notes"), say("Noted.")) as script:
+        async with Engine(script, store, executors=[hands], policies=policies) as engine:
+            free = order(1, caller=Caller("ada"))
+            asked = await (await engine.start(free)).wait()
+            (question,) = [item for item in asked.output if isinstance(item, ApprovalRequest)]
+            given = ApprovalResponse(question.id, approve=True)
+            run = await (await engine.start(replace(free, id="resp_2", parent="resp_1", input=(given,)))).wait()
+    assert (run.status, run.text, len(hands.done)) == ("completed", "Noted.", 1)

@@ -15,11 +15,14 @@ from tests.server.test_chat import LIST, Door
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
+from mainspring.core.run import Call, Run
 from mainspring.engine.audit import entry_of
 from mainspring.features.budgets.plan import build_plan
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.governance_settings import build_policies
 from mainspring.features.governance.settings import GovernanceSettings
+from mainspring.parts import PartContents
+from mainspring.ports import Deny, Verdict
 from mainspring.providers.scripted import call
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.registry import Registry
@@ -140,3 +143,19 @@ async def test_decisions_are_paid_from_the_account_of_the_tenant_and_settled(tmp
         account = await d.engine.admission.ledger.find_account("default", tenant="acme")
         assert (account.spent.calls, account.spent.iterations, account.held) == (2, 4, {})
         assert [found.budget.budget_id for found in await d.engine.admission.ledger.list_accounts(tenant="acme")] == ["default"]
+
+
+async def test_policies_of_parts_judge_the_calls_of_the_task_agent_too(tmp_path: Path) -> None:
+    class DenyAll:
+        name = "deny_all"
+
+        async def judge(self, call: Call, run: Run) -> Verdict:
+            return Deny("Nothing is done today.")
+
+    actor = Actor()
+    part = PartContents(policies={"custom": (DenyAll(),)})
+    engine = Engine(actor, database=tmp_path / "runs.db", parts=[part, build(DecisionSettings())])
+    async with hosted(server(engine)) as url, ClientSession() as client:
+        d = Door(url, actor, engine, client)
+        said = await d.chat("add milk", *MILK)
+    assert (said["decision"]["decision_type"], said["decision"]["tool_calls"]) == ("RESPOND_ONLY", [])

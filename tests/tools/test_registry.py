@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.kit.waiting import GROWING, PATIENCE
 
+from mainspring import tool
 from mainspring.app.build import compose_engine
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings
@@ -479,3 +480,36 @@ def test_the_settings_say_whether_tools_of_installed_packages_are_offered(is_ask
 def test_file_ops_without_its_folder_is_refused_at_the_start(folder: str | None) -> None:
     with pytest.raises(InvalidRequest, match=r"set `working_dir` in mainspring\.toml"):
         compose_engine(Settings(builtins=("file_ops",), working_dir=folder), Scripted(), "scripted", database=None)
+
+
+@pytest.mark.parametrize("harm", ["folder", "empty", "comment", "link", "directory"])
+async def test_a_blocked_tool_stays_blocked_when_its_definition_cannot_be_read(harm: str, tmp_path: Path) -> None:
+    """Only a file that is taken away, from a folder that is there, lifts what it says."""
+
+    @tool
+    def zap() -> str:
+        """Zaps."""
+        return "zapped"
+
+    folder = tmp_path / "defs"
+    folder.mkdir()
+    file = folder / "zap.yaml"
+    file.write_text("name: zap\nstatus: blocked\n")
+    registry = Registry([zap])
+    registry.load_definitions(folder)
+    assert registry.status("zap") == "blocked"
+    match harm:
+        case "folder":
+            folder.rename(tmp_path / "gone")
+        case "empty" | "comment":
+            file.write_text("" if harm == "empty" else "# later\n")
+        case _:
+            file.unlink()
+            if harm == "link":
+                file.symlink_to(tmp_path / "nowhere")
+            else:
+                file.mkdir()
+    assert registry.status("zap") == "blocked"
+    if harm == "empty":
+        file.unlink()
+        assert registry.status("zap") == "active"

@@ -16,7 +16,7 @@ from mainspring.engine.engine import OWNED
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.plan import Admission
-from mainspring.ports import Ask, CallPolicy, Deny, OrderContext, OrderStep, QuickPolicy, Verdict
+from mainspring.ports import Ask, CallPolicy, CountingPolicy, Deny, OrderContext, OrderStep, QuickPolicy, Verdict
 
 
 def ask_nobody(slots: PolicySlots) -> PolicySlots:
@@ -30,6 +30,7 @@ class AskNobody:
     def __init__(self, policy: CallPolicy) -> None:
         self.name, self._judge = policy.name, policy.judge
         self.never_waits = isinstance(policy, QuickPolicy) and policy.never_waits
+        self.counts_calls = isinstance(policy, CountingPolicy) and policy.counts_calls
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         verdict = await self._judge(call, replace(run, spec=_as_caller(run.spec)))

@@ -5,9 +5,10 @@ them together; what the settings file says comes here through `app.build`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Final, Literal, Self, TypedDict, Unpack
 
@@ -15,7 +16,7 @@ from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mainspring.app.application import CallerBudgetStep, CallerLedger, ask_nobody
-from mainspring.core.errors import InvalidRequest, RunFailed
+from mainspring.core.errors import Interrupted, InvalidRequest, RunFailed
 from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
@@ -32,7 +33,6 @@ from mainspring.core.spec import (
     Sampling,
     ToolChoice,
     Window,
-    spec_options,
 )
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import Handle, RunDefaults
@@ -243,6 +243,7 @@ class Engine:
         self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id)
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
+        self._is_open, self._opening = False, Lock()
 
     @property
     def host(self) -> Host:
@@ -260,9 +261,13 @@ class Engine:
             application.wrap(self.core.provider),
             self.store,
             executors=application.executors,
-            policies=order_policies(standard, *[ask_nobody(slots) for slots in self.operator_policies], application.policies),
+            policies=order_policies(
+                standard,
+                *[ask_nobody(slots) for slots in (*self.operator_policies, *[part.policies for part in self.parts])],
+                application.policies,
+            ),
             sinks=(*self._event_sinks, *ledger),
-            steps=(CallerBudgetStep(self.admission),),
+            steps=(*[step for part in self.parts for step in part.steps], CallerBudgetStep(self.admission)),
             observers=self.core.observers,
             defaults=self.core.defaults,
             audit=self.core.is_audited,
@@ -318,6 +323,17 @@ class Engine:
         return self.core.definitions
 
     async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise Interrupted("the engine is open already; use it where it was opened")
+        self._is_open = True
+        try:
+            await self._open()
+        except BaseException:
+            self._is_open = False
+            raise
+        return self
+
+    async def _open(self) -> None:
         await self.store.open()
         await self.builtins.__aenter__()
         await self.memory.open()
@@ -330,12 +346,12 @@ class Engine:
             if isinstance(self.memory, Memory):
                 await self.memory.catch_up(self.core)
             self._running = stack.pop_all()
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             await self._running.__aexit__(kind, error, trace)
         finally:
+            self._is_open = False
             with CancelScope(shield=True):
                 if self._exporter is not None:
                     await self._exporter.close()
@@ -447,12 +463,17 @@ class Engine:
                 while (piece := portal.call(_next_or_none, pieces)) is not None:
                     yield piece
             finally:
-                portal.call(pieces.aclose)
+                # After Ctrl-C the next piece may still be on its way; the engine ends the run then.
+                with suppress(RuntimeError):
+                    portal.call(pieces.aclose)
 
     @contextmanager
     def _open_portal(self) -> Iterator[BlockingPortal]:
         with ExitStack() as stack:
             if self._portal is None:
+                if self._is_open:
+                    raise Interrupted("the engine is open in an event loop; await `run` or iterate `stream` there")
+                stack.enter_context(self._opening)  # one run at a time opens it
                 stack.enter_context(self)
             yield self._opened_portal()
 
@@ -467,7 +488,7 @@ async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:
 
 def check_options(options: Iterable[str]) -> None:
     """Raises `InvalidRequest` for an option that no run has."""
-    known = spec_options()
+    known = {*RunOptions.__annotations__, "previous"}
     for name in options:
         if name not in known:
             close = get_close_matches(name, known, 1)

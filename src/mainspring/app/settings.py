@@ -91,7 +91,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
 @cache
 def find_settings_type() -> type[Settings]:
     """All settings: our own, and the tables of the parts that have one."""
-    tables = [(part.table_name, part.settings, part.settings()) for part in find_parts() if part.settings is not None]
+    parts = [(part.table_name, part.settings) for part in find_parts() if part.settings is not None]
+    tables = [(name, kind, field(default_factory=kind)) for name, kind in parts]
     if taken := [name for name, *_ in tables if name in Settings.__struct_fields__]:
         raise InvalidRequest(f"a part has the table `[{taken[0]}]`, which is a setting of Mainspring; name it otherwise")
     kind = defstruct("AllSettings", tables, bases=(Settings,), frozen=True, kw_only=True, module=__name__)

@@ -272,12 +272,6 @@ def spec_for(preset: PresetName, *, id: str, model: str, input: tuple[Item, ...]
     return RunSpec(id=id, model=model, input=input, preset=preset, **changes)
 
 
-def spec_options() -> frozenset[str]:
-    """The names that `spec_for` takes as changes."""
-    parts = (RunSpec, Limits, Completion, Sampling, Window)
-    return frozenset([name for part in parts for name in part.__struct_fields__])
-
-
 def check(spec: RunSpec) -> None:
     """Raises `InvalidRequest` naming the first field that cannot be honoured."""
     if not spec.model:

@@ -86,12 +86,21 @@ class DefinitionFolders(Generic[T]):
         if not self.folders:
             return self._state
         before, problems = self._state, list[str]()
-        files = [file for folder in self.folders for file in self._find_files(folder, problems)]
+        files: list[str] = []
+        unreadable: list[Path] = []
+        for folder in self.folders:
+            known = len(problems)
+            files += (found := self._find_files(folder, problems))
+            unreadable += [folder] if len(problems) > known and not found else []
         stamps = {file: stamp for file in files if (stamp := _stamp(file, problems)) is not None}
         seen = (stamps, tuple(problems), self._context())
         if seen == before.seen:
             return before
         versions = {file: self._read_version(file, stamp, before.versions.get(file)) for file, stamp in stamps.items()}
+        # What cannot be read keeps what it was; only what was taken away is gone.
+        for file, version in before.versions.items():
+            if file not in versions and (file in files or any(folder in Path(file).parents for folder in unreadable)):
+                versions[file] = version
         problems += [version.problem for version in versions.values() if version.problem]
         definitions = self._select(versions, problems)
         for problem in problems:
@@ -103,10 +112,13 @@ class DefinitionFolders(Generic[T]):
     def _read_version(self, file: str, stamp: Stamp, before: "_Version[T] | None") -> "_Version[T]":
         if before is not None and before.stamp == stamp:
             return before
+        kept = before.defined if before is not None else ()
         try:
-            return _Version(stamp, tuple(self._read(Path(file))))
+            defined = tuple(self._read(Path(file)))
+            if kept and not defined:
+                return _Version(stamp, kept, f"{file}: it defines nothing any more; remove it to have it forgotten{KEPT}")
+            return _Version(stamp, defined)
         except InvalidRequest as error:
-            kept = before.defined if before is not None else ()
             return _Version(stamp, kept, f"{error.message}{KEPT}" if kept else error.message)
 
     def _select(self, versions: "Mapping[str, _Version[T]]", problems: list[str]) -> dict[str, T]:

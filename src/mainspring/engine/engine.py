@@ -7,7 +7,7 @@ they are; what they recorded is stored, and the next engine on the same store ta
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Any, Self
@@ -291,7 +291,13 @@ class Engine:
             self._drivers = self._tellers = None
 
     def order(
-        self, prompt: str | Sequence[Item], *, previous: str | None = None, tools: Sequence[Tool] = (), **options: Any
+        self,
+        prompt: str | Sequence[Item],
+        *,
+        id: str | None = None,
+        previous: str | None = None,
+        tools: Sequence[Tool] = (),
+        **options: Any,
     ) -> RunSpec:
         """An order for a run with this engine's tools and defaults; `options` are as in `spec_for`."""
         given = (user(prompt, id=self.new_id("msg")),) if isinstance(prompt, str) else tuple(prompt)
@@ -304,7 +310,7 @@ class Engine:
             "context_tokens": defaults.context_tokens,
             **options,
         }
-        return spec_for(defaults.preset, id=self.new_id("resp"), input=given, **fields)
+        return spec_for(defaults.preset, id=id or self.new_id("resp"), input=given, **fields)
 
     async def start(self, spec: RunSpec, *, history: History | None = None) -> Handle:
         """Starts a run, once its order has passed every step.
@@ -330,15 +336,19 @@ class Engine:
             above = tuple([each for each in question.charters if each not in spec.charters])
             spec = replace(spec, charters=(*above, *spec.charters))
         for step in self.steps:
-            spec = await step.prepare(spec, context)
+            prepared: object = await step.prepare(spec, context)
+            if not isinstance(prepared, RunSpec):
+                raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
+            spec = prepared
         return spec
 
     async def _withdraw(self, spec: RunSpec) -> None:
         self._release(spec.id)
         if spec.id not in self._starting:
-            with CancelScope(shield=True), suppress(MainspringError):
+            with CancelScope(shield=True):
                 for step in self.steps:
-                    await step.withdraw(spec)
+                    with _contained("order step %s did not withdraw from run %s", step.name, spec.id):
+                        await step.withdraw(spec)
 
     async def _start_prepared(self, spec: RunSpec, history: History | None) -> Handle:
         check(spec)
@@ -559,14 +569,13 @@ class Engine:
 
     def _release(self, run_id: str) -> None:
         for step in self.steps:
-            step.release(run_id)
+            with _contained("order step %s did not release run %s", step.name, run_id):
+                step.release(run_id)
 
     def _notify_observers(self, ended: EndedRun) -> None:
         for observer in self.observers:
-            try:
+            with _contained("observer %s failed for run %s", observer.name, ended.run.spec.id):
                 observer.run_ended(ended)
-            except Exception:
-                log.exception("observer %s failed for run %s", observer.name, ended.run.spec.id)
 
     async def _history(self, spec: RunSpec) -> History:
         if spec.conversation is not None:
@@ -581,6 +590,15 @@ class Engine:
             raise PreviousNotFound(run_id) from None
         self._histories[spec.tenant, run_id] = history
         return history
+
+
+@contextmanager
+def _contained(message: str, *details: str) -> Iterator[None]:
+    """Logs whatever other people's code raises, the end of the process included. A cancel of our own task passes."""
+    try:
+        yield
+    except (Exception, SystemExit):
+        log.exception(message, *details)
 
 
 class SinkQueue:

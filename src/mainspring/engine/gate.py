@@ -13,7 +13,7 @@ from mainspring.core.events import CallJudged, ErrorInfo, Reason
 from mainspring.core.items import ApprovalResponse
 from mainspring.core.run import Call, Run
 from mainspring.engine.guard import Guard, TimedOut
-from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, Deny, QuickPolicy, Verdict
+from mainspring.ports import Allow, AnswerCheck, Ask, CallPolicy, Client, CountingPolicy, Deny, QuickPolicy, Verdict
 
 log = getLogger(__name__)
 
@@ -26,6 +26,9 @@ class Gate:
         self, policies: Sequence[CallPolicy], guard: Guard, checks: Sequence[AnswerCheck] = (), seconds: float = 10.0
     ) -> None:
         self._policies = tuple([(policy, isinstance(policy, QuickPolicy) and policy.never_waits) for policy in policies])
+        self._counting = frozenset(
+            [id(policy) for policy in policies if isinstance(policy, CountingPolicy) and policy.counts_calls]
+        )
         self._checks = tuple(checks)
         self._guard = guard
         self._seconds = seconds
@@ -34,6 +37,8 @@ class Gate:
         notes: list[str] = []
         question: CallJudged | None = None
         for policy, is_quick in self._policies:
+            if question is not None and id(policy) in self._counting:
+                continue  # it is asked when the call may run
             answer = await self._ask(policy, call, run, is_quick)
             verdict = _review(answer, call, run)
             if isinstance(verdict, Deny) or (verdict is not None and question is None):

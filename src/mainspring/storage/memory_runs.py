@@ -48,7 +48,8 @@ class MemoryStore:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Does nothing; every store has it."""
+        """Opens the store again if it was closed: what it holds lives as long as it does."""
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self

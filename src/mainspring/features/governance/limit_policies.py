@@ -27,6 +27,7 @@ class RatePolicy(QuickPolicy):
     """
 
     name = "rate"
+    counts_calls = True
 
     def __init__(self, per_minute: int = 60, burst: int = 10, *, clock: Callable[[], float] = time.monotonic) -> None:
         if per_minute < 1 or burst < 1:
