@@ -90,6 +90,7 @@ class RunOptions(TypedDict, total=False):
     tenant: str
     caller: Caller
     traceparent: str
+    agent: str
     conversation: Conversation | None
     budget: Json | None
     charters: tuple[Charter, ...]
