@@ -3,7 +3,7 @@
 from asyncio import Future
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -55,6 +55,17 @@ class TokenCounter(Protocol):
     """What a `Provider` may be besides: one that knows how many tokens a request has. Without it, `core.tokens` estimates."""
 
     async def count_tokens(self, request: ModelRequest) -> int: ...
+
+
+ModelFeature = Literal["logprobs", "audio_input"]
+"""What only some adapters can bring to a backend and back: log probabilities of the text, and `input_audio` parts."""
+
+
+@runtime_checkable
+class FeatureReporter(Protocol):
+    """What a `Provider` may be besides: one that has features that others lack. Ask with `providers.wrapper.find_features`."""
+
+    def find_features(self, model: str) -> frozenset[ModelFeature]: ...
 
 
 class RecordedRequest(NamedTuple):

@@ -99,6 +99,7 @@ class RunOptions(TypedDict, total=False):
     text: Json | None
     reasoning: Json | None
     max_turn_tokens: int | None
+    top_logprobs: int | None
     max_output_tokens: int | None
     max_turns: int | None
     max_tool_calls: int | None

@@ -8,6 +8,7 @@ from mainspring.core.events import Annotated, ArgumentsDelta, Delta, ReasoningDe
 from mainspring.core.items import (
     FunctionCall,
     Item,
+    Json,
     Message,
     OutputText,
     Part,
@@ -54,12 +55,15 @@ def partial(draft: Draft) -> Item:
 def _content(draft: Draft) -> tuple[Part, ...]:
     texts: dict[int, list[str]] = {}
     refusals: set[int] = set()
-    notes: dict[int, list[dict[str, object]]] = {}
+    notes: dict[int, list[Json]] = {}
+    logprobs: dict[int, list[Json]] = {}
     for piece in draft.pieces:
         if isinstance(piece, TextDelta | RefusalDelta):
             texts.setdefault(piece.index, []).append(piece.delta)
             if isinstance(piece, RefusalDelta):
                 refusals.add(piece.index)
+            else:
+                logprobs.setdefault(piece.index, []).extend(piece.logprobs or ())
         elif isinstance(piece, Annotated):
             texts.setdefault(piece.index, [])
             notes.setdefault(piece.index, []).append(piece.annotation)
@@ -67,7 +71,7 @@ def _content(draft: Draft) -> tuple[Part, ...]:
         [
             Refusal("".join(texts[index]))
             if index in refusals
-            else OutputText("".join(texts[index]), annotations=tuple(notes.get(index, ())))
+            else OutputText("".join(texts[index]), tuple(notes.get(index, ())), tuple(logprobs.get(index, ())))
             for index in sorted(texts)
         ]
     )

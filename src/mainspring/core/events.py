@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from mainspring.core.errors import MainspringError
 from mainspring.core.items import Item, Json, Part, Usage, from_wire, to_wire
@@ -77,9 +77,12 @@ class ItemStarted(Struct, frozen=True, tag_field="type", tag="item_started"):
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag_field="type", tag="text_delta"):
+    """`logprobs` are those of its tokens, if they were asked for."""
+
     item_id: str
     delta: str
     index: int = 0
+    logprobs: tuple[Json, ...] | UnsetType = UNSET
 
 
 class RefusalDelta(Struct, frozen=True, gc=False, tag_field="type", tag="refusal_delta"):

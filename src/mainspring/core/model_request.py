@@ -89,6 +89,7 @@ class ModelRequest(Struct, frozen=True):
     tenant: str = ""
     is_patient: bool = True
     step_call: StepCall | None = None
+    top_logprobs: int | None = None
 
 
 def request_for(run: Run) -> ModelRequest:
@@ -111,6 +112,7 @@ def request_for(run: Run) -> ModelRequest:
         reasoning=spec.sampling.reasoning,
         extra=spec.sampling.extra,
         step_call=spec.step_call,
+        top_logprobs=spec.sampling.top_logprobs,
         tenant=spec.tenant,
     )
 

@@ -108,7 +108,10 @@ class Completion(Struct, frozen=True):
 
 
 class Sampling(Struct, frozen=True):
-    """How the model is asked. None leaves the choice to the backend; `max_turn_tokens` bounds the output of one turn."""
+    """How the model is asked. None leaves the choice to the backend; `max_turn_tokens` bounds the output of one turn.
+
+    With `top_logprobs` the text comes with log probabilities: of each token, and of so many others in its place.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -116,6 +119,7 @@ class Sampling(Struct, frozen=True):
     text: Json | None = None
     reasoning: Json | None = None
     extra: Json | None = None
+    top_logprobs: int | None = None
 
 
 class Window(Struct, frozen=True):

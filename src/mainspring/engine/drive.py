@@ -25,6 +25,7 @@ from mainspring.core.events import (
     ItemStarted,
     ModelEvent,
     Nudged,
+    TextDelta,
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
@@ -153,8 +154,8 @@ class _Listening:
                 if self.is_over:
                     return
                 kind = type(event)
-                # The token path: of a delta only the text is looked at.
-                if kind not in _DELTAS or type(event.delta) is not str:  # type: ignore[union-attr]
+                # The token path: of a delta only the text is looked at, and log probabilities if it has any.
+                if kind not in _DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
                     why = flaw(event, kind) if kind in _MODEL_EVENTS else "that is not a model event"
                     if why is not None:
                         raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")

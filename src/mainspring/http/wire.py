@@ -131,7 +131,7 @@ class Wire:
         event = record.event
         match event:
             case TextDelta(id_, delta, index):
-                self._delta(id_, (False, index), "output_text", delta)
+                self._delta(id_, (False, index), "output_text", delta, event.logprobs or ())
             case ArgumentsDelta(id_, delta):
                 self._arguments(id_, delta)
             case ReasoningDelta(id_, delta, index, summary):
@@ -342,13 +342,12 @@ class Wire:
             self._tell(f"response.{self._delta_name(kind)}.done", {**where, **said})
         self._tell(f"{self._part_name(is_summary)}.done", {**where, "part": part})
 
-    def _delta(self, id_: str, key: tuple[bool, int], kind: str, delta: str) -> None:
+    def _delta(self, id_: str, key: tuple[bool, int], kind: str, delta: str, logprobs: tuple[Json, ...] = ()) -> None:
         opened = self._open[id_]
         part = opened.parts.get(key) or self._open_part(id_, opened, key, kind)
         part.said.append(delta)
-        number = len(self.frames)
-        tail = b',"logprobs":[],"sequence_number":%d}\n\n' if kind == "output_text" else b',"sequence_number":%d}\n\n'
-        self.frames.append(part.head + _encode(delta) + tail % number)
+        chances = b',"logprobs":' + (_encode(logprobs) if logprobs else b"[]") if kind == "output_text" else b""
+        self.frames.append(part.head + _encode(delta) + chances + b',"sequence_number":%d}\n\n' % len(self.frames))
 
     def _arguments(self, id_: str, delta: str) -> None:
         opened = self._open[id_]

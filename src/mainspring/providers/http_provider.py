@@ -21,7 +21,7 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelInfo, Tape
+from mainspring.ports import ModelFeature, ModelInfo, Tape
 from mainspring.providers.http_client import Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.reply import ReplyReader
@@ -60,6 +60,8 @@ class HttpProvider(ABC):
     models_query: ClassVar[Mapping[str, str]] = {}
     owner: ClassVar[str] = ""
     """Who owns the models whose list does not say it."""
+    features: ClassVar[frozenset[ModelFeature]] = frozenset()
+    """What the format can carry of what not all can."""
 
     def __init__(self, base_url: str | None = None, **options: Unpack[HttpOptions]) -> None:
         self.name = options.get("name") or self.name
@@ -98,6 +100,9 @@ class HttpProvider(ABC):
         listed = await self._http.fetch(self.models_path, _models, "list of models", query=self.models_query)
         found = listed if isinstance(listed, list) else listed.data or []
         return tuple([ModelInfo(model.id, model.owned_by or self.owner, model.parse_created()) for model in found])
+
+    def find_features(self, model: str) -> frozenset[ModelFeature]:
+        return self.features
 
     async def close(self) -> None:
         await self._http.close()

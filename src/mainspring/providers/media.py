@@ -7,7 +7,7 @@ from base64 import b64decode
 from msgspec import Struct
 
 from mainspring.core.errors import Refused
-from mainspring.core.items import InputFile
+from mainspring.core.items import InputFile, Part, Unknown
 
 
 class EmbeddedFile(Struct, frozen=True):
@@ -41,6 +41,11 @@ def read_attachment(file: InputFile) -> EmbeddedFile | None:
     if not isinstance(file.file_data, str):
         return None
     return parse_data_url(file.file_data) or EmbeddedFile(guess_mime(file.filename or "", "application/pdf"), file.file_data)
+
+
+def is_audio(part: Part) -> bool:
+    """Whether it is a piece of sound, which only some formats can carry."""
+    return isinstance(part, Unknown) and part.data.get("type") == "input_audio"
 
 
 def guess_mime(name: str, default: str) -> str:

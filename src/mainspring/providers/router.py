@@ -13,8 +13,8 @@ from mainspring.core.errors import InvalidRequest, ProviderError, Refused
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
-from mainspring.ports import ModelInfo, Provider
-from mainspring.providers.wrapper import count_tokens
+from mainspring.ports import ModelFeature, ModelInfo, Provider
+from mainspring.providers.wrapper import count_tokens, find_features
 
 log = getLogger(__name__)
 
@@ -109,6 +109,12 @@ class Router:
         """As the first of the model's chain counts, or estimated if that cannot count."""
         route = self._chain(request.model)[0]
         return await count_tokens(self._providers[route.provider], replace(request, model=route.model))
+
+    def find_features(self, model: str) -> frozenset[ModelFeature]:
+        """What every model of the chain has, since any of them may answer."""
+        return frozenset.intersection(
+            *[find_features(self._providers[route.provider], route.model) for route in self._chain(model)]
+        )
 
     async def close(self) -> None:
         """Closes all of them, even if one fails to."""

@@ -8,7 +8,7 @@ backend first mentions them; calls also end in that order.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -60,6 +60,8 @@ class TurnBuilder(TurnEvents):
         self._known: dict[tuple[Index | None, str], _CallDraft] = {}
         self._last: _ReasoningDraft | _MessageDraft | _CallDraft | None = None
         self._blank: list[str] = []
+        # Those of words that are held back, because they are blank or may be a tag.
+        self._logprobs: list[Json] = []
         self._tagged = TagSplitter(think) if think is not None else None
 
     @property
@@ -67,7 +69,9 @@ class TurnBuilder(TurnEvents):
         """Nothing has been said so far."""
         return self._last is None
 
-    def text(self, delta: str) -> None:
+    def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
+        if logprobs:
+            self._logprobs += logprobs
         if self._tagged is None:
             self._say(delta)
             return
@@ -85,7 +89,16 @@ class TurnBuilder(TurnEvents):
         if self._blank:
             delta = "".join([*self._blank, delta])
             self._blank = []
-        self._events.append(events.TextDelta(message.id, delta, message.piece("text", delta)))
+        self._tell_text(message, delta)
+
+    def _tell_text(self, message: "_MessageDraft", delta: str) -> None:
+        index = message.piece("text", delta)
+        if not self._logprobs:
+            self._events.append(events.TextDelta(message.id, delta, index))
+            return
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        message.parts[index].logprobs += logprobs
+        self._events.append(events.TextDelta(message.id, delta, index, logprobs))
 
     def refusal(self, delta: str) -> None:
         if delta:
@@ -100,6 +113,7 @@ class TurnBuilder(TurnEvents):
     def reasoning(self, delta: str) -> None:
         if not delta:
             return
+        self._logprobs = []
         thought = self._last = self._thinking()
         thought.pieces.append(delta)
         self._events.append(events.ReasoningDelta(thought.id, delta))
@@ -149,8 +163,7 @@ class TurnBuilder(TurnEvents):
             for is_thought, words in self._tagged.end():
                 (self.reasoning if is_thought else self._say)(words)
         if self._blank and not self._calls:
-            message, blank = self._speaking(), "".join(self._blank)
-            self._events.append(events.TextDelta(message.id, blank, message.piece("text", blank)))
+            self._tell_text(self._speaking(), "".join(self._blank))
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
         self._close_message(is_cut=is_cut and self._last is self._message)
         for call in self._calls:
@@ -250,10 +263,13 @@ class _PartDraft(Struct, eq=False):
     kind: Literal["text", "refusal"]
     pieces: list[str] = []
     notes: list[Json] = []
+    logprobs: list[Json] = []
 
     def build(self) -> items.Part:
         said = "".join(self.pieces)
-        return items.OutputText(said, annotations=tuple(self.notes)) if self.kind == "text" else items.Refusal(said)
+        if self.kind == "refusal":
+            return items.Refusal(said)
+        return items.OutputText(said, tuple(self.notes), tuple(self.logprobs))
 
 
 class _CallDraft(Struct, eq=False):

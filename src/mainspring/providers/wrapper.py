@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
-from mainspring.ports import ModelInfo, Provider, TokenCounter
+from mainspring.ports import FeatureReporter, ModelFeature, ModelInfo, Provider, TokenCounter
 
 
 class ProviderWrapper:
@@ -20,6 +20,9 @@ class ProviderWrapper:
     async def count_tokens(self, request: ModelRequest) -> int:
         return await count_tokens(self._provider, request)
 
+    def find_features(self, model: str) -> frozenset[ModelFeature]:
+        return find_features(self._provider, model)
+
     async def close(self) -> None:
         await self._provider.close()
 
@@ -29,3 +32,8 @@ async def count_tokens(provider: Provider, request: ModelRequest) -> int:
     if isinstance(provider, TokenCounter):
         return await provider.count_tokens(request)
     return estimate(request.items, request.instructions, request.tools)
+
+
+def find_features(provider: Provider, model: str) -> frozenset[ModelFeature]:
+    """The features that the provider has for this model, none if it does not say."""
+    return provider.find_features(model) if isinstance(provider, FeatureReporter) else frozenset()

@@ -5,7 +5,7 @@ Backends differ in what they leave out, repeat or misplace; whatever can be unde
 
 import re
 from collections.abc import Set
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
@@ -24,6 +24,7 @@ class Chat(HttpProvider):
 
     name = "chat"
     url_hint = ", which usually ends in /v1"
+    features: ClassVar = frozenset({"logprobs", "audio_input"})
 
     def __init__(self, base_url: str, *, named_outputs: bool = False, **options: Unpack[HttpOptions]) -> None:
         super().__init__(base_url, **options)

@@ -1,5 +1,7 @@
 """What a Chat Completions backend answers: chunks, whole or streamed, as our events."""
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
@@ -32,14 +34,14 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if delta is None and self._turn.is_silent:
             delta = choice.message
         if delta is not None:
-            _say(self._turn, delta)
+            _say(self._turn, delta, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
             if reason in _GAVE_UP:
                 raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
             self._finish = _FINISH.get(reason, "stop")
 
 
-def _say(turn: TurnBuilder, delta: "_ChatDelta") -> None:
+def _say(turn: TurnBuilder, delta: "_ChatDelta", logprobs: Sequence[Json] = ()) -> None:
     """One delta, in the order its parts are thought, said and done."""
     if thought := delta.reasoning_content or delta.reasoning:
         turn.reasoning(_plain(thought))
@@ -48,7 +50,7 @@ def _say(turn: TurnBuilder, delta: "_ChatDelta") -> None:
             turn.reasoning(_plain(detail.get("text")) or _plain(detail.get("summary")))
     content = delta.content
     if isinstance(content, str):
-        turn.text(content)
+        turn.text(content, logprobs)
     elif content is not None:
         _say_parts(turn, content)
     if delta.refusal:
@@ -84,6 +86,20 @@ def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str]") -> None:
             turn.refusal(part.refusal or "")
         else:
             turn.text(part.text or "")
+
+
+def _logprobs(value: object) -> list[Json]:
+    """The tokens of a chunk with their log probabilities, as the Responses wire has them."""
+    content = value.get("content") if isinstance(value, dict) else None
+    told = [(entry, _objects(entry.get("top_logprobs"))) for entry in _objects(content)]
+    return [{**_chance(entry), "top_logprobs": list(map(_chance, others))} for entry, others in told]
+
+
+def _chance(entry: Json) -> Json:
+    token, logprob = entry.get("token"), entry.get("logprob")
+    # What a backend gives no chance at all it may write as null.
+    chance = logprob if isinstance(logprob, int | float) else _IMPOSSIBLE
+    return {"token": _plain(token), "logprob": chance, "bytes": entry.get("bytes") or list(_plain(token).encode())}
 
 
 def _plain(value: object) -> str:
@@ -142,6 +158,7 @@ class _Choice(Struct, gc=False):
     delta: _ChatDelta | None = None
     message: _ChatDelta | None = None
     finish_reason: str | None = None
+    logprobs: object = None
 
 
 class _ChatChunk(Struct, gc=False):
@@ -172,5 +189,6 @@ _FINISH: dict[str, Finish] = {
     "content_filter": "content_filter", "content-filter": "content_filter",
 }  # fmt: skip
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource"})
+_IMPOSSIBLE = -9999.0
 _NO_FUNCTION = _ChatFunction()
 _chunk = msgspec.json.Decoder(_ChatChunk)

@@ -11,6 +11,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none
+from mainspring.providers.media import is_audio
 from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
@@ -40,6 +41,8 @@ def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False)
         name_token_limit(host): request.max_output_tokens,
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
+        "logprobs": True if request.top_logprobs is not None else None,
+        "top_logprobs": request.top_logprobs or None,
     }
     return body | drop_none(options) | (request.extra or {})
 
@@ -134,7 +137,7 @@ def _content(parts: Sequence[Part]) -> str | list[Json]:
         case [items.InputText(text) | items.OutputText(text)]:
             return text
         case _:
-            return [_part(part) for part in parts if isinstance(part, _SENDABLE)]
+            return [_part(part) for part in parts if isinstance(part, _SENDABLE) or is_audio(part)]
 
 
 def _part(part: Part) -> Json:
@@ -147,6 +150,8 @@ def _part(part: Part) -> Json:
             return {"type": "file", "file": {"filename": part.filename or "file", "file_data": data}}
         case items.InputFile(file_id=str(file_id)):
             return {"type": "file", "file": {"file_id": file_id}}
+        case items.Unknown({"type": "input_audio"} as audio):
+            return audio
         case items.InputImage():
             raise Refused("an image without `image_url` cannot be sent to a Chat Completions backend; pass a URL or a data URL")
         case _:

@@ -19,7 +19,7 @@ from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import Provider
+from mainspring.ports import ModelFeature, Provider
 from mainspring.providers.constrained.reply import ConstrainedReply
 from mainspring.providers.constrained.request import constrain, find_answered_call, find_choices, strip_tools
 from mainspring.providers.turn import TurnBuilder, list_call_ids
@@ -38,6 +38,10 @@ class Constrained(ProviderWrapper):
     def __init__(self, inner: Provider, *, new_id: NewId = random_id) -> None:
         super().__init__(inner)
         self._new_id = new_id
+
+    def find_features(self, model: str) -> frozenset[ModelFeature]:
+        """None: what the model writes is not what is said, so its log probabilities would be of other words."""
+        return frozenset()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         choices = find_choices(request)

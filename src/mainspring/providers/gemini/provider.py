@@ -4,7 +4,7 @@ Thoughts come with signatures that Gemini wants back; they travel in reasoning i
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ class Gemini(HttpProvider):
     default_url = "https://generativelanguage.googleapis.com"
     key_header = "x-goog-api-key"
     owner = "google"
+    features: ClassVar = frozenset({"audio_input"})
 
     def _reader(self, request: ModelRequest) -> GeminiReply:
         return GeminiReply(self._turn(request), self._http)

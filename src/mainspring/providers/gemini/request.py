@@ -198,6 +198,8 @@ def _part(part: Part) -> Json:
         case items.InputFile() if file := read_attachment(part):
             text = file.text()
             return _inline(file.mime, file.data) if text is None else {"text": f"{part.filename or 'file'}:\n{text}"}
+        case items.Unknown({"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}):
+            return _inline(f"audio/{form}", data)
         case items.InputImage() | items.InputFile():
             raise Refused("a file by its id cannot be sent to Gemini; pass its content as a data URL, or its address")
         case _:

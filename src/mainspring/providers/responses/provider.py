@@ -1,5 +1,7 @@
 """The Responses wire format: a backend that speaks as we do, OpenAI's own or anybody's."""
 
+from typing import ClassVar
+
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.model_request import ModelRequest
@@ -22,6 +24,7 @@ class Responses(HttpProvider):
     name = "responses"
     default_url = "https://api.openai.com/v1"
     url_hint = ", which usually ends in /v1"
+    features: ClassVar = frozenset({"logprobs", "audio_input"})
 
     def _reader(self, request: ModelRequest) -> ResponsesReply:
         used = map(item_id, request.items)

@@ -104,6 +104,10 @@ class ResponsesTurn(TurnEvents):
         if pieces is None:
             index, pieces = item.part(channel, index)
         pieces.append(delta)
+        if event.logprobs and channel == "text":
+            item.logprobs.setdefault(index, []).extend(event.logprobs)
+            self._events.append(events.TextDelta(item.id, delta, index, tuple(event.logprobs)))
+            return
         self._events.append(_delta(channel, item.id, delta, index))
 
     def annotate(self, event: "_ResponsesEvent") -> None:
@@ -182,11 +186,12 @@ class ResponsesTurn(TurnEvents):
                 continue
             text = self._final(found, "text", index, part.text or "")
             notes = part.annotations or found.notes.pop(index, [])
-            parts.append(items.OutputText(text, tuple(notes), tuple(part.logprobs or ())))
+            parts.append(items.OutputText(text, tuple(notes), tuple(part.logprobs or found.logprobs.get(index, []))))
         for channel, index in _list_unfinished(found):
             said = self._final(found, channel, index, None)
             notes = found.notes.pop(index, [])
-            parts.append(items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(notes)))
+            chances = found.logprobs.get(index, [])
+            parts.append(items.Refusal(said) if channel == "refusal" else items.OutputText(said, tuple(notes), tuple(chances)))
         return tuple(parts)
 
     def _thought(self, found: "_OpenItem", item: items.Reasoning, given: "_Item", status: items.ItemStatus) -> items.Reasoning:
@@ -228,6 +233,7 @@ class _OpenItem(Struct, eq=False):
     id: str
     said: dict[tuple[Channel, int], list[str]] = {}
     notes: dict[int, list[Json]] = {}
+    logprobs: dict[int, list[Json]] = {}
     is_done: bool = False
 
     def part(self, channel: Channel, index: int) -> tuple[int, list[str]]:
@@ -264,6 +270,7 @@ class _ResponsesEvent(Struct, gc=False):
     summary_index: int | None = None
     item: msgspec.Raw = NULL
     annotation: object = None
+    logprobs: list[Json] | None = None
     response: msgspec.Raw = NULL
     error: object = None
 

@@ -24,7 +24,12 @@ NOTES: Final = {
 def build_body(request: ModelRequest, host: str) -> Json:
     """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
     extra = dict(request.extra or {})
-    included = ["reasoning.encrypted_content", *[value for value in extra.pop("include", None) or () if isinstance(value, str)]]
+    wanted = ["message.output_text.logprobs"] if request.top_logprobs is not None else []
+    included = [
+        "reasoning.encrypted_content",
+        *[value for value in extra.pop("include", None) or () if isinstance(value, str)],
+        *wanted,
+    ]
     body = merge_extra(build_question(request, host), extra)
     return body | {"include": list(dict.fromkeys(included)), "store": False, "stream": True}
 
@@ -46,6 +51,7 @@ def build_question(request: ModelRequest, host: str) -> Json:
         "top_p": request.top_p,
         "text": request.text,
         "reasoning": request.reasoning,
+        "top_logprobs": request.top_logprobs or None,
     }
     return body | drop_none(options)
 
