@@ -74,7 +74,7 @@ def every_policy(root: str) -> PolicySlots:
     return {
         "rules": (RulePolicy(Rules.of(rules)),),  # type: ignore[arg-type]
         "status": (ToolStatus(lambda name: "active"),),
-        "skill scope": (SkillScopePolicy(lambda run, name, operation: None),),
+        "skill scope": (SkillScopePolicy(dict),),
         "rate": (RatePolicy(10**9, 10**9),),
         "level": (LevelPolicy("supervised", commands_judged=True),),
         "commands": (CommandPolicy(("ls", "cat", "grep", "git"), ("rm", "curl", "git push")),),

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mainspring.core.conversation_items import CONVERSATION, ITEM
+from mainspring.core.conversation_items import CONVERSATION, ITEM, Conversation
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Item, assistant, decode, encode, user
@@ -47,13 +47,6 @@ class SentMessage(Struct, frozen=True):
     message: SpokenMessage
     messages: tuple[SpokenMessage, ...]
     recorded: RecordedDecision
-
-
-class _Conversation(Struct, frozen=True):
-    id: str
-    created_at: int
-    metadata: dict[str, str]
-    object: str = "conversation"
 
 
 class Chats:
@@ -119,7 +112,7 @@ class Chats:
 
     async def _begin(self, content: str, own: str) -> str:
         title = " ".join(content.split())[:LONGEST_TITLE]
-        made = _Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
+        made = Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
         await self._store.put([Document(CONVERSATION, made.id, encode(made), own)])
         return made.id
 

@@ -115,7 +115,7 @@ async def test_a_yes_is_carried_out_or_not_by_the_process_that_heard_it(
 
 async def test_an_operators_server_with_the_same_tools_is_not_taken_for_ours(tmp_path: Path) -> None:
     arguments = ("-m", "mainspring", "tasks", "serve", "--user", "alice", "--database", str(tmp_path / "tasks.db"))
-    spec = ServerSpec("tasks", "stdio", sys.executable, arguments, trusted=True, sandboxed=False)
+    spec = ServerSpec("tasks", "stdio", command=sys.executable, args=arguments, trusted=True, sandboxed=False)
     servers = McpTools([spec])
     try:
         ours = next(tool for tool in TOOLS if tool.name == "add_task")

@@ -15,7 +15,7 @@ from mainspring.core.run import Run, replay
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Handle
 from mainspring.features.skills.skill_folder import SkillFolders
-from mainspring.features.skills.skill_scope import ActiveSkills, SkillScopePolicy, list_active_skills
+from mainspring.features.skills.skill_scope import SkillScopePolicy, list_active_skills
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.contract import ToolContext, ToolResult
@@ -52,7 +52,7 @@ class World:
         put(place, "free")
         self.shelf, self.files, self.script = SkillFolders([place]), Files(), script
         hands = SkillTools(lambda: self.shelf.definitions)
-        scope = SkillScopePolicy(ActiveSkills(lambda: self.shelf.definitions, lambda run: always).find_refusal)
+        scope = SkillScopePolicy(lambda: self.shelf.definitions, lambda run: always)
         self.engine = Engine(script, tools=[self.files, shell], executors=[hands], policies=[scope])
         self.tools = hands.definitions()
 

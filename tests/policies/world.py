@@ -18,6 +18,7 @@ from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
 from mainspring.features.governance.settings import AccessList
 from mainspring.features.governance.tool_policies import ToolStatus
+from mainspring.features.skills.skill_definition import Skill
 from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.ports import CallPolicy
 from mainspring.providers.script import Call
@@ -113,12 +114,15 @@ def folder(place: Path) -> Path:
     return root
 
 
+SHY = Skill("shy", "Leaves one tool alone.", "", Path("shy"), disallowed_tools=("unskilled",))
+
+
 def every_slot(root: Path, level: Level = "supervised") -> PolicySlots:
     return {
         "domains": (DomainPolicy(AddressGuard(lookup=lookup).check, denied=["evil.example"]),),
         "rules": (RulePolicy(Rules.of({"*": "allow", "file_ops:delete": "deny", "secret_*": "deny"})),),
         "status": (ToolStatus(lambda name: name if name in ("blocked", "deprecated") else "active"),),
-        "skill scope": (SkillScopePolicy(lambda run, names, operation: "no skill allows it" if "unskilled" in names else None),),
+        "skill scope": (SkillScopePolicy(lambda: {"shy": SHY}, lambda run: ("shy",)),),
         "rate": (RatePolicy(),),
         "level": (LevelPolicy(level, commands_judged=True),),
         "commands": (CommandPolicy(PROGRAMS.allowed, PROGRAMS.denied),),

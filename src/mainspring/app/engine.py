@@ -51,7 +51,7 @@ from mainspring.features.memory.memory import Memory, NoMemory, build_memory
 from mainspring.features.models.model_choice import resolve_provider
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
-from mainspring.features.skills.skill_scope import ActiveSkills, SkillScopePolicy
+from mainspring.features.skills.skill_scope import SkillScopePolicy
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
@@ -281,9 +281,8 @@ class Engine:
 
     def _application_slots(self) -> list[PolicySlots]:
         """The policies of features and parts."""
-        active = ActiveSkills(lambda: self.skills.definitions, _skills_of)
         return [
-            {"skill scope": (SkillScopePolicy(active.find_refusal),)} if self.skills.folders else {},
+            {"skill scope": (SkillScopePolicy(lambda: self.skills.definitions, _skills_of),)} if self.skills.folders else {},
             {"charter": (CharterPolicy(),)},
             *[part.policies for part in self.parts],
         ]

@@ -3,16 +3,22 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from getpass import getuser
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 from typer import Argument, BadParameter, Option
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
+
+R = TypeVar("R")
 
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -80,6 +86,40 @@ InputObject: TypeAlias = Annotated[
 Expires: TypeAlias = Annotated[
     float | None, Option(parser=parse_duration, metavar="TIME", help="Lifetime, as in 30d, 12h, 45m, 2w. Default: never expires.")
 ]
+
+
+class Continuation(Struct, frozen=True):
+    """The options of a command that goes on with a run."""
+
+    model: ModelOfRun = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    tool: Tools = None
+    config: Config = None
+
+
+def expand_groups(command: Callable[..., R]) -> Callable[..., R]:
+    """The command with the fields of a struct as options of their own, in place of each parameter that is such a struct."""
+    kinds = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Struct)}
+    shown: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        if (group := groups.get(parameter.name)) is None:
+            shown.append(parameter.replace(annotation=kinds[parameter.name]))
+        else:
+            hints = get_type_hints(group, include_extras=True)
+            shown += [
+                parameter.replace(name=each.name, annotation=hints[each.name], default=each.default) for each in fields(group)
+            ]
+
+    @wraps(command)
+    def call(**given: object) -> R:
+        made = {name: group(**{field: given.pop(field) for field in group.__struct_fields__}) for name, group in groups.items()}
+        return command(**given, **made)
+
+    call.__dict__["__signature__"] = signature(command).replace(parameters=shown)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return call
 
 
 def read_inputs(pairs: Sequence[str] | None, whole: str | None) -> Json:

@@ -7,6 +7,7 @@ also be added and removed by hand, so what a run finds is put in order first.
 
 from collections.abc import Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
@@ -28,6 +29,15 @@ from mainspring.core.run import Run
 # The kinds of the documents that a conversation is stored as: one for itself, and one per item, whose parent it is.
 CONVERSATION = "conversation"
 ITEM = "conversation_item"
+
+
+class Conversation(Struct, frozen=True):
+    """A conversation as clients see it, and as its document holds it."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: str = "conversation"
 
 
 def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | None = None) -> History:

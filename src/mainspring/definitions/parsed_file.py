@@ -1,22 +1,22 @@
 """The values of a file with their lines, converted to structs: every mistake is told by file and line, all of them at once.
 
-    parsed = parse_yaml(file, text)
-    agent = parsed.convert(AgentDefinition)
-    if agent is not None and agent.name in taken:
-        parsed.add_problem(("name",), f"`{agent.name}` is taken; choose another")
-    parsed.raise_problems()
+    def check(agent, parsed):
+        if agent.name in taken:
+            parsed.add_problem(("name",), f"`{agent.name}` is taken; choose another")
+
+    agent = parse_yaml(file, text).finish(AgentDefinition, check)
 
 Theory of operation. Whoever knows a format (YAML, JSON, TOML) makes a tree of `Node`s out of a text. A struct is converted field
 by field, so that one mistake does not hide the next.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
@@ -70,6 +70,14 @@ class ParsedFile:
         count = len(self.problems)
         value: T = self._convert(kind, self.root, ())
         return value if len(self.problems) == count else None
+
+    def finish(self, kind: type[T], check: Callable[[T, "ParsedFile"], object] | None = None) -> T:
+        """The value as this type, if `check` adds no problem either. Raises as `raise_problems` does."""
+        value = self.convert(kind)
+        if value is not None and check is not None:
+            check(value, self)
+        self.raise_problems()
+        return cast(T, value)
 
     def raise_problems(self) -> None:
         """Raises `InvalidRequest` with every problem, in the order of their lines, up to twenty."""

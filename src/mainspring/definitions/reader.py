@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -33,10 +33,7 @@ _TYPED = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")
 
 def read_file(file: Path, kind: type[T]) -> T:
     """The value of a file. Raises `InvalidRequest` with every mistake, each by file and line."""
-    parsed = parse_yaml(file, read_text(file))
-    value = parsed.convert(kind)
-    parsed.raise_problems()
-    return cast(T, value)
+    return parse_yaml(file, read_text(file)).finish(kind)
 
 
 def parse_yaml(file: Path, text: str, *, first_line: int = 1, as_text: bool = False) -> ParsedFile:

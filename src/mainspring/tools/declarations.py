@@ -4,9 +4,13 @@ Policies judge a tool by these declarations alone. They are fields of its defini
 untrusted schema cannot vouch for its own tool, and no model sees them.
 """
 
+import re
 import shlex
+import unicodedata
 from functools import lru_cache
 from typing import Final, get_args
+
+from msgspec import Struct
 
 from mainspring.core.items import Effect, Json, Purpose, ServerTool, ToolDefinition
 from mainspring.core.items import parse_arguments as parsed
@@ -16,6 +20,39 @@ EVERYTHING: Final[frozenset[Effect]] = frozenset(get_args(Effect))
 
 # Every policy wants the same arguments, and they may be as long as a file. Nobody changes what this returns.
 parsed_arguments = lru_cache(maxsize=16)(parsed)
+
+
+class NamedCall(Struct, frozen=True):
+    """A call by the names of its tool, the model's first. `operation` is empty if the tool has none, and None if the call does
+    not tell."""
+
+    names: tuple[str, ...]
+    operation: str | None
+
+
+def name_call(call: Call, run: Run) -> NamedCall | None:
+    """The call as rules name it; None if there is no such tool."""
+    tool = run.spec.tool(call.item.name)
+    if tool is None:
+        return None
+    try:
+        operation = read_operation(tool, parsed_arguments(call.item.arguments))
+    except ValueError:
+        operation = None
+    return NamedCall((tool.name, *list_other_names(tool)), operation)
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A pattern for names, in which `*` and `?` stand for any text and any character."""
+    signs = {"*": ".*", "?": "."}
+    return re.compile("".join([signs.get(sign) or re.escape(sign) for sign in pattern]), re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def fold_name(name: str) -> str:
+    """The name without what makes two spellings of it differ: case, form, blanks around it."""
+    return unicodedata.normalize("NFKC", name).casefold().strip()
 
 
 def find_served_tool(call: Call, run: Run) -> ToolDefinition | None:

@@ -172,13 +172,7 @@ def read_definition(file: Path) -> AgentDefinition:
 
 def parse_definition(text: str, file: Path) -> AgentDefinition:
     """The agent that this text defines. Raises as `read_definition` does; `file` is named in mistakes, and says YAML or JSON."""
-    parsed = parse_yaml(file, text)
-    definition = parsed.convert(AgentDefinition)
-    if definition is not None:
-        _check(definition, parsed)
-    parsed.raise_problems()
-    assert definition is not None
-    return definition
+    return parse_yaml(file, text).finish(AgentDefinition, _check)
 
 
 def file_schema() -> Json:

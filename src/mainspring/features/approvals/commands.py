@@ -1,6 +1,5 @@
 """`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -57,6 +56,7 @@ async def show(
 
 
 @app.command()
+@options.expand_groups
 async def approve(
     approval_id: ApprovalId,
     database: options.Database,
@@ -65,36 +65,27 @@ async def approve(
     digest: Annotated[
         str | None, typer.Option(metavar="HASH", help="Approve only the call whose arguments have this digest.")
     ] = None,
-    model: options.ModelOfRun = None,
-    base_url: options.BaseUrl = None,
-    api_key: options.ApiKey = None,
-    tool: options.Tools = None,
-    config: options.Config = None,
+    onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
     answer = ApprovalAnswer(approval_id, True, reason, digest, tenant)
-    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": options.as_texts(tool)}
-    return await _answer(answer, given, database, config, json)
+    return await _answer(answer, onward, database, json)
 
 
 @app.command()
+@options.expand_groups
 async def deny(
     approval_id: ApprovalId,
     database: options.Database,
     tenant: options.Tenant = "",
     reason: Reason = None,
-    model: options.ModelOfRun = None,
-    base_url: options.BaseUrl = None,
-    api_key: options.ApiKey = None,
-    tool: options.Tools = None,
-    config: options.Config = None,
+    onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> int:
     """Denies a call, and runs on from there: the model is told."""
     answer = ApprovalAnswer(approval_id, False, reason, None, tenant)
-    given = {"model": model, "base_url": base_url, "backend_key": api_key, "tools": options.as_texts(tool)}
-    return await _answer(answer, given, database, config, json)
+    return await _answer(answer, onward, database, json)
 
 
 class ApprovalAnswer(Struct, frozen=True):
@@ -105,15 +96,21 @@ class ApprovalAnswer(Struct, frozen=True):
     tenant: str
 
 
-async def _answer(said: ApprovalAnswer, given: Mapping[str, object], database: Path, config: Path | None, as_json: bool) -> int:
+async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: Path, as_json: bool) -> int:
     """Gives the answer, and shows the run that goes on; returns its exit code."""
     async with open_database(database) as reading:
         approval = await Approvals(reading).get(said.id, tenant=said.tenant)
         run = (await find_run(reading, approval.response_id, database)).run
-    settings = {**given, "database": str(database), "model": given["model"] or run.spec.model}
+    settings = {
+        "database": str(database),
+        "model": onward.model or run.spec.model,
+        "base_url": onward.base_url,
+        "backend_key": onward.api_key,
+        "tools": options.as_texts(onward.tool),
+    }
     # A step of a workflow goes on without a model.
     kind: Literal["steps", "server"] = "steps" if run.spec.step_call is not None else "server"
-    assembly = build_engine(EngineOptions(kind=kind, settings=settings, config=config))
+    assembly = build_engine(EngineOptions(kind=kind, settings=settings, config=onward.config))
     _check_rule(approval, assembly)
     assembly.check_run(run)
     async with assembly.lifespan:

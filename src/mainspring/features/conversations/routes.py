@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.conversation_items import CONVERSATION, ITEM, with_id
+from mainspring.core.conversation_items import CONVERSATION, ITEM, Conversation, with_id
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
@@ -47,15 +47,6 @@ class UpdateConversation(Struct):
 
 class CreateItems(Struct):
     items: Items
-
-
-class Conversation(Struct, frozen=True):
-    """A conversation as clients see it, and as its document holds it."""
-
-    id: str
-    created_at: int
-    metadata: dict[str, str]
-    object: str = "conversation"
 
 
 class ConversationRoutes:

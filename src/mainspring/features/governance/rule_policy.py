@@ -12,10 +12,7 @@ of them can deny it or ask; only one for the name that the model has for it can 
 An overlay can only narrow. Its rules are asked beside those it is laid over, and the strictest answer stands.
 """
 
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from msgspec import Struct
@@ -23,7 +20,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.run import Call, Run
 from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
-from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
+from mainspring.tools.declarations import compile_pattern, fold_name, name_call
 
 Choice = Literal["allow", "ask", "deny"]
 
@@ -82,19 +79,15 @@ class RulePolicy(QuickPolicy):
         self._rules = rules
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = run.spec.tool(call.item.name)
-        if tool is None:
+        if (named := name_call(call, run)) is None:
             return Deny(f"There is no tool `{call.item.name}`.")
-        try:
-            operation = read_operation(tool, parsed_arguments(call.item.arguments))
-        except ValueError:
-            operation = None
-        rule = self._rules.rule(tool.name, operation, list_other_names(tool))
+        tool, *others = named.names
+        rule = self._rules.rule(tool, named.operation, others)
         if rule is None or rule.choice == "allow":
             return Allow()
         if rule.choice == "ask":
-            return Ask(f"The rule `{rule.pattern}` asks before this call of `{tool.name}`.")
-        return Deny(f"The rule `{rule.pattern}` denies this call of `{tool.name}`; do it in another way, or without it.")
+            return Ask(f"The rule `{rule.pattern}` asks before this call of `{tool}`.")
+        return Deny(f"The rule `{rule.pattern}` denies this call of `{tool}`; do it in another way, or without it.")
 
 
 def _precedence(rule: ToolRule) -> tuple[bool, bool, bool, int, int]:
@@ -116,16 +109,11 @@ def _fits(rule: ToolRule, tool: str, operation: str | None) -> bool:
 
 
 def _equal(pattern: str, text: str) -> bool:
-    return _expression(pattern).fullmatch(text) is not None if _is_wild(pattern) else pattern == text
+    return compile_pattern(pattern).fullmatch(text) is not None if _is_wild(pattern) else pattern == text
 
 
 def _alike(pattern: str, text: str) -> bool:
-    return _equal(pattern, text) or _equal(_plain(pattern), _plain(text))
-
-
-@lru_cache(maxsize=1024)
-def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold().strip()
+    return _equal(pattern, text) or _equal(fold_name(pattern), fold_name(text))
 
 
 def _strictest(rules: list[ToolRule]) -> ToolRule | None:
@@ -134,9 +122,3 @@ def _strictest(rules: list[ToolRule]) -> ToolRule | None:
 
 def _is_wild(pattern: str) -> bool:
     return "*" in pattern or "?" in pattern
-
-
-@lru_cache(maxsize=1024)
-def _expression(pattern: str) -> re.Pattern[str]:
-    signs = {"*": ".*", "?": "."}
-    return re.compile("".join([signs.get(sign) or re.escape(sign) for sign in pattern]), re.DOTALL)

@@ -121,15 +121,12 @@ def run(
     return live()
 
 
+@options.expand_groups
 def resume(
     database: options.Database,
     run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run.", show_default=False)] = None,
     all: Annotated[bool, typer.Option("--all", help="Resume every unfinished run, one after the other.")] = False,
-    model: options.ModelOfRun = None,
-    base_url: options.BaseUrl = None,
-    api_key: options.ApiKey = None,
-    tool: options.Tools = None,
-    config: options.Config = None,
+    onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
@@ -141,14 +138,14 @@ def resume(
     """
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
-    known = load_settings(FolderSettings, config)
+    known = load_settings(FolderSettings, onward.config)
     given = EngineOptions(
-        settings={"tools": options.as_texts(tool), "agents": known.agents, "skills": known.skills},
-        config=config,
+        settings={"tools": options.as_texts(onward.tool), "agents": known.agents, "skills": known.skills},
+        config=onward.config,
         database=database,
-        model=model,
-        base_url=base_url,
-        api_key=api_key,
+        model=onward.model,
+        base_url=onward.base_url,
+        api_key=onward.api_key,
     )
     return _resume_all(given, database, json) if run_id is None else _resume(run_id, given, database, json)
 

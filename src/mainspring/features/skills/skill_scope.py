@@ -8,10 +8,7 @@ A pattern is `tool`, `tool:operation` or `tool:*`; in the tool's name, `*` and `
 allowed must be spelled exactly so; what is disallowed is recognised in any case and form.
 """
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -19,7 +16,7 @@ from mainspring.core.items import FunctionCall, FunctionCallOutput, parse_argume
 from mainspring.core.run import Call, Run
 from mainspring.features.skills.skill_definition import Skill
 from mainspring.ports import Allow, Deny, QuickPolicy, Verdict
-from mainspring.tools.declarations import list_other_names, parsed_arguments, read_operation
+from mainspring.tools.declarations import NamedCall, compile_pattern, fold_name, name_call
 
 LOAD = "load_skill"
 READ = "read_skill_file"
@@ -52,60 +49,42 @@ def _no_skills(run: Run) -> tuple[str, ...]:
     return ()
 
 
-class ActiveSkills:
-    """Says what a run's active skills refuse. `skills` gives those there are, `always` names those a run begins with."""
+class SkillScopePolicy(QuickPolicy):
+    """Denies what an active skill refuses, to the client's tools as well. `skills` gives those there are, `always` names those
+    that a run begins with. A skill that is active but not known any more refuses all.
+    """
+
+    name = "skill_scope"
 
     def __init__(self, skills: Callable[[], Mapping[str, Skill]], always: Callable[[Run], Iterable[str]] = _no_skills) -> None:
         self._skills = skills
         self._always = always
 
-    def find_refusal(self, run: Run, tool: Sequence[str], operation: str | None) -> str | None:
-        """Why this call of a tool with these names is refused, None if it is not. A skill that is active but not known any more
-        refuses all.
+    async def judge(self, call: Call, run: Run) -> Verdict:
+        if (named := name_call(call, run)) is None:
+            return Deny(f"There is no tool `{call.item.name}`.")
+        why = self._find_refusal(run, named)
+        return Allow() if why is None else Deny(f"`{named.names[0]}` is not for this task: {why}.")
 
-        The two tools of skills themselves need not be allowed: they only read, and what they load can only narrow.
-        """
+    def _find_refusal(self, run: Run, call: NamedCall) -> str | None:
         names, known = list_active_skills(run, self._always(run)), self._skills()
         if (gone := next((name for name in names if name not in known), None)) is not None:
             return f"the skill `{gone}` is active, but what it allows is not known any more; begin a new conversation"
-        active = [known[name] for name in names]
-        if tool[0] in (LOAD, READ):
+        active, (tool, *others) = [known[name] for name in names], call.names
+        if tool in (LOAD, READ):
+            # These two need not be allowed: they only read, and what they load can only narrow.
             active = [replace(skill, allowed_tools=None) for skill in active]
-        return find_refusal(active, tool[0], operation, tool[1:])
-
-
-class SkillScopePolicy(QuickPolicy):
-    """Denies what an active skill refuses. `find_refusal` gets the run, the tool's names, the model's first, and the operation,
-    and says why, or None.
-
-    The operation is empty for a tool that has none, and None if the call does not tell. It holds for the client's tools as well.
-    """
-
-    name = "skill_scope"
-
-    def __init__(self, find_refusal: Callable[[Run, Sequence[str], str | None], str | None]) -> None:
-        self._find_refusal = find_refusal
-
-    async def judge(self, call: Call, run: Run) -> Verdict:
-        tool = run.spec.tool(call.item.name)
-        if tool is None:
-            return Deny(f"There is no tool `{call.item.name}`.")
-        try:
-            operation = read_operation(tool, parsed_arguments(call.item.arguments))
-        except ValueError:
-            operation = None
-        why = self._find_refusal(run, (tool.name, *list_other_names(tool)), operation)
-        return Allow() if why is None else Deny(f"`{tool.name}` is not for this task: {why}.")
+        return find_refusal(active, tool, call.operation, others)
 
 
 def find_refusal(active_skills: Iterable[Skill], tool: str, operation: str | None = "", others: Sequence[str] = ()) -> str | None:
     """Why a skill refuses this call, None if none does. The operation is empty for a tool that has none, and None if it is not
     known: then what is said of one operation allows nothing and disallows all. By its `others`, names that it has besides, a tool
     is disallowed, and not allowed."""
-    names, plain = (tool, *others), None if operation is None else _plain(operation)
+    names, plain = (tool, *others), None if operation is None else fold_name(operation)
     for skill in active_skills:
         for pattern in skill.disallowed_tools:
-            if any(_fits(_plain(pattern), _plain(name), plain, unknown=True) for name in names):
+            if any(_fits(fold_name(pattern), fold_name(name), plain, unknown=True) for name in names):
                 return f"the skill `{skill.name}` disallows `{pattern}`"
         allowed = skill.allowed_tools
         if allowed is not None and not any(_fits(pattern, tool, operation, unknown=False) for pattern in allowed):
@@ -115,17 +94,6 @@ def find_refusal(active_skills: Iterable[Skill], tool: str, operation: str | Non
 
 def _fits(pattern: str, tool: str, operation: str | None, *, unknown: bool) -> bool:
     named, _, operated = pattern.partition(":")
-    if _expression(named).fullmatch(tool) is None:
+    if compile_pattern(named).fullmatch(tool) is None:
         return False
     return operated in ("", "*") or (unknown if operation is None else operated == operation)
-
-
-@lru_cache(maxsize=1024)
-def _expression(pattern: str) -> re.Pattern[str]:
-    signs = {"*": ".*", "?": "."}
-    return re.compile("".join([signs.get(sign) or re.escape(sign) for sign in pattern]), re.DOTALL)
-
-
-@lru_cache(maxsize=1024)
-def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold().strip()

@@ -31,6 +31,17 @@ Folders = Annotated[
 ServerModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="As for `mainspring serve`.")]
 
 
+class ServerOptions(Struct, frozen=True):
+    """The options of a command that carries workflows out as the server would."""
+
+    folder: Folders = None
+    agents: options.AgentFolders = None
+    model: ServerModel = None
+    builtin: options.Builtins = None
+    database: options.DatabaseOfSettings = None
+    config: options.Config = None
+
+
 class WorkflowSettings(Struct, frozen=True):
     """The settings that these commands read."""
 
@@ -61,17 +72,13 @@ async def show(name: Name, folder: Folders = None, config: options.Config = None
 
 
 @app.command("run")
+@options.expand_groups
 def run_workflow(
     name: Name,
     input: options.InputPairs = None,
     inputs: options.InputObject = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    folder: Folders = None,
-    agents: options.AgentFolders = None,
-    model: ServerModel = None,
-    builtin: options.Builtins = None,
-    database: options.DatabaseOfSettings = None,
-    config: options.Config = None,
+    server: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
@@ -86,8 +93,8 @@ def run_workflow(
     Ctrl-C cancels it. If the process is killed, `mainspring workflows resume`, or the next start of the server, goes on where it
     was.
     """
-    chosen = _choose_options(folder, agents, model, builtin, database, config)
-    settings = load_settings(WorkflowSettings, config, **chosen.settings)
+    chosen = _choose_options(server)
+    settings = load_settings(WorkflowSettings, server.config, **chosen.settings)
     given = _read_inputs(_read_folders(settings).get(name), input, inputs)
     assembly = build_engine(chosen)
 
@@ -100,13 +107,9 @@ def run_workflow(
 
 
 @app.command()
+@options.expand_groups
 def resume(
-    folder: Folders = None,
-    agents: options.AgentFolders = None,
-    model: ServerModel = None,
-    builtin: options.Builtins = None,
-    database: options.DatabaseOfSettings = None,
-    config: options.Config = None,
+    server: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
@@ -115,8 +118,8 @@ def resume(
     A step that was under way is done again if that can do no harm: an agent goes on with its work; a command, or a request that
     changes something, is not repeated unless its step says `repeatable: true`.
     """
-    chosen = _choose_options(folder, agents, model, builtin, database, config)
-    where = load_settings(WorkflowSettings, config, **chosen.settings).database
+    chosen = _choose_options(server)
+    where = load_settings(WorkflowSettings, server.config, **chosen.settings).database
     assembly = build_engine(chosen)
 
     async def live() -> int:
@@ -129,23 +132,15 @@ def resume(
     return live()
 
 
-def _choose_options(
-    folder: list[Path] | None,
-    agents: list[Path] | None,
-    model: str | None,
-    builtin: list[str] | None,
-    database: Path | None,
-    config: Path | None,
-) -> EngineOptions:
+def _choose_options(server: ServerOptions) -> EngineOptions:
     given = {
-        "workflows": options.as_texts(folder),
-        "agents": options.as_texts(agents),
-        "builtins": options.as_texts(builtin),
-        "model": model,
+        "workflows": options.as_texts(server.folder),
+        "agents": options.as_texts(server.agents),
+        "builtins": options.as_texts(server.builtin),
+        "model": server.model,
+        "database": None if server.database is None else str(server.database),
     }
-    return EngineOptions(
-        kind="server", settings={**given, "database": None if database is None else str(database)}, config=config
-    )
+    return EngineOptions(kind="server", settings=given, config=server.config)
 
 
 def _read_folders(settings: WorkflowSettings) -> WorkflowFolders:

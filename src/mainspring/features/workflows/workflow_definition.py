@@ -179,13 +179,7 @@ def parse_workflow(file: Path, text: str) -> Workflow:
     """The workflow that a text defines. Raises `InvalidRequest` with every mistake, each by file and line."""
     from mainspring.features.workflows.checks import check_workflow
 
-    parsed = parse_yaml(file, text)
-    made = parsed.convert(Workflow)
-    if made is not None:
-        check_workflow(made, parsed)
-    parsed.raise_problems()
-    assert made is not None  # what is wrong with it has been raised
-    return made
+    return parse_yaml(file, text).finish(Workflow, check_workflow)
 
 
 def file_schema() -> Json:

@@ -47,32 +47,50 @@ class ApprovalFilter(Struct, frozen=True, forbid_unknown_fields=True):
     never: ToolFilter | None = None
 
 
-class ServerSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an MCP server is reached, and what may be done with it."""
+
+    command: str = ""
+    """The program to start."""
+    args: tuple[str, ...] = ()
+    """Its arguments."""
+    env: dict[str, str] = {}
+    """Environment variables for the program."""
+    cwd: str | None = None
+    """The folder to start it in."""
+    url: str = ""
+    """The address of a server that is reached by HTTP."""
+    headers: dict[str, str] = {}
+    """Headers to send with every request."""
+    allowed_tools: tuple[str, ...] | ToolFilter | None = None
+    """The tools that may be used, by name, or a table with `tool_names` and `read_only`. Default: all."""
+    require_approval: Literal["always", "never"] | ApprovalFilter = "always"
+    """Whether a person approves calls: `always`, `never`, or a table with `always` and `never`."""
+    timeout: float = CALL_SECONDS
+    """Seconds that a call may take."""
+    repeatable: tuple[str, ...] = ()
+    """Tools whose calls do no harm when made twice."""
+    sandboxed: bool = True
+    """Run the program in the sandbox."""
+    network: bool = False
+    """Grant the program the network."""
+    folders: tuple[str, ...] = ()
+    """Folders that it may write to."""
+    reads: tuple[str, ...] = ()
+    """Files and folders that it may read."""
+
+
+class ServerSpec(ServerOptions, frozen=True):
     """An MCP server. A process of this machine has `command`; one that is reached by HTTP, streamable or as SSE, has `url`.
 
     `trusted` says that the operator has chosen the server: only then may it be a process, may its host be private, and are its
-    words about its tools believed. `repeatable` names tools whose calls do no harm when made twice. A process runs in the sandbox
-    unless `sandboxed` is false: it sees the system and its own program, read-only, an empty workspace of its own and no network.
-    `network` grants it that, `folders` are more that it may write to, `reads` what it may read.
+    words about its tools believed. A process that is `sandboxed` sees the system and its own program, read-only, an empty
+    workspace of its own and no network, but for what it is granted.
     """
 
     label: str
     transport: Transport = "http"
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    url: str = ""
-    headers: dict[str, str] = {}
-    allowed_tools: tuple[str, ...] | ToolFilter | None = None
-    require_approval: Literal["always", "never"] | ApprovalFilter = "always"
-    timeout: float = CALL_SECONDS
-    repeatable: tuple[str, ...] = ()
     trusted: bool = False
-    sandboxed: bool = True
-    network: bool = False
-    folders: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.label.strip() or not self.label.isprintable() or len(self.label) > LONGEST_LABEL:
