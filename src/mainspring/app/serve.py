@@ -18,20 +18,23 @@ from mainspring.cli.output import accept_any_text
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Keys, is_loopback
 from mainspring.http.bodies import MOST_BODY_BYTES
+from mainspring.http.connections import ConnectionTable, raise_file_limit
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 
 # How long clients have to read what they are told at the end.
 GOODBYE_SECONDS = 5
+TICKS_PER_SECOND = 10  # of uvicorn
 
 
-class Announcing(Server):
-    """Says where it listens once it does, so that port 0 and scripts work."""
+class EngineServer(Server):
+    """Says where it listens once it does, so that port 0 and scripts work, and stops in two steps, so that runs can end."""
 
-    def __init__(self, config: Config, settings: Settings, choice: ServerEngine) -> None:
+    def __init__(self, config: Config, settings: Settings, choice: ServerEngine, connections: ConnectionTable) -> None:
         super().__init__(config)
         self._settings = settings
         self._choice = choice
+        self._connections = connections
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
@@ -39,6 +42,11 @@ class Announcing(Server):
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             print(await announcement(self._settings, self._choice, url), flush=True)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_PER_SECOND == 0:
+            self._connections.sweep(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Takes no more requests, lets runs finish for a while, and leaves the rest to be resumed; its clients are told so."""
@@ -82,12 +90,14 @@ def serve(settings: Settings) -> int:
     choice = build_server_engine(settings)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
+    connections = ConnectionTable(settings.http, raise_file_limit())
+    keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key)
     config = Config(
-        server(engine, dialect, keys=Keys(engine.store, configured=settings.api_key), is_local=is_loopback(settings.host)),
+        server(engine, dialect, keys=keys, is_local=is_loopback(settings.host)),
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
+        http=connections.protocol,
         log_level="warning",
         access_log=False,
         ws_max_size=MOST_BODY_BYTES,
@@ -95,7 +105,7 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
     with _listening(settings) as listener:
-        Announcing(config, settings, choice).run([listener])
+        EngineServer(config, settings, choice, connections).run([listener])
     return 0
 
 

@@ -24,6 +24,7 @@ from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
+from mainspring.http.settings import HttpSettings
 from mainspring.parts import Part, PartContents
 
 FILE = "mainspring.toml"
@@ -40,6 +41,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """The file that keeps everything."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
+    http: HttpSettings = HttpSettings()
+    """Limits on connections and on the heads of requests: a table `[http]`."""
     mcp: dict[str, McpServerSettings] = field(default_factory=dict)
     """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
     allow_hosts: tuple[str, ...] = ()

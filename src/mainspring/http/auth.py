@@ -15,7 +15,9 @@ for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -101,11 +103,19 @@ class Keys:
     """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of."""
 
     def __init__(
-        self, store: Store, *, configured: str | None = None, clock: Seconds = time.time, ticks: Seconds = time.monotonic
+        self,
+        store: Store,
+        *,
+        configured: str | None = None,
+        most_requests: int | None = None,
+        clock: Seconds = time.time,
+        ticks: Seconds = time.monotonic,
     ) -> None:
         self._store = store
         self._configured = _digest(configured) if configured else None
         self._clock, self._ticks = clock, ticks
+        self._most_requests = most_requests
+        self._open: Counter[str] = Counter()
         self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
@@ -170,6 +180,18 @@ class Keys:
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
         return ApiCaller(key.tenant, key.scopes, f"key:{key.id}")
 
+    @contextmanager
+    def count_request(self, subject: str) -> Iterator[None]:
+        """Counts a request while it lasts. Raises `Fault` 429 if this key has as many as it may."""
+        if self._most_requests is not None and self._open[subject] >= self._most_requests:
+            message = f"this API key has {self._most_requests} requests under way; wait for one to end"
+            raise Fault(429, "too_many_requests", message, retry_after=1)
+        self._open[subject] += 1
+        try:
+            yield
+        finally:
+            self._open[subject] -= 1
+
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
         if (seen := self._seen.get(digest)) is not None and now < seen.until:
@@ -199,14 +221,19 @@ class AuthMiddleware:
         self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as stack:
             try:
                 scope[_MIDDLEWARE] = self
-                scope[_CALLER] = await self.authorize(HTTPConnection(scope))
+                scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
+                if caller.subject:
+                    stack.enter_context(self._keys.count_request(caller.subject))
             except (Fault, MainspringError) as fault:
                 await _refuse(fault, scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
 
     async def authorize(self, connection: HTTPConnection) -> ApiCaller:
         """Whoever sends this request. Raises `Fault` if they may not."""

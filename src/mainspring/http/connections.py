@@ -1,0 +1,142 @@
+"""Connections with limits: on the head of a request, on the time it may take to send, and on how many one address may hold.
+
+Theory of operation. All of this comes before any key is checked. uvicorn's fast parser takes heads of any size, so this protocol
+counts the bytes of a head that has not ended, and looks at a head that has. One sweep each second, for all connections, ends
+those that are too slow: a request costs two additions here and no timer.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from typing import Any, Final, cast
+
+from httptools import HttpParserError
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from mainspring.core.items import encode
+from mainspring.http.faults import Fault, render_error
+from mainspring.http.settings import HttpSettings
+
+BODY_BYTES_PER_SECOND: Final = 1000
+MOST_FILES: Final = 65_536
+SPARE_FILES: Final = 256
+
+
+def raise_file_limit() -> int:
+    """Lets this process open as many files as it may; a connection is one. Returns how many."""
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    files = MOST_FILES if hard < 0 else min(hard, MOST_FILES)
+    if 0 <= soft < files:
+        setrlimit(RLIMIT_NOFILE, (files, hard))
+    return max(files, soft)
+
+
+class ConnectionTable:
+    """How many connections there are, by address, and what each may do."""
+
+    def __init__(self, settings: HttpSettings, files: int) -> None:
+        self.settings = settings
+        self.most = settings.connections or max(files - SPARE_FILES, 64)
+        self.most_per_address = settings.connections_per_address or self.most // 2
+        self.most_per_key = settings.requests_per_key or self.most // 2
+        self.by_address: Counter[str] = Counter()
+        # uvicorn wants a class, and calls it once per connection.
+        self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))
+
+    def sweep(self, connections: Iterable[object], now: float) -> None:
+        """Ends connections whose clients are too slow, and counts anew: an upgrade to a WebSocket leaves without a word."""
+        self.by_address = Counter()
+        for connection in list(connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.check_progress(now)
+            client = cast(Any, connection).client
+            self.by_address[client[0] if client else ""] += 1
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits. Refusals are JSON as everywhere; the connection ends with them."""
+
+    def __init__(self, table: ConnectionTable, **given: Any) -> None:
+        super().__init__(**given)
+        self._table, self._limits = table, table.settings
+        self._is_head = True
+        self._is_new = True
+        self._received = 0
+        self._since = self.loop.time()
+        self._fault: Fault | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        table, address = self._table, self._address
+        table.by_address[address] += 1
+        if len(self.connections) > table.most:
+            self._refuse(Fault(503, "too_many_connections", "the server has all the connections it can take; try later"))
+        elif table.by_address[address] > table.most_per_address:
+            message = f"this address has {table.most_per_address} connections already; close some, or use them again"
+            self._refuse(Fault(429, "too_many_connections", message))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._table.by_address[self._address] -= 1
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._received == 0:
+            self._since = self.loop.time()
+        self._received += len(data)
+        super().data_received(data)
+        if self._is_head and self._received > self._limits.head_bytes and not self.transport.is_closing():
+            self._refuse(self._large_head())
+
+    def on_headers_complete(self) -> None:
+        limits = self._limits
+        if len(self.headers) > limits.head_fields:
+            message = f"a request may have {limits.head_fields} headers, not {len(self.headers)}"
+            self._fault = Fault(431, "too_many_headers", message)
+        elif self._received > limits.head_bytes and self._measure_head() > limits.head_bytes:
+            self._fault = self._large_head()
+        if self._fault is not None:
+            raise HttpParserError(self._fault.message)
+        self._is_head = self._is_new = False
+        self._received = 1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_head = True
+        self._received = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._fault or Fault(400, "invalid_http", "this is no HTTP request that can be understood"))
+
+    def check_progress(self, now: float) -> None:
+        """Ends the connection if its client takes too long over what it has begun to send."""
+        if self._is_head:
+            if (self._received or self._is_new) and now - self._since > self._limits.head_seconds:
+                message = f"the head of the request did not come within {self._limits.head_seconds:g} s"
+                self._refuse(Fault(408, "request_timeout", message))
+        elif self.flow.read_paused:
+            self._since = now  # it is us who do not read
+        elif now - self._since > self._limits.body_seconds + self._received / BODY_BYTES_PER_SECOND:
+            message = f"the body came slower than {BODY_BYTES_PER_SECOND} bytes a second; send it faster, or less of it"
+            self._refuse(Fault(408, "request_timeout", message, param="body"))
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _measure_head(self) -> int:
+        return len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+
+    def _large_head(self) -> Fault:
+        return Fault(431, "head_too_large", f"the line and the headers of a request may have {self._limits.head_bytes} bytes")
+
+    def _refuse(self, fault: Fault) -> None:
+        """Closes the connection, and says why unless an answer to something else is due on it."""
+        cycle = self.cycle
+        if cycle is None or (cycle.response_complete if self._is_head else not cycle.response_started):
+            body = encode({"error": render_error(fault)})
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[fault.status] + head + body)
+        self.transport.close()

@@ -1,0 +1,24 @@
+"""Settings of the table `[http]`."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits on connections and heads. They hold before a key is checked."""
+
+    head_bytes: Annotated[int, Meta(ge=1024)] = 65_536
+    """The most bytes of a request's line and headers."""
+    head_fields: Annotated[int, Meta(ge=16)] = 256
+    """The most headers of a request."""
+    head_seconds: Annotated[float, Meta(gt=0)] = 20.0
+    """How long a client may take to send the head of a request."""
+    body_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    """How long a client may take to send a body, and one second more for each 1,000 bytes that have come."""
+    connections: Annotated[int, Meta(ge=1)] | None = None
+    """The most connections at a time; as many as the process may open files, less 256, if not given."""
+    connections_per_address: Annotated[int, Meta(ge=1)] | None = None
+    """The most connections of one address; half of `connections` if not given. A proxy in front is one address."""
+    requests_per_key: Annotated[int, Meta(ge=1)] | None = None
+    """The most requests at a time with one key, open streams among them; half of `connections` if not given."""

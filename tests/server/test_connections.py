@@ -1,0 +1,218 @@
+"""Heads, slow clients and many connections are bounded, before any key is checked; honest clients notice nothing."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from pathlib import Path
+from subprocess import run as run_command
+from sys import executable
+from urllib.parse import urlsplit
+
+import pytest
+from tests.kit.waiting import PATIENCE
+from tests.server.process import Script, Served, serving
+
+MB = 1024 * 1024
+HELLO: Script = [{"when": "", "say": "Hello there."}]
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def connect(served: Served) -> socket.socket:
+    address = urlsplit(served.url)
+    return socket.create_connection((address.hostname, address.port), timeout=PATIENCE)
+
+
+def read_all(line: socket.socket) -> bytes:
+    """What comes until the server hangs up, be it politely or not."""
+    seen = b""
+    try:
+        while more := line.recv(65_536):
+            seen += more
+    except ConnectionResetError:
+        pass
+    return seen
+
+
+def read_answer(line: socket.socket) -> tuple[int, bytes]:
+    """The next answer on a connection that stays open."""
+    seen = b""
+    while b"\r\n\r\n" not in seen:
+        more = line.recv(1)
+        assert more, f"the server hung up after {seen!r}"
+        seen += more
+    head = seen.lower()
+    size, body = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]), b""
+    while len(body) < size:
+        body += line.recv(size - len(body))
+    return int(seen.split()[1]), body
+
+
+def post(body: bytes) -> bytes:
+    return b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+
+
+def resident_bytes(served: Served) -> int:
+    status = Path(f"/proc/{served.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that wants a key, with the limits that it has unless told otherwise."""
+    with serving(tmp_path_factory.mktemp("limits"), HELLO, env={"MAINSPRING_API_KEY": "secret"}) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that waits for nobody."""
+    folder = tmp_path_factory.mktemp("strict")
+    (folder / "mainspring.toml").write_text("[http]\nhead_seconds = 0.5\nbody_seconds = 0.5\n")
+    with serving(folder, HELLO) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n", b"x-more: 0123456789\r\n" * 3000),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-more: ", b"x" * 65_536),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-", b"x" * 65_536),
+        (b"GET /", b"x" * 65_536),
+        (b"", b"\r\n" * 32_768),
+        (b"G", b"G" * 65_536),
+    ],
+    ids=["lines", "value", "name", "url", "blank", "method"],
+)
+def test_a_head_without_end_is_cut_off(served: Served, start: bytes, more: bytes) -> None:
+    before, sent = resident_bytes(served), 0
+    with closing(connect(served)) as line:
+        try:
+            line.sendall(start)
+            while sent < 64 * MB:
+                line.sendall(more)
+                sent += len(more)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        told = read_all(line)
+    assert sent < 64 * MB
+    assert not told or told.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert resident_bytes(served) - before < 32 * MB
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        (b"".join([b"x-%d: y\r\n" % number for number in range(300)]), "too_many_headers"),
+        (b"x-large: " + b"x" * 70_000 + b"\r\n", "head_too_large"),
+        (b"cookie: " + b"x" * 40_000 + b"\r\nx-other: " + b"x" * 40_000 + b"\r\n", "head_too_large"),
+    ],
+)
+def test_too_large_a_head_is_refused_in_words(served: Served, headers: bytes, code: str) -> None:
+    with closing(connect(served)) as line:
+        line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + headers + b"\r\n")
+        status, body = read_answer(line)
+        assert (status, json.loads(body)["error"]["code"]) == (431, code)
+        assert read_all(line) == b""
+
+
+def test_what_is_no_http_is_told_so_in_json(served: Served) -> None:
+    with closing(connect(served)) as line:
+        line.sendall(b"NONSENSE\r\n\r\n")
+        status, body = read_answer(line)
+        assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_http")
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nhost: local"])
+def test_half_a_head_is_not_waited_for(strict: Served, start: bytes) -> None:
+    with closing(connect(strict)) as line:
+        line.sendall(start)
+        status, body = read_answer(line)
+        assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+        assert read_all(line) == b""
+
+
+def test_a_slow_body_and_half_a_second_request_are_not_waited_for(strict: Served) -> None:
+    with closing(connect(strict)) as line:
+        line.sendall(HEALTH + b"GET /")
+        assert read_answer(line)[0] == 200
+        assert read_all(line) == b""  # as an idle connection ends
+    with closing(connect(strict)) as line:
+        line.sendall(post(b" " * 100_000)[:-50_000])
+        line.sendall(b" ")
+        told = read_all(line)
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["param"] == "body"
+
+
+def test_an_open_stream_and_a_waiting_client_are_not_slow(tmp_path: Path) -> None:
+    """Who waits for an answer sends nothing, for much longer than a head may take."""
+    (tmp_path / "mainspring.toml").write_text("[http]\nhead_seconds = 0.2\nbody_seconds = 0.2\n")
+    with serving(tmp_path, [{"when": "", "say": "Hello there.", "pause": 0.2}]) as served, closing(connect(served)) as line:
+        line.sendall(post(b'{"input": "hello"}'))
+        assert read_answer(line)[0] == 200
+
+
+def test_large_bodies_keep_alive_and_pipelines_are_as_ever(served: Served) -> None:
+    """A large body behind a small head, and requests behind it in the same packet."""
+    large = post(b'{"input": "%s"}' % (b"x" * 5 * MB)).replace(b"\r\n", b"\r\nauthorization: Bearer secret\r\n", 1)
+    with closing(connect(served)) as line:
+        for _ in range(2):
+            line.sendall(HEALTH + large + HEALTH + HEALTH)
+            assert [read_answer(line)[0] for _ in range(4)] == [200] * 4
+        line.sendall(large)
+        assert read_answer(line)[0] == 200
+        chunk = b"80000\r\n" + b" " * 0x80000 + b"\r\n"
+        chunked = large.partition(b"\r\n\r\n")[0].replace(b"content-length", b"transfer-encoding: chunked\r\nx-was")
+        line.sendall(chunked + b"\r\n\r\n" + chunk * 8 + b'12\r\n{"input": "hello"}\r\n0\r\n\r\n' + HEALTH)
+        assert [read_answer(line)[0] for _ in range(2)] == [200, 200]
+
+
+def test_many_small_requests_in_one_packet_are_no_large_head(served: Served) -> None:
+    with closing(connect(served)) as line:
+        line.sendall(HEALTH * 3000)
+        assert [read_answer(line)[0] for _ in range(3000)] == [200] * 3000
+
+
+def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nconnections_per_address = 4\n")
+    with serving(tmp_path, HELLO) as served, ExitStack() as stack:
+        lines = [stack.enter_context(closing(connect(served))) for _ in range(4)]
+        for line in lines:
+            line.sendall(HEALTH)
+            assert read_answer(line)[0] == 200
+        with closing(connect(served)) as line:
+            status, body = read_answer(line)
+            assert (status, json.loads(body)["error"]["code"]) == (429, "too_many_connections")
+        lines[0].close()
+        answered = 429
+        while answered != 200:  # until the server has noticed
+            with closing(connect(served)) as line:
+                line.sendall(HEALTH)
+                answered, _ = read_answer(line)
+
+
+def test_one_key_cannot_take_all_requests(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nrequests_per_key = 1\n")
+    made = run_command(
+        [executable, "-m", "mainspring", "keys", "create", "--database", "served.db"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    key = next(word for word in made.stdout.split() if word.startswith("ms_"))
+    with serving(tmp_path, [{"when": "", "say": "Hello.", "pause": 3600}]) as served:
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        address = urlsplit(served.url).netloc
+        with closing(HTTPConnection(address, timeout=PATIENCE)) as first, closing(HTTPConnection(address)) as second:
+            first.request("POST", "/v1/responses", b'{"input": "hello", "stream": true}', headers)
+            assert first.getresponse().status == 200
+            second.request("GET", "/v1/models", headers=headers)
+            refused = second.getresponse()
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+            assert json.loads(refused.read())["error"]["code"] == "too_many_requests"
+            second.request("GET", "/healthz")
+            assert second.getresponse().status == 200
