@@ -254,10 +254,10 @@ async def test_agents_work_side_by_side_if_all_of_them_allow_it(tmp_path: Path) 
         result = await engine.agents.invoke_iterative("boss", {"task": "x"}, PLAIN)
         assert result.termination_reason == "completed"
         order = await engine.agents.make_order("boss", {}, PLAIN)
-        assert (order.limits.concurrency, order.limits.max_tool_calls_per_turn) == (5, 5)
+        assert (order.limits.concurrency, order.limits.agent_concurrency, order.limits.max_tool_calls_per_turn) == (1, 5, 5)
         written(tmp_path, "helper", constraints={"parallel_allowed": False})
         os.utime(tmp_path / "helper.json", (1, 1))
-        assert (await engine.agents.make_order("boss", {}, PLAIN)).limits.concurrency == 1
+        assert (await engine.agents.make_order("boss", {}, PLAIN)).limits.agent_concurrency is None
     assert sorted(arrived) == ["Ann", "Bob"]
 
 

@@ -113,13 +113,14 @@ async def test_a_tool_that_takes_too_long_is_really_stopped() -> None:
 
 
 @pytest.mark.requirement("D64")
-async def test_a_tools_own_timeout_wins_over_the_runs() -> None:
+@pytest.mark.parametrize(("own", "runs"), [(0.01, 50.0), (50.0, 0.01)])
+async def test_the_smaller_of_the_tools_timeout_and_the_runs_wins(own: float, runs: float) -> None:
     async def dawdles(call: ToolCall, context: CallContext) -> ToolResult:
         await anyio.sleep_forever()
         return ToolResult(call.id, "never")
 
-    tool = ToolDefinition("work", kind="builtin", timeout=0.01)
-    assert "longer than 0.01 s" in str((await output_of(dawdles, tools=(tool,), tool_seconds=50.0)).output)
+    tool = ToolDefinition("work", kind="builtin", timeout=own)
+    assert "longer than 0.01 s" in str((await output_of(dawdles, tools=(tool,), tool_seconds=runs)).output)
 
 
 async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 from mainspring.core.actions import Action, CallModel, Execute, Finish, Judge
 from mainspring.core.context_window import before_turn, exceeds_allowance
 from mainspring.core.events import INTERRUPTED, Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
-from mainspring.core.rules import first_stop, has_refused, review, tools_off
+from mainspring.core.rules import first_stop, has_refused, pick_at_once, review, tools_off
 from mainspring.core.run import Call, Run, add_prompt
 
 _WHY_NOT_RUN: dict[Reason, str] = {
@@ -28,8 +28,7 @@ def next_action(run: Run) -> Action:
         if fresh := [call for call in calls if call.verdict is None]:
             return Judge(tuple([call.item.call_id for call in fresh]))
         if ready := [call for call in calls if call.verdict == "allow"]:
-            at_once = run.spec.limits.concurrency if run.spec.parallel_tool_calls else 1
-            return Execute(tuple([call.item.call_id for call in ready[:at_once]]))
+            return Execute(tuple([call.item.call_id for call in pick_at_once(run, ready)]))
         asked = any(call.verdict == "ask" for call in calls)
         return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
     if run.unanswered:

@@ -3,6 +3,9 @@
 Each rule is a small function of the run. `first_stop` puts them in order; the order is the precedence.
 """
 
+from collections.abc import Sequence
+from itertools import takewhile
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -114,6 +117,19 @@ def excess(run: Run, call: Call) -> Excess | None:
         told = f"Not executed: the limit of {most} tool calls for this run is reached."
         return Excess("max_tool_calls", told, Reason.MAX_TOOL_CALLS)
     return None
+
+
+def pick_at_once(run: Run, ready: Sequence[Call]) -> Sequence[Call]:
+    """The first of these calls, and those behind it that are executed with it: other agents work side by side, tools only as far
+    as `concurrency` lets them."""
+    limits = run.spec.limits
+    if not run.spec.parallel_tool_calls:
+        return ready[:1]
+    if limits.agent_concurrency is None:
+        return ready[: limits.concurrency]
+    delegates = run.spec.delegates(ready[0].item.name)
+    alike = list(takewhile(lambda call: run.spec.delegates(call.item.name) is delegates, ready))
+    return alike[: limits.agent_concurrency if delegates else limits.concurrency]
 
 
 def tools_off(run: Run) -> bool:

@@ -5,18 +5,20 @@ until it is done and is asked once whether it really is) and `decision` (few tur
 """
 
 from collections import Counter
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.autonomy import LevelName
+from mainspring.core.delegation import is_delegation
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
 
 PresetName = Literal["responses", "iterative", "decision"]
 Amount = Annotated[float, Meta(ge=0)]
+N = TypeVar("N", int, float)
 
 MILLION: Final = 1_000_000
 
@@ -47,7 +49,9 @@ class Limits(Struct, frozen=True):
 
     `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns in a
     row with identical calls that earn a nudge; one more is not executed and ends the run. `max_output_tokens` is for the whole
-    run, `max_tokens` counts input and output of all its turns. `concurrency` is how many tools of a turn run at once.
+    run, `max_tokens` counts input and output of all its turns. `tool_seconds` bounds each call, also of a tool that allows itself
+    more. `concurrency` is how many calls of a turn run at once, `agent_concurrency` how many of those that are work for other
+    agents; None counts them as any other.
     `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
     `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
     """
@@ -66,6 +70,7 @@ class Limits(Struct, frozen=True):
     concurrency: int | None = None
     budget_turns: int | None = None
     approval_seconds: float | None = None
+    agent_concurrency: int | None = None
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,6 +244,15 @@ class RunSpec(Struct, frozen=True):
                 return tool
         return None
 
+    def tool_seconds(self, tool: ToolDefinition) -> float | None:
+        """How long a call of this tool may take. Another agent has the time of its own definition, and of what its caller has
+        left."""
+        return tool.timeout if self.delegates(tool.name) else pick_least(tool.timeout, self.limits.tool_seconds)
+
+    def delegates(self, name: str) -> bool:
+        """Whether a call of this name is work for another agent."""
+        return is_delegation(name) and (tool := self.tool(name)) is not None and tool.kind == "builtin"
+
 
 class Preset(Struct, frozen=True):
     limits: Limits
@@ -274,6 +288,11 @@ def spec_for(preset: PresetName, *, id: str, model: str, input: tuple[Item, ...]
         inner = {name: changes.pop(name) for name in default.__struct_fields__ if name in changes}
         changes[part] = replace(changes.get(part, default), **inner)
     return RunSpec(id=id, model=model, input=input, preset=preset, **changes)
+
+
+def pick_least(*bounds: N | None) -> N | None:
+    """The strictest of these bounds, of which None is none."""
+    return min([bound for bound in bounds if bound is not None], default=None)
 
 
 def check(spec: RunSpec) -> None:

@@ -90,7 +90,6 @@ class Toolbox:
         run = journal.run
         tool = run.spec.tool(call.name)
         assert tool is not None, "the gate lets only known tools pass"
-        seconds = tool.timeout if tool.timeout is not None else run.spec.limits.tool_seconds
         loop = asyncio.get_running_loop()
 
         def note(text: str) -> None:
@@ -108,7 +107,7 @@ class Toolbox:
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
         context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs)
         work = self._execute(call, tool, context, run.spec.limits.tool_output_chars)
-        return Running(call, start(work), perf_counter(), seconds)
+        return Running(call, start(work), perf_counter(), run.spec.tool_seconds(tool))
 
     async def _execute(self, call: FunctionCall, tool: ToolDefinition, context: CallContext, max_chars: int | None) -> ToolResult:
         """The tool's result, fit to be kept. May raise anything: this runs under guard."""

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
-from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice
+from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice, pick_least
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, build_system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
-from mainspring.features.budgets.amounts import pick_least
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget
 from mainspring.features.governance.rule_policy import Rules
@@ -197,8 +196,12 @@ def _apply_constraints(
         limits = replace(limits, max_turns=1 + own.max_retries, max_errors_in_row=None)
         spec = replace(spec, tool_choice=ToolChoice("none"))
     else:
-        concurrency = WIDEST if is_parallel else _ITERATIVE.limits.concurrency
-        limits = replace(limits, concurrency=concurrency, **config.limits)
+        limits = replace(
+            limits,
+            concurrency=_ITERATIVE.limits.concurrency,
+            agent_concurrency=WIDEST if is_parallel else None,
+            **config.limits,
+        )
         completion = replace(completion, confirm=config.confirm)
     sampling = spec.sampling
     temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature

@@ -22,13 +22,13 @@ from mainspring.core.events import ToolStarted, TurnStarted, Used
 from mainspring.core.items import FunctionCall, Json, ToolDefinition, ToolKind, to_json, user
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
-from mainspring.core.spec import Limits, RunSpec, spec_for
+from mainspring.core.spec import Limits, RunSpec, pick_least, spec_for
 from mainspring.engine.traceparent import make_traceparent
 from mainspring.features.agents.agent_inputs import complete_inputs, render_message
 from mainspring.features.agents.agent_order import AgentOrders, InvocationSettings, find_refusal
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig, explain_lack, read_result
-from mainspring.features.budgets.amounts import Amounts, pick_least
+from mainspring.features.budgets.amounts import Amounts
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget, measure_use, read_budget
 from mainspring.features.governance.injection import refuse_injection

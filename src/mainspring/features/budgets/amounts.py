@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from math import floor
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from mainspring.core.items import Json
-
-N = TypeVar("N", int, float)
 
 
 class Amounts(Struct, frozen=True):
@@ -114,8 +111,3 @@ def _combine(one: Amounts, two: Amounts, combine: Callable[[float, float], float
 
 def _make(measures: Json, commands: Json) -> Amounts:
     return Amounts(**measures, commands=commands)
-
-
-def pick_least(*bounds: N | None) -> N | None:
-    """The strictest of these bounds, of which None is none."""
-    return min([bound for bound in bounds if bound is not None], default=None)

@@ -26,8 +26,8 @@ from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, Json
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Call, Run
-from mainspring.core.spec import Allowance, Price, RunSpec
-from mainspring.features.budgets.amounts import Amounts, Spent, pick_least
+from mainspring.core.spec import Allowance, Price, RunSpec, pick_least
+from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import AutonomyBudget, State
 from mainspring.features.budgets.budget_scope import EnforcementContext, read_call
 from mainspring.features.budgets.enforce import BudgetDecision, EnforcementResult, RuntimeEnforcer, pick_strictest

@@ -251,7 +251,7 @@ _TOLD: Final = frozenset(
 
 def _is_late(spec: RunSpec, action: TraceAction, seconds: float) -> bool:
     tool = spec.tool(action.tool)
-    most = tool.timeout if tool is not None and tool.timeout is not None else spec.limits.tool_seconds
+    most = spec.limits.tool_seconds if tool is None else spec.tool_seconds(tool)
     return most is not None and seconds >= most
 
 
