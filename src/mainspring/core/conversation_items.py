@@ -46,8 +46,13 @@ def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | Non
     `waiting` are the calls that waited when the run began, if it did so earlier. Any other call without an output, an output
     without a call and a call that was cut off are left out.
     """
-    found = pair_outputs([item for item in items if not isinstance(item, FunctionCall) or item.status == "completed"])
-    settled = [item for item in found.items if all(item is not call for call in found.unanswered)]
+    found = pair_outputs(items)
+    left = {id(call) for call in found.unanswered}
+    settled = [
+        item
+        for item in found.items
+        if not isinstance(item, FunctionCall) or (item.status == "completed" and id(item) not in left)
+    ]
     still = found.unanswered if waiting is None else waiting
     return History(Chain([Entry(item, "input") for item in (*settled, *still)]), still)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
 from mainspring.core.errors import InvalidRequest
@@ -18,6 +19,7 @@ from mainspring.core.items import (
     Message,
     Reasoning,
     Unknown,
+    parse_arguments,
 )
 
 Origin = Literal["input", "model", "tool", "engine"]
@@ -81,12 +83,18 @@ class Paired(Struct, frozen=True):
 
 def pair_outputs(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) -> Paired:
     """Puts outputs where they belong; `waiting` are calls made before. A backend may use a call id again once it is answered,
-    so an output belongs to the first call before it with its id that has none."""
+    so an output belongs to the first call before it with its id that has none. Clients may send back a call as it was announced,
+    `in_progress`: with its output behind it, it has been made."""
     given = tuple(given)
     outputs: dict[str, deque[tuple[int, FunctionCallOutput]]] = {}
+    calls: dict[str, int] = {}
+    answered: set[int] = set()
     for place, item in enumerate(given):
-        if isinstance(item, FunctionCallOutput):
+        if isinstance(item, FunctionCall):
+            calls[item.call_id] = place
+        elif isinstance(item, FunctionCallOutput):
             outputs.setdefault(item.call_id, deque()).append((place, item))
+            answered.add(calls.get(item.call_id, -1))
     items: list[Item] = []
     unanswered: list[FunctionCall] = []
     orphans: list[FunctionCallOutput] = []
@@ -104,6 +112,8 @@ def pair_outputs(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) ->
         pending.clear()
 
     for place, item in enumerate(given):
+        if place in answered and isinstance(item, FunctionCall) and item.status != "completed":
+            item = replace(item, status="completed")
         match item:
             case FunctionCallOutput():
                 answer_pending()
@@ -128,9 +138,39 @@ class Opening(Struct, frozen=True):
     approvals: tuple[ApprovalResponse, ...]
 
 
+def drop_repeated_calls(given: tuple[Item, ...], waiting: Iterable[FunctionCall]) -> tuple[Item, ...]:
+    """The input without the calls that the history waits for: some clients send each again with its output. Raises
+    `InvalidRequest` for one that is not the call it repeats."""
+    known = {call.call_id: call for call in waiting}
+    kept: list[Item] = []
+    for place, item in enumerate(given):
+        # Behind an output, the same id is that of another call.
+        call = known.pop(item.call_id, None) if isinstance(item, FunctionCall | FunctionCallOutput) else None
+        if call is None or not isinstance(item, FunctionCall):
+            kept.append(item)
+        elif not _is_same_call(item, call):
+            message = (
+                f"The function call {item.call_id} is not the one that the previous response made: that calls `{call.name}` "
+                "with other arguments or another name. Leave the call out, and send its output alone."
+            )
+            raise InvalidRequest(message, param=f"input[{place}]")
+    return tuple(kept)
+
+
+def _is_same_call(sent: FunctionCall, made: FunctionCall) -> bool:
+    """A call that is sent as it was announced has no arguments yet."""
+    if sent.name != made.name or sent.arguments in ("", made.arguments):
+        return sent.name == made.name
+    try:
+        return parse_arguments(sent.arguments) == parse_arguments(made.arguments)
+    except ValueError:
+        return False
+
+
 def opening(history: History, given: tuple[Item, ...]) -> Opening:
-    """The input, in order. Raises `InvalidRequest` for an output without a call, a second output, a call nobody answers,
-    and an approval that is unknown or given twice."""
+    """The input, in order. Raises `InvalidRequest` for an output without a call, a second output, a call nobody answers, a call
+    that differs from the one it repeats, and an approval that is unknown or given twice."""
+    given = drop_repeated_calls(given, history.waiting)
     found = pair_outputs(given, history.waiting)
     for orphan in found.orphans:
         raise InvalidRequest(f"No tool call found for function call output with call_id {orphan.call_id}.", param="input")

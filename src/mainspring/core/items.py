@@ -6,10 +6,11 @@ version does not know is kept as `Unknown`, and leaves exactly as it came. `enco
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import fields
 
 Json = dict[str, Any]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -320,10 +321,20 @@ def _known(kinds: dict[str, type[K]], value: object) -> K:
     if struct is None:
         return cast(K, Unknown(value))
     try:
-        return convert(value, struct)
+        return convert(_drop_nulls(value, struct) if None in value.values() else value, struct)
     except msgspec.ValidationError as error:
         # As a plain ValueError it is told again by whoever decodes the whole, with the path to here.
         raise ValueError(str(error)) from None
+
+
+def _drop_nulls(value: Json, struct: type) -> Json:
+    """The value without nulls in the place of defaults: clients write out what they leave open."""
+    optional = {field.encode_name for field in fields(struct) if not field.required and not _takes_null(field.type)}
+    return {name: inner for name, inner in value.items() if inner is not None or name not in optional}
+
+
+def _takes_null(kind: object) -> bool:
+    return type(None) in get_args(kind)
 
 
 def parse_arguments(text: str) -> Json:

@@ -59,9 +59,21 @@ def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Json]:
         bodies |= {endpoint.body} if endpoint.body is not None else set()
     kinds = sorted([*answers, *bodies, *ITEMS.values(), *PARTS.values()], key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(kinds, schema_hook=_schema, ref_template=_REFERENCE)
+    for kind in (*ITEMS.values(), *PARTS.values()):
+        properties, required = components[kind.__name__]["properties"], components[kind.__name__]["required"]
+        for name in properties.keys() - {*required}:  # null is as good as nothing
+            properties[name] = _allow_null(properties[name])
     for kind in answers:  # whatever has a value is written, also where a reader could do without
         components[kind.__name__]["required"] = [field.name for field in fields(kind) if field.default is not UNSET]
     return components | {"Item": _ITEM, "Part": _PART, "Tool": _UNKNOWN}
+
+
+def _allow_null(schema: Json) -> Json:
+    if {"type": "null"} in schema.get("anyOf", ()):
+        return schema
+    inner = {key: value for key, value in schema.items() if key != "default"}
+    default = {"default": schema["default"]} if "default" in schema else {}
+    return {"anyOf": [inner, {"type": "null"}], **default}
 
 
 def _operation(endpoint: Endpoint) -> Json:

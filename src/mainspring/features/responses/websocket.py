@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mainspring.core.errors import InvalidRequest, MainspringError, PreviousNotFound
-from mainspring.core.history import History
+from mainspring.core.history import History, drop_repeated_calls
 from mainspring.core.items import ApprovalResponse, Item, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run, history_after
@@ -210,7 +210,7 @@ def _inline_history(spec: RunSpec, history: History) -> RunSpec:
     told = [entry.item for entry in history.entries if not entry.hidden]
     before: list[Item] = [item for item in told if not isinstance(item, ApprovalResponse)]
     echo = {**spec.echo, "previous_response_id": spec.parent}
-    return replace(spec, parent=None, input=(*before, *spec.input), echo=echo)
+    return replace(spec, parent=None, input=(*before, *drop_repeated_calls(spec.input, history.waiting)), echo=echo)
 
 
 async def _send_error(socket: WebSocket, error: Fault | MainspringError) -> None:
