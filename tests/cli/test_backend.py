@@ -58,7 +58,7 @@ async def test_a_run_with_tools_on_a_real_backend(shell: Shell, backend: Backend
         sse(chunk(finish="stop"), usage_chunk(30, 5)) + DONE,
         expect=asked(
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+            {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"},
         ),
     )
     arguments = ("run", "What is 1 + 2?", "--model", "clockwork", "--base-url", backend.url, "--tool", "mytools:add")

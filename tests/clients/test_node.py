@@ -78,7 +78,8 @@ def test_the_ai_sdk_calls_tools_until_it_has_an_answer(url: str, model: Model, t
     question, called, output = model.messages()
     assert question == {"role": "user", "content": "How is Oslo?"}
     assert (called["content"], called["tool_calls"][0]["function"]["name"]) == ("Let me see.", "weather")
-    assert output == {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "rain in Oslo"}
+    id = called["tool_calls"][0]["id"]
+    assert output == {"role": "tool", "tool_call_id": id, "name": "weather", "content": "rain in Oslo"}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -164,7 +164,7 @@ def test_a_tool_is_called_by_the_client_and_the_loop_goes_on_from_the_stored_res
             "content": "Let me see.",
             "tool_calls": [{"id": call.call_id, "type": "function", "function": function}],
         },
-        {"role": "tool", "tool_call_id": call.call_id, "content": "rain"},
+        {"role": "tool", "tool_call_id": call.call_id, "name": "weather", "content": "rain"},
     ]
 
 

@@ -38,6 +38,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, TokenCounter
 from mainspring.providers.anthropic.provider import Anthropic
+from mainspring.providers.anthropic.reply import MOST_PAUSES
 from mainspring.providers.anthropic.request import Thinking, seal_thought
 
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -76,6 +77,55 @@ def read(*events: Json | Sequence[Json]) -> list[ModelEvent]:
 def test_why_the_model_stopped_is_understood(reason: str, finish: str) -> None:
     events = read(started(), block(0, {"type": "text", "text": "Noon."}), stopped(reason))
     assert (text(events), ended(events).finish) == ("Noon.", finish)
+
+
+SEARCH: Json = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+FOUND: Json = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [{"type": "web_search_result", "url": "u"}],
+}
+
+
+async def test_a_paused_turn_is_sent_again_with_what_was_said_and_goes_on() -> None:
+    query = {
+        "type": "content_block_delta",
+        "index": 2,
+        "delta": {"type": "input_json_delta", "partial_json": '{"query": "noon"}'},
+    }
+    paused = [
+        started({"input_tokens": 10, "output_tokens": 1}),
+        *block(0, {"type": "thinking", "thinking": "", "signature": ""}, {"type": "thinking_delta", "thinking": "Well."},
+               {"type": "signature_delta", "signature": SIGNATURE}),
+        *block(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Let me look."}),
+        {"type": "content_block_start", "index": 2, "content_block": SEARCH}, query, {"type": "content_block_stop", "index": 2},
+        *block(3, FOUND),
+        *stopped("pause_turn", {"output_tokens": 5}),
+    ]  # fmt: skip
+    rest = [
+        started({"input_tokens": 30, "output_tokens": 1}),
+        *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": " It is noon."}),
+        *stopped("end_turn", {"output_tokens": 7}),
+    ]
+    async with serving(DIALECT, judges=False) as fake:
+        fake.replies(*map(frame, paused))
+        fake.replies(*map(frame, rest))
+        events = await answer(DIALECT, fake)
+    assert (text(events), ended(events).finish, ended(events).usage) == ("Let me look. It is noon.", "stop", Usage(40, 12))
+    first, second = map(json.loads, fake.bodies)
+    thought = {"type": "thinking", "thinking": "Well.", "signature": SIGNATURE}
+    said = [thought, {"type": "text", "text": "Let me look."}, {**SEARCH, "input": {"query": "noon"}}, FOUND]
+    assert second == {**first, "messages": [*first["messages"], {"role": "assistant", "content": said}]}
+
+
+async def test_a_turn_that_is_paused_again_and_again_is_cut() -> None:
+    said = [started(), *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "."}), *stopped("pause_turn")]
+    async with serving(DIALECT, judges=False) as fake:
+        for _ in range(MOST_PAUSES + 1):
+            fake.replies(*map(frame, said))
+        events = await answer(DIALECT, fake)
+    assert (text(events), ended(events).finish) == ("." * (MOST_PAUSES + 1), "length")
+    assert [len(json.loads(body)["messages"][-1]["content"]) for body in fake.bodies] == [1, *range(1, MOST_PAUSES + 1)]
 
 
 def test_a_refusal_is_explained() -> None:

@@ -269,7 +269,7 @@ async def test_a_call_id_of_an_earlier_turn_is_not_used_again(backend: Backend) 
     earlier = {"id": "call_0", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     asked = [
         {"role": "assistant", "content": None, "tool_calls": [earlier]},
-        {"role": "tool", "tool_call_id": "call_0", "content": "dark"},
+        {"role": "tool", "tool_call_id": "call_0", "name": "look", "content": "dark"},
     ]
     again = chunk(call_piece(0, id="call_0", name="look", arguments="{}"))
     backend.replies(sse(again, chunk(finish="tool_calls")), DONE, expect=ASKED | {"messages": asked})

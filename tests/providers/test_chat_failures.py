@@ -10,12 +10,25 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.waiting import GROWING
-from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, call_piece, chunk, events_of, folded, sse
+from tests.providers.backend import (
+    ASKED,
+    DONE,
+    QUESTION,
+    Backend,
+    ask,
+    begun,
+    call_piece,
+    chunk,
+    events_of,
+    folded,
+    sse,
+    usage_chunk,
+)
 
 from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
-from mainspring.core.events import ItemStarted, ModelEvent, TextDelta, TurnEnded
+from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.ids import counting
-from mainspring.core.items import Json, encode, user
+from mainspring.core.items import FunctionCall, Json, Message, OutputText, Usage, encode, user
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers import http_client as _http
 from mainspring.providers.chat.provider import Chat
@@ -203,13 +216,40 @@ async def test_a_call_that_is_never_named_is_bad_output(backend: Backend) -> Non
     assert error.message == 'the model called a tool without naming it, with arguments `{"at": 1}`; ask again'
 
 
-@pytest.mark.parametrize("end", [b"", DONE, b'data: {"choices": [{"delta": {}, "finish_reason": null}]}\n\n'])
-@pytest.mark.parametrize("begin", [b"", sse(chunk({"content": "It is"})), sse(chunk(call_piece(0, id="a", name="look")))])
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        *[
+            (begin, end)
+            for end in (b"", b'data: {"choices": [{"delta": {}, "finish_reason": null}]}\n\n')
+            for begin in (b"", sse(chunk({"content": "It is"})), sse(chunk(call_piece(0, id="a", name="look"))))
+        ],
+        (b"", DONE),
+        (sse(chunk({"reasoning_content": "Well"})), DONE),
+        (sse(chunk(call_piece(0, id="a", name="look", arguments='{"at": '))), DONE),
+    ],
+)
 async def test_a_stream_that_ends_before_its_finish_is_not_an_answer(backend: Backend, begin: bytes, end: bytes) -> None:
     backend.replies(*[raw for raw in (begin, end) if raw])
     error = await failure_of(backend)
     assert type(error) is Unavailable
     assert error.message == f"the stream of {backend.url} ended before the answer was complete; try again"
+
+
+@pytest.mark.parametrize("usage", [None, Usage(3, 1)])
+async def test_an_answer_that_ends_properly_needs_no_reason_for_it(backend: Backend, usage: Usage | None) -> None:
+    counted = [usage_chunk(3, 1)] if usage else []
+    backend.replies(sse(chunk({"content": "It is noon."}), *counted), DONE)
+    *_, done, end = await ask(backend)
+    assert done == ItemDone(Message("assistant", (OutputText("It is noon."),), id="msg_1"))
+    assert end == TurnEnded("stop", usage)
+
+
+async def test_a_call_that_ends_properly_needs_no_reason_for_it(backend: Backend) -> None:
+    backend.replies(sse(chunk(call_piece(0, id="a", name="look", arguments="{}"))), DONE)
+    *_, done, end = await ask(backend)
+    assert done == ItemDone(FunctionCall("a", "look", "{}", id="fc_1"))
+    assert end == TurnEnded("stop")
 
 
 async def test_a_broken_connection_is_unavailable(backend: Backend) -> None:

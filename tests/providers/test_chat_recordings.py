@@ -74,6 +74,14 @@ GEMINI = lines(
     '"type":"function"}]},"finish_reason":"stop"}],"usage":{"completion_tokens":24,"prompt_tokens":35,"total_tokens":121}}',
 )  # fmt: skip
 
+GROQ = lines(
+    '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"llama","system_fingerprint":"fp_1","choices":[{"index":0,',
+    '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"x_groq":{"id":"req_1"}}',
+    '"delta":{"content":"Noon"},"logprobs":null,"finish_reason":null}]}',
+    '"delta":{},"logprobs":null,"finish_reason":"stop"}],"x_groq":{"id":"req_1","usage":{"queue_time":0.01,"prompt_tokens":37,'
+    '"prompt_time":0.002,"completion_tokens":4,"completion_time":0.01,"total_tokens":41,"total_time":0.012}}}',
+)  # fmt: skip
+
 ROUTER = b": OPENROUTER PROCESSING\n\n: OPENROUTER PROCESSING\n\n" + lines(
     '{"id":"gen-1","provider":"P","model":"m","object":"chat.completion.chunk","created":1,"choices":[{"index":0,',
     '"delta":{"role":"assistant","content":"","reasoning":"Well","reasoning_details":[{"type":"reasoning.text","text":"Well"}]},'
@@ -112,6 +120,11 @@ RECORDINGS = {
         GEMINI,
         [FunctionCall("call_2", "get_hour", UTC, id="fc_1"), FunctionCall("call_4", "get_hour", CET, id="fc_3")],
         TurnEnded("stop", Usage(35, 86)),
+    ),
+    "groq": Recording(
+        GROQ,
+        [Message("assistant", (OutputText("Noon"),), id="msg_1")],
+        TurnEnded("stop", Usage(37, 4)),
     ),
     "openrouter": Recording(
         ROUTER,

@@ -95,24 +95,26 @@ async def test_a_turn_is_one_assistant_message_and_its_outputs_follow_in_call_or
                 "content": "I look.",
                 "tool_calls": [tool_call("a", "look", '{"at":"wall"}'), tool_call("b", "ring", "{}")],
             },
-            {"role": "tool", "tool_call_id": "a", "content": "12:00"},
-            {"role": "tool", "tool_call_id": "b", "content": "dong"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "12:00"},
+            {"role": "tool", "tool_call_id": "b", "name": "ring", "content": "dong"},
             {"role": "assistant", "content": None, "tool_calls": [tool_call("c", "look", '{"at":"sun"}')]},
-            {"role": "tool", "tool_call_id": "c", "content": "high"},
+            {"role": "tool", "tool_call_id": "c", "name": "look", "content": "high"},
             {"role": "assistant", "content": "Noon."},
         ],
     )
 
 
 @pytest.mark.requirement("C81", "C-T25")
-async def test_outputs_carry_the_tools_name_where_a_backend_wants_it(backend: Backend) -> None:
-    asked = [
-        {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "name": "look", "content": "12:00"},
-    ]
-    backend.replies(NOON, DONE, expect=ASKED | {"messages": asked})
-    chat = Chat(backend.url, named_outputs=True)
-    await events_of(chat, replace(QUESTION, items=(FunctionCall("a", "look", "{}"), FunctionCallOutput("a", "12:00"))))
+async def test_outputs_carry_the_tools_name_unless_a_backend_refuses_it(backend: Backend) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}")]}
+    output = {"role": "tool", "tool_call_id": "a", "content": "12:00"}
+    refusal = b'{"error": {"message": "\'messages.1\' : property \'name\' is unsupported"}}'
+    backend.replies(refusal, status=400, expect=ASKED | {"messages": [call, output | {"name": "look"}]})
+    for _ in range(2):
+        backend.replies(NOON, DONE, expect=ASKED | {"messages": [call, output]})
+    chat = Chat(backend.url)
+    for _ in range(2):
+        await events_of(chat, replace(QUESTION, items=(FunctionCall("a", "look", "{}"), FunctionCallOutput("a", "12:00"))))
     await chat.close()
 
 
@@ -125,7 +127,7 @@ async def test_outputs_follow_their_calls_even_if_a_user_spoke_between(backend: 
         ApprovalRequest("mcpr_1", "ring", "{}"),
         expected=[
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "12:00"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "12:00"},
             {"role": "user", "content": "Hurry!"},
         ],
     )
@@ -141,9 +143,9 @@ async def test_an_id_used_in_two_turns_leads_to_the_nearest_call_and_an_output_w
         FunctionCallOutput("a", "lost"),
         expected=[
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "11:59"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "11:59"},
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "12:00"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "12:00"},
         ],
     )
 
@@ -157,8 +159,8 @@ async def test_failed_outputs_say_that_they_are_errors_once(backend: Backend) ->
         FunctionCallOutput("b", "Error: too dark", is_error=True),
         expected=[
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}"), tool_call("b", "look", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "Error: no clock"},
-            {"role": "tool", "tool_call_id": "b", "content": "Error: too dark"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "Error: no clock"},
+            {"role": "tool", "tool_call_id": "b", "name": "look", "content": "Error: too dark"},
         ],
     )
 
@@ -173,8 +175,8 @@ async def test_images_in_outputs_follow_as_a_message_of_the_user(backend: Backen
         FunctionCallOutput("b", (InputImage("http://clock/b.png", detail="low"),)),
         expected=[
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", "{}"), tool_call("b", "peek", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "a clock"},
-            {"role": "tool", "tool_call_id": "b", "content": "The output is attached below."},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "a clock"},
+            {"role": "tool", "tool_call_id": "b", "name": "peek", "content": "The output is attached below."},
             {
                 "role": "user",
                 "content": [
@@ -195,7 +197,7 @@ async def test_arguments_the_model_botched_are_sent_as_json_that_quotes_them(bac
         FunctionCallOutput("a", "not JSON", is_error=True),
         expected=[
             {"role": "assistant", "content": None, "tool_calls": [tool_call("a", "look", '{"invalid_arguments":"{\\"at\\": "}')]},
-            {"role": "tool", "tool_call_id": "a", "content": "Error: not JSON"},
+            {"role": "tool", "tool_call_id": "a", "name": "look", "content": "Error: not JSON"},
         ],
     )
 

@@ -10,6 +10,7 @@ from tests.providers.dialects import Failure, Spoken, SpokenCall
 from tests.providers.dialects.gemini import DIALECT, chunk
 from tests.providers.dialects.server import answer, calls, ended, items, serving, text
 
+from mainspring.app.engine import Engine
 from mainspring.core.errors import BadOutput, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.items import (
@@ -205,6 +206,31 @@ async def test_an_answer_that_gemini_gave_up_on_can_be_asked_for_again(reason: s
     with pytest.raises(kind, match=f"`{reason}`.*look at this") as caught:
         await read(part({"text": "It is"}), stop(reason, finishMessage="look at this"))
     assert caught.value.retryable
+
+
+async def test_an_answer_that_gemini_gave_up_on_has_cost_what_it_counts() -> None:
+    counts = {"promptTokenCount": 40, "candidatesTokenCount": 6, "totalTokenCount": 46}
+    async with serving(DIALECT, judges=False) as fake:
+        fake.replies(chunk({"candidates": [{"finishReason": "UNEXPECTED_TOOL_CALL", "index": 0}]}, counts))
+        provider = DIALECT.provider(fake.url)
+        async with Engine(provider, owns_provider=True) as engine:
+            run = await engine.run("What time is it?", model="gemini-2.5-flash")
+    assert (run.status, run.error and run.error.code) == ("failed", "provider_bad_output")
+    assert run.usage == Usage(40, 6)
+
+
+@pytest.mark.parametrize(
+    ("output", "response"),
+    [
+        ('{"hour": 12, "zone": "UTC"}', {"hour": 12, "zone": "UTC"}),
+        ("{}", {}),
+        ("[12]", {"output": "[12]"}),
+        ("12:00", {"output": "12:00"}),
+    ],
+)
+async def test_what_a_tool_returns_as_an_object_is_told_as_one(output: str, response: Json) -> None:
+    told = await body(said(FunctionCall("c1", "look", "{}"), FunctionCallOutput("c1", output), tools=(LOOK,)))
+    assert told["contents"][-1]["parts"][0]["functionResponse"]["response"] == response
 
 
 async def test_a_blocked_question_is_filtered() -> None:

@@ -31,6 +31,8 @@
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
 """
 
+from mainspring.core.items import Usage
+
 
 class MainspringError(Exception):
     code = "server_error"
@@ -96,7 +98,8 @@ class ProviderError(PeerError):
     """A model turn failed. Adapters raise only children of this class.
 
     `retry_after` is the number of seconds after which it may be tried again, if that is known. `was_asked` is false if the
-    backend has heard nothing of it: a limit or a circuit breaker of our own stood before it.
+    backend has heard nothing of it: a limit or a circuit breaker of our own stood before it. `usage` is what the turn has used
+    all the same, if that is known.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class ProviderError(PeerError):
         super().__init__(message, param=param)
         self.retry_after = retry_after
         self.was_asked = was_asked
+        self.usage: Usage | None = None
 
 
 class RateLimited(ProviderError):

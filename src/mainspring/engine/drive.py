@@ -83,7 +83,7 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     seconds = journal.run.spec.limits.turn_seconds
     failure = await _ask(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
     if failure is not None and journal.run.in_turn:
-        journal.record(TurnEnded("error", error=ErrorInfo.of(failure)))
+        journal.record(TurnEnded("error", failure.usage, ErrorInfo.of(failure)))
 
 
 async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
@@ -99,7 +99,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
 
     seconds = journal.run.spec.limits.turn_seconds
     failure = await _ask(summary_request(journal.run), provider, guard, seconds, hear, lambda: ())
-    usage = ends[0].usage if ends else None
+    usage = ends[0].usage if ends else failure.usage if failure is not None else None
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
     if failure is not None:

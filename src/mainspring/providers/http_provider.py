@@ -6,7 +6,7 @@ turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import datetime
 from logging import getLogger
 from re import Pattern
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from multidict import CIMultiDict
 
-from mainspring.core.errors import BadOutput, Refused
+from mainspring.core.errors import BadOutput, ProviderError, Refused
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
@@ -84,16 +84,31 @@ class HttpProvider(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = self._reader(request)
-        with closing(await self._ask(request)) as reply:
-            if reader.may_be_whole and reply.mime == "application/json":
-                for event in reader.read_whole(await reply.body()):
-                    yield event
-            while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
-                for event in reader.feed(data):
-                    yield event
+        reply = await self._ask(request)
+        try:
+            while True:
+                if reader.may_be_whole and reply.mime == "application/json":
+                    for event in reader.read_whole(await reply.body()):
+                        yield event
+                while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
+                    for event in reader.feed(data):
+                        yield event
+                if (continued := await self._ask_on(request, reader)) is None:
+                    break
+                reply.close()
+                reply = continued
             for event in reader.end():
                 yield event
             await reply.drain()
+        except ProviderError as error:
+            error.usage = reader.usage
+            raise
+        finally:
+            reply.close()
+
+    async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
+        """Asks a backend that has paused its answer to go on with it; None if it has said all."""
+        return None
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models the backend offers, from a list as OpenAI writes it. Raises a `ProviderError` if it has no such list."""
@@ -122,8 +137,8 @@ class HttpProvider(ABC):
     ) -> HttpReply:
         """Posts the body that `build` makes without the fields that the model does not take.
 
-        `lacks` says how backends refuse a field, which `build` must then leave out: the field is remembered, and the request
-        sent again.
+        `lacks` says how backends refuse a field, or one within a field, which `build` must then leave out: the field is
+        remembered, and the request sent again.
         """
         while True:
             known = self._lacks.get(model, frozenset())
@@ -131,7 +146,8 @@ class HttpProvider(ABC):
             try:
                 return await self._post(path, body)
             except Refused as refusal:
-                fresh = [field for field, words in lacks if field in body and words.search(refusal.message)]
+                unknown = [(field, words) for field, words in lacks if field.partition(".")[0] in body and field not in known]
+                fresh = [field for field, words in unknown if words.search(refusal.message)]
                 if not fresh:
                     raise
             log.warning("model %s is asked without `%s`, which %s does not take", model, fresh[0], self._http.url)

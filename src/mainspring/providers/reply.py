@@ -144,6 +144,15 @@ class ReplyReader(ABC, Generic[TurnT]):
         """Tells the turn what a whole answer says."""
         self._take(data)
 
+    def _take_done(self) -> None:
+        """`[DONE]` has come: nothing follows."""
+        self.is_over = True
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the backend has counted so far."""
+        return self._usage
+
     @property
     def is_complete(self) -> bool:
         """The backend has said why it stopped. At most the usage is still to come."""
@@ -180,7 +189,7 @@ class ReplyReader(ABC, Generic[TurnT]):
                 if name == b"error":
                     raise self._failure(data)
                 if data.startswith(b"[DONE]"):
-                    self.is_over = True
+                    self._take_done()
                 else:
                     self._take(data)
                     yield from self._turn.take()

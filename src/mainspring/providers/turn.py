@@ -69,6 +69,11 @@ class TurnBuilder(TurnEvents):
         """Nothing has been said so far."""
         return self._last is None
 
+    @property
+    def has_answer(self) -> bool:
+        """Words have been said or calls made, and no call is half."""
+        return (self._message is not None or bool(self._calls)) and not any(call.is_half for call in self._calls)
+
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
             self._logprobs += logprobs

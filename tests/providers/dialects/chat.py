@@ -74,7 +74,9 @@ class ChatDialect:
     def asked(self, method: str, target: str, headers: Mapping[str, str], body: Json) -> Asked:
         assert (method, target) == ("POST", "/v1/chat/completions")
         assert (headers["Authorization"], headers["Content-Type"]) == (f"Bearer {KEY}", "application/json")
-        check(CompletionCreateParamsStreaming, body)
+        # The published types have lost the name of a tool message, which the API takes and others want.
+        told = [{key: value for key, value in message.items() if key != "name"} for message in body["messages"]]
+        check(CompletionCreateParamsStreaming, {**body, "messages": told})
         assert body["messages"], "there must be a message"
         _check_pairs(body["messages"])
         form = body.get("response_format", {})
@@ -202,6 +204,7 @@ def _lines(messages: list[Json]) -> Iterator[Line]:
         match message["role"]:
             case "tool":
                 id = message["tool_call_id"]
+                assert message["name"] == names[id]
                 yield Line("output", words, name=names[id], id=id)
             case "user" | "system" as role:
                 yield Line(role, words, images=images)

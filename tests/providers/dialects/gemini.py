@@ -214,7 +214,7 @@ def _judge_part(part: Json) -> None:
     for blob in [blob["inlineData"] for blob in blobs if "inlineData" in blob]:
         assert b64decode(blob["data"], validate=True)
     outcome = part.get("functionResponse", {"response": {"output": ""}})["response"]
-    assert outcome.keys() in ({"output"}, {"error"})
+    assert isinstance(outcome, dict), "a response is an object"
 
 
 def _called(call: Json) -> tuple[str, str]:
@@ -262,8 +262,13 @@ def _call_line(call: Json) -> Line:
 
 
 def _output_line(output: Json) -> Line:
-    [(key, text)] = output["response"].items()
-    return Line("output", text, output["name"], output["id"], is_error=key == "error", images=_images(output.get("parts", [])))
+    match response := output["response"]:
+        case {"error": text} | {"output": text} if len(response) == 1:
+            pass
+        case _:
+            text = json.dumps(response)
+    images = _images(output.get("parts", []))
+    return Line("output", text, output["name"], output["id"], is_error="error" in response, images=images)
 
 
 DIALECT = GeminiDialect()

@@ -1,12 +1,13 @@
 """The Messages API: Claude as its vendor serves it, and those who copied the format."""
 
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
+from mainspring.providers.reply import ReplyReader
 
 VERSION = "2023-06-01"
 
@@ -33,6 +34,14 @@ class Anthropic(HttpProvider):
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         return await self._post("v1/messages", build_body(request))
+
+    async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
+        """A turn that the vendor has paused, while its own tools work, is sent again with what was said so far."""
+        assert isinstance(reader, AnthropicReply)
+        if (said := reader.resume()) is None:
+            return None
+        body = build_body(request)
+        return await self._post("v1/messages", {**body, "messages": [*body["messages"], {"role": "assistant", "content": said}]})
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """How many tokens the vendor counts in the request."""

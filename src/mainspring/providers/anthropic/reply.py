@@ -1,7 +1,7 @@
 """What Claude answers: the events of the Messages API, as ours.
 
 An answer is a row of numbered blocks: text, thoughts, calls. Thoughts are signed; what the vendor wants back of them is sealed
-into their items. Blocks of kinds we did not ask for are left out.
+into their items. Blocks of kinds we did not ask for are left out, but go back to the vendor if it pauses the turn.
 """
 
 from collections import defaultdict
@@ -10,13 +10,15 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from mainspring.core import items
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish
-from mainspring.core.items import Usage
+from mainspring.core.items import Json, Usage
 from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thought
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import NULL, ReplyReader, read_counts
+from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
+from mainspring.providers.transcript import repair_arguments
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -32,6 +34,22 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         # Calls that are being made, by the number of their block, with the arguments they began with.
         self._calls: dict[int, str] = {}
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._said: dict[int, _SaidBlock] = {}
+        self._earlier: list[Json] = []
+        self._spent = Usage()
+        self._is_paused = False
+        self._pauses = 0
+
+    def resume(self) -> list[Json] | None:
+        """If the vendor has paused the turn: the blocks so far, to be sent back; the reader waits for what follows them."""
+        if not self._is_paused or self._pauses == MOST_PAUSES:
+            return None
+        self._earlier += [block for _, said in sorted(self._said.items()) if (block := said.build()) is not None]
+        self._spent, self._chunks = self._usage or Usage(), EventSplitter()
+        self._said, self._calls, self._counts = {}, {}, defaultdict(int)
+        self._finish, self.is_over, self._is_paused = None, False, False
+        self._pauses += 1
+        return self._earlier
 
     def _take(self, data: bytes) -> None:
         event = self._decode_event(data)
@@ -39,6 +57,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             case "content_block_delta":
                 self._continue(event.index or 0, event.delta or _NO_BLOCK)
             case "content_block_start":
+                self._said[event.index or 0] = _SaidBlock(self._decode(_start, data).content_block)
                 self._begin(event.index or 0, event.content_block or _NO_BLOCK)
             case "content_block_stop":
                 self._stop(event.index or 0)
@@ -50,6 +69,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             case "message_stop":
                 self.is_over = True
             case "message":
+                self._said = {index: _SaidBlock(block) for index, block in enumerate(self._decode(_start, data).content)}
                 self._take_message(event)
             case _ if event.type == "error" or event.error:
                 raise self._failure(data)
@@ -77,6 +97,8 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
                 self._turn.call(index=index, id=block.id or "", name=block.name or "")
 
     def _continue(self, index: int, delta: "_Block") -> None:
+        if (said := self._said.get(index)) is not None:
+            said.add(delta)
         match delta.type:
             case "text_delta":
                 self._turn.text(delta.text or "")
@@ -105,6 +127,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         if not delta.stop_reason:
             return
         self._finish = _FINISH.get(delta.stop_reason, "stop")
+        self._is_paused = delta.stop_reason == "pause_turn"
         match delta.stop_details:
             case {"type": "refusal", "explanation": str(explanation)}:
                 self._turn.refusal(explanation)
@@ -114,7 +137,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
         self._counts |= read_counts(data)
         if counts := self._counts:
             cached, written = counts["cache_read_input_tokens"], counts["cache_creation_input_tokens"]
-            self._usage = Usage(
+            self._usage = self._spent + Usage(
                 input_tokens=counts["input_tokens"] + cached + written,
                 output_tokens=counts["output_tokens"],
                 cached_tokens=cached,
@@ -155,6 +178,7 @@ class _Block(Struct, gc=False):
     name: str | None = None
     input: object = None
     partial_json: str | None = None
+    citation: object = None
     stop_reason: str | None = None
     stop_details: object = None
 
@@ -177,7 +201,41 @@ class _AnthropicEvent(Struct, gc=False):
     error: object = None
 
 
-# The answer to a paused turn or one beyond the model's window is cut off, as much as one beyond its limit.
+class _StartEvent(Struct, gc=False):
+    content_block: Json = {}
+    content: list[Json] = []
+
+
+class _SaidBlock(Struct, eq=False):
+    """A block of whatever kind as it came: its beginning, and what was added to it."""
+
+    begun: Json
+    pieces: list[str] = []
+    citations: list[object] = []
+
+    def add(self, delta: "_Block") -> None:
+        if delta.type == "signature_delta":
+            self.begun["signature"] = delta.signature
+        elif delta.citation is not None:
+            self.citations.append(delta.citation)
+        elif piece := delta.text or delta.partial_json or delta.thinking:
+            self.pieces.append(piece)
+
+    def build(self) -> Json | None:
+        """The block as it can be sent back; None for an empty text, which is refused."""
+        block, said = self.begun, "".join(self.pieces)
+        match block.get("type"):
+            case "text" | "thinking" as kind:
+                block[kind] = f"{block.get(kind) or ''}{said}"
+            case _ if said:
+                block["input"] = items.parse_arguments(repair_arguments(said))
+        if self.citations:
+            block["citations"] = self.citations
+        return None if block.get("type") == "text" and not block["text"].strip() else block
+
+
+MOST_PAUSES = 20
+# The answer beyond the model's window is cut off, as much as one beyond its limit, and as one that is paused without end.
 _FINISH: dict[str, Finish] = {
     "max_tokens": "length", "model_context_window_exceeded": "length", "pause_turn": "length", "refusal": "content_filter",
 }  # fmt: skip
@@ -189,4 +247,5 @@ _KNOWN = frozenset(
     }
 )  # fmt: skip
 _NOTHING = _AnthropicEvent()
+_start = msgspec.json.Decoder(_StartEvent)
 _event = msgspec.json.Decoder(_AnthropicEvent)

@@ -23,11 +23,18 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         chunk = self._decode(_chunk, data)
         if chunk.error or (chunk.choices is None and chunk.object == "error"):
             raise self._failure(data)
-        if (usage := _usage_of(chunk.usage)) is not None:
+        usage = _usage_of(chunk.usage) or (None if chunk.x_groq is None else _usage_of(chunk.x_groq.usage))
+        if usage is not None:
             self._usage = usage
         for choice in chunk.choices or ():
             if not choice.index:
                 self._choose(choice)
+
+    def _take_done(self) -> None:
+        """Some gateways never give a reason for the end: behind an answer, that it ends properly is reason enough."""
+        super()._take_done()
+        if self._turn.has_answer:
+            self._finish = self._finish or "stop"
 
     def _choose(self, choice: "_Choice") -> None:
         delta = choice.delta
@@ -161,11 +168,16 @@ class _Choice(Struct, gc=False):
     logprobs: object = None
 
 
+class _GroqNote(Struct, gc=False):
+    usage: msgspec.Raw = NULL
+
+
 class _ChatChunk(Struct, gc=False):
     """A chunk of a stream, or a whole answer: they differ in `delta` and `message` only."""
 
     choices: list[_Choice] | None = None
     usage: msgspec.Raw = NULL
+    x_groq: _GroqNote | None = None
     error: object = None
     object: str | None = None
 

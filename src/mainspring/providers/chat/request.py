@@ -19,12 +19,12 @@ OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
 
-def build_body(request: ModelRequest, host: str, *, named_outputs: bool = False) -> Json:
+def build_body(request: ModelRequest, host: str) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     profile = find_profile(request.model)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, named_outputs, profile),
+        "messages": _messages(request, profile),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -79,7 +79,7 @@ def _response_format(form: object) -> Json | None:
             return None
 
 
-def _messages(request: ModelRequest, named_outputs: bool, profile: ModelProfile) -> list[Json]:
+def _messages(request: ModelRequest, profile: ModelProfile) -> list[Json]:
     messages: list[Json] = []
     if request.instructions:
         messages.append({"role": "system", "content": request.instructions})
@@ -89,13 +89,13 @@ def _messages(request: ModelRequest, named_outputs: bool, profile: ModelProfile)
                 if (content := _content(parts)) != []:
                     messages.append({"role": role, "content": content})
             case ModelTurn():
-                messages += _write_turn(turn, named_outputs, profile)
+                messages += _write_turn(turn, profile)
     if not messages:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     return messages
 
 
-def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> list[Json]:
+def _write_turn(turn: ModelTurn, profile: ModelProfile) -> list[Json]:
     """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
     but for models that want it back with their calls."""
     texts = turn.texts
@@ -107,14 +107,13 @@ def _write_turn(turn: ModelTurn, named_outputs: bool, profile: ModelProfile) -> 
         if profile.recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
-    return [message, *[_output(called, named_outputs) for called in turn.calls], *_exhibits(turn)]
+    return [message, *[_output(called) for called in turn.calls], *_exhibits(turn)]
 
 
-def _output(called: AnsweredCall, named_outputs: bool) -> Json:
-    """Every call has an answer, or backends refuse it all."""
-    name = {"name": called.call.name} if named_outputs else {}
+def _output(called: AnsweredCall) -> Json:
+    """Every call has an answer, or backends refuse it all. The standard does without the tool's name, a few backends want it."""
     id = transcript.shorten_id(called.call.call_id, CALL_ID_CHARS)
-    return {"role": "tool", "tool_call_id": id, **name, "content": called.output_text}
+    return {"role": "tool", "tool_call_id": id, "name": called.call.name, "content": called.output_text}
 
 
 def _exhibits(turn: ModelTurn) -> list[Json]:

@@ -8,7 +8,10 @@ calls were made by another vendor's model gets the signature that Google documen
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Literal
+
+import msgspec
 
 from mainspring.core import items
 from mainspring.core.drafts import words
@@ -179,13 +182,23 @@ def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
         files = [_part(part) for part in called.attachments]
         inner = [part for part in files if _is_modern(model) and part.get("inlineData", {}).get("mimeType") in _WITHIN]
         outer = [part for part in files if part not in inner]
-        how = "error" if output is None or output.is_error is True else "output"
-        outcome = {how: transcript.UNANSWERED if output is None else transcript.render_output(output)}
-        response: Json = {"id": call.call_id, "name": call.name, "response": outcome}
+        response: Json = {"id": call.call_id, "name": call.name, "response": _outcome(output)}
         responses.append({"functionResponse": response | ({"parts": inner} if inner else {})})
         if outer:
             exhibits += [{"text": f"Attached by the output of `{call.name}` ({call.call_id}):"}, *outer]
     return responses + exhibits
+
+
+def _outcome(output: items.FunctionCallOutput | None) -> Json:
+    """What came of a call: the object that the tool returned, or the text of anything else under a name."""
+    if output is None:
+        return {"error": transcript.UNANSWERED}
+    text = transcript.render_output(output)
+    if output.is_error is True:
+        return {"error": text}
+    with suppress(ValueError, RecursionError):
+        return _object.decode(text)
+    return {"output": text}
 
 
 def _part(part: Part) -> Json:
@@ -256,6 +269,7 @@ def _enumerate(schema: Json) -> Json:
     return {"enum": values} | ({"type": "string"} if is_text else {})
 
 
+_object: Final = msgspec.json.Decoder(Json)
 _NAME: Final = re.compile(r"((models|tunedModels)/)?[\w-][\w.@:-]*")
 _UNTHINKING: Final = re.compile(r"gemini-(1|2\.0|pro$|2\.5-flash-image)|gemma")
 _MINIMAL: Final = re.compile(r"gemini-3(\.[0-6])?-flash")
