@@ -1,6 +1,7 @@
 """What all tests share: the async back end, and how much hypothesis tries."""
 
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
@@ -11,6 +12,9 @@ settings.register_profile("steady", max_examples=100, derandomize=True, deadline
 settings.register_profile("mutants", settings.get_profile("steady"), max_examples=15, suppress_health_check=list(HealthCheck))
 settings.register_profile("thorough", max_examples=2000, deadline=None, database=None)
 settings.load_profile("steady")
+
+# A busy machine takes longer to start an MCP server than a request should wait for one.
+os.environ.setdefault("MAINSPRING_MCP_START_SECONDS", "60")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ def test_a_server_is_added_listed_and_tried(shell: Shell) -> None:
     assert "try it: mainspring mcp test clock" in added.err
     written = tomllib.loads((shell.folder / "mainspring.toml").read_text())
     assert written["mcp"]["clock"] == {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}}
-    assert shell.run("mcp", "list").out == f"clock  stdio, sandboxed  {' '.join(CLOCK)}\n"
+    assert shell.run("mcp", "list").out == f"clock  stdio, sandboxed  {' '.join(CLOCK)}\n  ready, 2 tools\n"
     assert shell.run("mcp", "test").out == "clock  answers, with 2 tools\n"
     tools = shell.run("mcp", "tools", "clock").out.splitlines()
     assert [line.split("  ")[0] for line in tools] == ["get_current_time", "convert_time"]
@@ -45,7 +45,9 @@ def test_a_server_runs_in_the_sandbox_with_what_it_is_granted(shell: Shell) -> N
     assert "held: MCP server `held` cannot be used" in tried.err
     assert "in [mcp.held]" in tried.err
     listed = shell.run("mcp", "list").out.splitlines()
-    assert [line.split("  ")[:2] for line in listed] == [
+    assert listed[1].startswith("  down: MCP server `held` cannot be used")
+    assert listed[3::2] == ["  ready, 2 tools"] * 2
+    assert [line.split("  ")[:2] for line in listed[::2]] == [
         ["held", "stdio, sandboxed"],
         ["granted", "stdio, sandboxed, network"],
         ["free", "stdio"],
@@ -93,3 +95,13 @@ def test_a_program_that_is_not_there_is_named_when_it_is_added(shell: Shell) -> 
 def test_each_example_has_a_line_of_its_own(shell: Shell) -> None:
     lines = [line.strip() for line in shell.run("mcp", "add", "--help").out.splitlines()]
     assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == ["time", "files", "docs"]
+
+
+def test_of_a_server_that_fails_the_line_with_the_error_is_shown(shell: Shell) -> None:
+    shell.run(
+        "mcp", "add", "broken", "--no-sandbox", "--", sys.executable, "-c", "def wind(): raise OSError('no spring')\nwind()"
+    )
+    listed = shell.run("mcp", "list").out
+    assert "down: " in listed
+    assert "OSError: no spring" in listed
+    assert "Traceback" not in listed

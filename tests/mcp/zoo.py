@@ -148,6 +148,8 @@ def main() -> None:
                 send({"id": request["id"], "result": tools(request)})
                 if ANIMAL == "deaf":
                     time.sleep(600)
+                if ANIMAL == "mortal":
+                    raise OSError("the spring broke")
             case "tools/call":
                 called(request, inbox)
             case str() if "id" in request:

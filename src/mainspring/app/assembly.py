@@ -80,7 +80,8 @@ def build_engine(options: EngineOptions) -> Engine:
 def build_server_engine(settings: Settings) -> ServerEngine:
     """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest`."""
     answering = _choose_server_model(settings)
-    engine = compose_engine(settings, answering.provider, answering.model, database=Path(settings.database))
+    database, seconds = Path(settings.database), settings.mcp_start_seconds
+    engine = compose_engine(settings, answering.provider, answering.model, database=database, start_seconds=seconds)
     _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
     for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *find_doubts(engine, settings)):
         _note(f"mainspring: {problem}")

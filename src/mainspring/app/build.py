@@ -22,6 +22,7 @@ from mainspring.ports import Provider
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import load_functions
+from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
@@ -44,13 +45,14 @@ def compose_engine(
     database: Path | None,
     instructions: str | None = None,
     preset: PresetName = "responses",
+    start_seconds: float = CONNECT_SECONDS,
     is_trial: bool = False,
 ) -> Engine:
     """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
 
-    `database` is where runs are kept; without one, in memory. In a trial nothing is performed: no spans are sent, and
-    folders need not be there. Raises `InvalidRequest` for
-    what is missing or wrong, and for tools that do not go together.
+    `database` is where runs are kept; without one, in memory. `start_seconds` is how long a run waits for an MCP server that is
+    starting. In a trial nothing is performed: no spans are sent, and folders need not be there. Raises `InvalidRequest` for what
+    is missing or wrong, and for tools that do not go together.
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
@@ -74,7 +76,7 @@ def compose_engine(
         instructions=instructions,
         database=database,
         preset=preset,
-        mcp=McpTools(servers, guard=guard, wrap=builtins.wrap),
+        mcp=McpTools(servers, guard=guard, wrap=builtins.wrap, start_seconds=start_seconds),
         builtins=builtins,
         skills=[Path(folder) for folder in settings.skills],
         agents=[Path(folder) for folder in settings.agents],

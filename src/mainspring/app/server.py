@@ -33,6 +33,7 @@ from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope
 from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
+from mainspring.tools.mcp.watch import ServerState
 
 log = getLogger(__name__)
 
@@ -56,7 +57,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
         ContainerRoutes(engine.builtins.containers, core.new_id),
         WorkflowRoutes(engine.workflows),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
-        HealthRoutes(core.store, engine.builtins.health),
+        HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),
     )
 
     @asynccontextmanager
@@ -69,6 +70,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
                 for part in served:
                     if part.lifespan is not None:
                         await stack.enter_async_context(part.lifespan())
+                engine.mcp.connect()
                 async with create_task_group() as tasks:
                     tasks.start_soon(engine.watch_over)
                     yield
@@ -92,17 +94,24 @@ def _check_endpoint(endpoint: Endpoint, others: Sequence[Endpoint]) -> None:
 
 
 class Health(Struct, frozen=True):
-    """`degraded` means that tools need a sandbox and none works. `sandbox` is there with such tools: its kind and strength."""
+    """`degraded` means that tools need a sandbox and none works. `sandbox` is there with such tools: its kind and strength.
+    `mcp` says of each configured MCP server whether it is `ready`, `starting` or `down`."""
 
     status: str
     sandbox: SandboxHealth | None = None
+    mcp: dict[str, str] = {}
 
 
 class HealthRoutes:
     """What a supervisor asks, without a key: is the server alive, and can it reach its store."""
 
-    def __init__(self, store: Store, check_sandbox: Callable[[], Awaitable[SandboxHealth | None]]) -> None:
-        self._store, self._check_sandbox = store, check_sandbox
+    def __init__(
+        self,
+        store: Store,
+        check_sandbox: Callable[[], Awaitable[SandboxHealth | None]],
+        list_servers: Callable[[], Sequence[ServerState]],
+    ) -> None:
+        self._store, self._check_sandbox, self._list_servers = store, check_sandbox, list_servers
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -119,4 +128,5 @@ class HealthRoutes:
     async def ready(self, request: Request) -> HttpResponse:
         """Reports whether the server can reach its store."""
         await self._store.list(limit=1)
-        return json_response(Health("ready"))
+        # Requests are served without the tools of a server that is down, so that is no reason to send them elsewhere.
+        return json_response(Health("ready", mcp={server.label: server.state for server in self._list_servers()}))

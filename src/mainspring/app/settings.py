@@ -45,6 +45,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Limits on connections and on the heads of requests: a table `[http]`."""
     mcp: dict[str, McpServerSettings] = field(default_factory=dict)
     """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
+    mcp_start_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    """How long a request waits for a configured MCP server that is starting; later ones have its tools when it is ready."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts that MCP servers and web pages named by a request may have although they are private, such as 127.0.0.1."""
     context_tokens: int | None = None

@@ -17,12 +17,15 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.toml import write_toml
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.toolset import Toolset
 
 app = typer.Typer()
 
 FILE = Path("mainspring.toml")
+LIST_SECONDS = 10.0
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="FILE", help="Settings file. Default: mainspring.toml.", show_default=False)
@@ -95,11 +98,14 @@ def add(
 
 
 @app.command("list")
-def list_servers(config: ConfigFile = FILE) -> None:
-    """Lists the servers of the settings."""
-    for spec in _read_servers(config):
+async def list_servers(config: ConfigFile = FILE) -> None:
+    """Lists the servers of the settings, and whether they answer."""
+    specs = _read_servers(config)
+    for offer in (await _collect_tools(specs, LIST_SECONDS)).offers:
+        spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
         print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
+        print(f"  {f'down: {offer.error}' if offer.error is not None else f'ready, {len(offer.tools)} tools'}")
 
 
 @app.command()
@@ -118,18 +124,22 @@ def _read_servers(config: Path) -> tuple[ServerSpec, ...]:
     return make_server_specs(load_settings(McpSettings, config if config != FILE else None).mcp)
 
 
+async def _collect_tools(specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS) -> Toolset:
+    async with BuiltinTools(wraps=any(spec.is_held for spec in specs)) as builtins:
+        tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds)
+        try:
+            return await tools.collect_tools()
+        finally:
+            await tools.close()
+
+
 async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
     servers = _read_servers(config)
     chosen = [spec for spec in servers if label in (None, spec.label)]
     if not chosen:
         known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
-    async with BuiltinTools(wraps=any(spec.is_held for spec in chosen)) as builtins:
-        tools = McpTools(chosen, wrap=builtins.wrap)
-        try:
-            found = await tools.collect_tools()
-        finally:
-            await tools.close()
+    found = await _collect_tools(chosen)
     for offer in found.offers:
         if offer.error is not None:
             say(f"{offer.spec.label}: {offer.error}")

@@ -65,6 +65,7 @@ class Connection:
         self._owners: set[asyncio.Task[None]] = set()
         self._listing: ToolListing | None = None
         self._listed_at = -math.inf
+        self._changed = asyncio.Event()
         self._asking: asyncio.Task[ToolListing] | None = None
         self._failures = 0
         self._failure = ""
@@ -73,13 +74,28 @@ class Connection:
         self._last_use = -math.inf
         self._is_closed = False
 
-    async def list_tools(self) -> ToolListing:
-        """The server's tools, cached until the server says that they changed, for `LIST_TTL` seconds, and for the session.
+    @property
+    def cached_tools(self) -> ToolListing | None:
+        return self._listing if asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session."""
+        return self._life is not None and self._life.session is not None and not self._life.stop.is_set()
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long no new session is tried."""
+        return max(0.0, self._resume_at - asyncio.get_running_loop().time())
+
+    async def list_tools(self, *, is_fresh: bool = False) -> ToolListing:
+        """The server's tools, cached until the server says that they changed, for `LIST_TTL` seconds, and for the session;
+        with `is_fresh` asked for in any case.
 
         Concurrent callers share one request.
         """
-        if self._listing is not None and asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL:
-            return self._listing
+        if (listing := self.cached_tools) is not None and not is_fresh:
+            return listing
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._fetch_tools())
             self._asking.add_done_callback(_consume_error)
@@ -100,8 +116,13 @@ class Connection:
 
     def forget_tools(self) -> None:
         """Empties the cache of `list_tools`."""
+        self._changed.set()
         self._listing = None
         self._listed_at = -math.inf
+
+    async def wait_for_change(self) -> None:
+        """Waits until the tools that were listed last may be others."""
+        await self._changed.wait()
 
     def idle_seconds(self) -> float:
         """Seconds since the last use; 0 while in use."""
@@ -132,6 +153,7 @@ class Connection:
 
     async def _fetch_tools(self) -> ToolListing:
         # Set before the request: a change that is announced meanwhile must not be lost.
+        self._changed.clear()
         self._listed_at = began = asyncio.get_running_loop().time()
         listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
         if self._listed_at == began:
@@ -188,7 +210,7 @@ class Connection:
         return life
 
     def _begin(self) -> "_Life":
-        wait = self._resume_at - asyncio.get_running_loop().time()
+        wait = self.pause_seconds
         if self._is_closed:
             raise ToolUnavailable(f"the connection to MCP server `{self.spec.label}` is closed; open another")
         if wait > 0:

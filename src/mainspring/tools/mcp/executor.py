@@ -18,6 +18,7 @@ from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset, build_offer, build_toolset
+from mainspring.tools.mcp.watch import ServerState, ServerWatch
 
 if TYPE_CHECKING:
     from mainspring.tools.sandbox.grants import Wrap
@@ -28,7 +29,7 @@ MOST_STRANGERS = 64
 
 class McpTools:
     """Executes calls of MCP tools. `servers` are the operator's; a run may have others bound to it while it runs, and up to
-    `most_strangers` of those stay connected afterwards.
+    `most_strangers` of those stay connected afterwards. A run waits for the operator's servers for `start_seconds` at most.
 
     Must be created and closed in the event loop that uses it.
     """
@@ -42,6 +43,7 @@ class McpTools:
         guard: AddressGuard | None = None,
         wrap: "Wrap | None" = None,
         connect_seconds: float = CONNECT_SECONDS,
+        start_seconds: float = CONNECT_SECONDS,
         most_strangers: int = MOST_STRANGERS,
     ) -> None:
         labels = [spec.label for spec in servers]
@@ -50,7 +52,8 @@ class McpTools:
         self.servers = tuple(servers)
         self._guard = guard or AddressGuard()
         self._wrap = wrap
-        self._connect_seconds = connect_seconds
+        self._connect_seconds, self._start_seconds = connect_seconds, start_seconds
+        self._watches: dict[bytes, ServerWatch] = {}
         self._most_strangers = most_strangers
         self._connections: dict[tuple[bytes, str], Connection] = {}
         self._released: set[Connection] = set()
@@ -77,6 +80,16 @@ class McpTools:
                 tasks.start_soon(ask, place, spec)
         return build_toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
 
+    def connect(self) -> None:
+        """Starts to connect the operator's servers, in the background."""
+        for spec in self.servers:
+            self._watch(spec).start()
+
+    @property
+    def states(self) -> tuple[ServerState, ...]:
+        """How the operator's servers are doing."""
+        return tuple([self._watch(spec).state for spec in self.servers])
+
     def bind(self, run_id: str, tools: Toolset) -> None:
         """Routes the calls of this run to the tools of this set."""
         self._bound[run_id] = tools
@@ -100,6 +113,9 @@ class McpTools:
 
     async def close(self) -> None:
         """Ends every session, and every server that is a process."""
+        for watch in self._watches.values():
+            watch.stop()
+        self._watches.clear()
         connections = [*self._connections.values(), *self._released]
         self._connections.clear()
         self._released.clear()
@@ -109,7 +125,7 @@ class McpTools:
 
     async def _fetch_offer(self, spec: ServerSpec, principal: str) -> ServerOffer:
         try:
-            listing = await self._get_connection(spec, principal).list_tools()
+            listing = await (self._watch(spec) if spec.trusted else self._get_connection(spec, principal)).list_tools()
         except MainspringError as error:
             return ServerOffer(spec, error=error.message)
         known, offer = self._offers.get(self._key(spec, principal), (None, None))
@@ -136,6 +152,11 @@ class McpTools:
         if key not in self._connections:
             self._connections[key] = Connection(spec, guard=self._guard, wrap=self._wrap, connect_seconds=self._connect_seconds)
         return self._connections[key]
+
+    def _watch(self, spec: ServerSpec) -> ServerWatch:
+        if spec.target not in self._watches:
+            self._watches[spec.target] = ServerWatch(self._get_connection(spec, ""), self._start_seconds)
+        return self._watches[spec.target]
 
     def _key(self, spec: ServerSpec, principal: str) -> tuple[bytes, str]:
         return spec.target, "" if spec.trusted else principal

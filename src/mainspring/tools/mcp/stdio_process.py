@@ -6,6 +6,7 @@ error quotes the end of its standard error.
 """
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -34,6 +35,7 @@ INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRA
 GRACE_SECONDS = 1.0
 LAST_WORDS = 2_000
 
+_COMPLAINT = re.compile(r"error|exception|fatal|panic|cannot|not found", re.IGNORECASE)
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
@@ -127,8 +129,14 @@ class _Server:
             await self._stderr_closed.wait()
         status = self._process.returncode
         how = "it closed its output" if status is None else f"it exited with status {status}"
-        words = shorten_line(self._last_words.decode(errors="replace"))
+        words = shorten_line(_find_complaint(self._last_words.decode(errors="replace")))
         return f"{how}; its last words: {words}" if words else f"{how} without a word"
+
+
+def _find_complaint(words: str) -> str:
+    """The line to show of what a program said last: the last one that speaks of an error, else the last."""
+    lines = [line for line in words.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if _COMPLAINT.search(line)), lines[-1] if lines else "")
 
 
 async def _start(spec: ServerSpec, wrap: Wrap | None, stack: AsyncExitStack) -> Process:

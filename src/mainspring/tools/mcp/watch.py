@@ -1,0 +1,104 @@
+"""Keeps an operator's MCP server connected, so that requests do not wait for it.
+
+A request waits for a list of tools only while the server starts, or while a session that is open is asked for a new list, and
+never longer than `start_seconds`, which all that wait share. Whatever takes longer, and every attempt after a failure, happens in
+the background; until it succeeds, the server has no tools, and says why.
+"""
+
+import asyncio
+from typing import Literal
+
+from anyio import move_on_after
+from msgspec import Struct
+
+from mainspring.core.backoff import backoff
+from mainspring.core.errors import MainspringError, ToolUnavailable
+from mainspring.tools.mcp.connection import FIRST_PAUSE, LIST_TTL, LONGEST_PAUSE, Connection
+from mainspring.tools.mcp.exchange import ToolListing
+
+# A session that lasted so long is no sign of a server that dies again and again.
+STABLE_SECONDS = 60.0
+REFRESH_SECONDS = 0.9 * LIST_TTL
+
+
+class ServerState(Struct, frozen=True):
+    """How a configured server is doing. `error` is why it is down."""
+
+    label: str
+    state: Literal["ready", "starting", "down"]
+    error: str | None = None
+
+
+class ServerWatch:
+    """One server, and the task that keeps it connected from the first question on."""
+
+    def __init__(self, connection: Connection, start_seconds: float) -> None:
+        self._connection = connection
+        self._start_seconds = start_seconds
+        self._task: asyncio.Task[None] | None = None
+        self._known: ToolListing | None = None
+        self._error: str | None = None
+        self._deadline: float | None = None
+
+    @property
+    def state(self) -> ServerState:
+        label = self._connection.spec.label
+        if self._error is not None:
+            return ServerState(label, "down", self._error)
+        return ServerState(label, "ready" if self._known is not None else "starting")
+
+    async def list_tools(self) -> ToolListing:
+        """The server's tools, without waiting for a server that is down. Raises `ToolUnavailable`."""
+        self.start()
+        if (listing := self._connection.cached_tools) is not None:
+            return listing
+        is_first = self._known is None and self._error is None
+        if (is_first or self._connection.is_open) and (listing := await self._wait()) is not None:
+            return listing
+        if self._error is not None:
+            raise ToolUnavailable(self._error)
+        if self._known is not None:
+            return self._known  # it is being connected again
+        raise ToolUnavailable(f"MCP server `{self._connection.spec.label}` is not ready yet; its tools come when it is")
+
+    def start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"watch {self._connection.spec.label}")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait(self) -> ToolListing | None:
+        now = asyncio.get_running_loop().time()
+        self._deadline = self._deadline or now + self._start_seconds
+        with move_on_after(self._deadline - now):
+            return await self._list()
+        return None
+
+    async def _list(self, *, is_fresh: bool = False) -> ToolListing:
+        try:
+            self._known = await self._connection.list_tools(is_fresh=is_fresh)
+        except MainspringError as error:
+            self._error = error.message
+            raise
+        self._error = self._deadline = None
+        return self._known
+
+    async def _keep(self) -> None:
+        attempt, loop = 0, asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._list(is_fresh=attempt > 0)
+                with move_on_after(REFRESH_SECONDS):
+                    await self._connection.wait_for_change()
+            except MainspringError:
+                pass  # it is kept as the reason why there are no tools
+            attempt = 1 if loop.time() - began > STABLE_SECONDS else attempt + 1
+            pause = (
+                FIRST_PAUSE
+                if self._error is None and self._connection.is_open
+                else backoff(attempt, base=FIRST_PAUSE, cap=LONGEST_PAUSE)
+            )
+            await asyncio.sleep(max(pause, self._connection.pause_seconds))

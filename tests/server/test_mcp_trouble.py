@@ -1,0 +1,85 @@
+"""A configured MCP server that hangs or dies costs its own tools and nothing else."""
+
+import json
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.kit.waiting import PATIENCE
+from tests.server.process import Script, Served, serving
+
+ZOO = Path(__file__).parents[1] / "mcp" / "zoo.py"
+CONNECT_SECONDS = 30
+DONE: dict[str, object] = {"say": "Done.", "expect": "tick"}
+READ: dict[str, object] = {"calls": [{"name": "well__read", "arguments": {"text": "tick"}}]}
+
+
+def configure(folder: Path, **animals: str) -> None:
+    """Writes the settings, with one server for each animal."""
+    tables = []
+    for label, animal in animals.items():
+        arguments = json.dumps([str(ZOO), animal, str(folder / f"{label}.log")])
+        tables.append(f"[mcp.{label}]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\nsandboxed = false\n")
+    (folder / "mainspring.toml").write_text("\n".join(tables))
+
+
+def ask(served: Served, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    line = HTTPConnection(urlsplit(served.url).netloc, timeout=PATIENCE)
+    line.request(
+        "GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"content-type": "application/json"}
+    )
+    answer = line.getresponse()
+    assert answer.status == 200
+    found: dict[str, Any] = json.loads(answer.read())
+    line.close()
+    return found
+
+
+def wait_for(served: Served, states: dict[str, str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while (seen := ask(served, "/readyz")["mcp"]) != states:
+        assert time.monotonic() < end, seen
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("animal", "state"), [("mute", "starting"), ("slow", "ready")])
+def test_a_server_that_hangs_at_its_start_holds_up_nobody(tmp_path: Path, animal: str, state: str) -> None:
+    configure(tmp_path, well="good", ill=animal)
+    script: Script = [turn for _ in range(10) for turn in (READ, DONE)]
+    with serving(tmp_path, script, env={"MAINSPRING_MCP_START_SECONDS": "0.1"}) as served:
+        wait_for(served, {"well": "ready", "ill": state})
+        began = time.monotonic()
+        for _ in range(10):
+            answer = ask(served, "/v1/responses", {"input": "hello"})
+            assert [item["type"] for item in answer["output"]] == ["mcp_call", "message"]
+        # Each of them waited as long as a connection may take.
+        assert time.monotonic() - began < CONNECT_SECONDS
+
+
+def test_a_server_that_dies_again_and_again_holds_up_nobody(tmp_path: Path) -> None:
+    configure(tmp_path, well="good", ill="mortal")
+    script: Script = [turn for _ in range(10) for turn in (READ, DONE)]
+    with serving(tmp_path, script, env={"MAINSPRING_MCP_START_SECONDS": "0.1"}) as served:
+        wait_for(served, {"well": "ready", "ill": "ready"})
+        for _ in range(10):
+            answer = ask(served, "/v1/responses", {"input": "hello"})
+            assert [item["type"] for item in answer["output"]] == ["mcp_call", "message"]
+    # It is started again with growing pauses, however many ask.
+    assert (tmp_path / "ill.log").read_text().count('"initialize"') < 8
+
+
+def test_a_server_that_comes_back_has_its_tools_again(tmp_path: Path) -> None:
+    configure(tmp_path, well="good", ill="good")
+    settings = (tmp_path / "mainspring.toml").read_text()
+    (tmp_path / "mainspring.toml").write_text(settings.replace(json.dumps(sys.executable), json.dumps(str(tmp_path / "late"))))
+    script: Script = [READ, {"say": "Done.", "expect": "No MCP server has a tool"}, READ, {"say": "Done.", "expect": "tick"}]
+    with serving(tmp_path, script, env={"MAINSPRING_MCP_START_SECONDS": "0.1"}) as served:
+        wait_for(served, {"well": "down", "ill": "down"})
+        ask(served, "/v1/responses", {"input": "hello"})
+        (tmp_path / "late").symlink_to(sys.executable)
+        wait_for(served, {"well": "ready", "ill": "ready"})
+        assert ask(served, "/v1/responses", {"input": "hello"})["status"] == "completed"
