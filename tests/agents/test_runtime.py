@@ -154,9 +154,8 @@ async def test_c82_an_iterative_run_calls_tools_until_it_has_confirmed_its_answe
     script.assert_done()
 
 
-@pytest.mark.requirement("C44", "C47", "C63", "C80")
-def test_c44_the_views_have_the_fields_and_defaults_of_the_iterative_runtime() -> None:
-    assert ToolLoopConfig() == ToolLoopConfig(20, 5, True, 3, 60.0, 3)
+@pytest.mark.requirement("C47", "C63", "C80")
+def test_c47_the_views_have_the_fields_of_the_iterative_runtime() -> None:
     assert ToolLoopConfig.__struct_fields__[:5] == (
         "max_iterations", "max_tool_calls_per_iteration", "enable_double_confirmation", "error_threshold",
         "tool_call_timeout_seconds",
@@ -317,7 +316,8 @@ async def test_d78_the_time_of_a_definition_ends_its_run(tmp_path: Path) -> None
     async with engine:
         order = await engine.agents.make_order("worker-bee", {}, PLAIN)
         assert order.limits.max_seconds == 10
-        assert (await engine.agents.make_order("worker-bee", {}, PLAIN, max_seconds=60)).limits.max_seconds == 10
+        with pytest.raises(InvalidRequest, match="has 10 seconds"):
+            await engine.agents.make_order("worker-bee", {}, PLAIN, max_seconds=60)
         result = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, max_seconds=0.2)
     assert (result.termination_reason, result.tool_calls_made) == ("duration_exceeded", 1)
 

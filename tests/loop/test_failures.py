@@ -66,7 +66,7 @@ def test_failed_turns_cost_turns() -> None:
 
 @pytest.mark.requirement("C44", "C-T4")
 def test_three_turns_of_only_failing_tools_end_the_run() -> None:
-    story = Story(order(), tools=BROKEN)
+    story = Story(order(max_errors_in_row=3), tools=BROKEN)
     story.play(calls("look"), calls("look"), calls("look"))
     assert story.end == ("failed", Reason.ERRORS_IN_ROW)
     told_why = "3 turns in a row failed and nothing in them succeeded"
@@ -86,7 +86,7 @@ def test_error_counting_can_be_switched_off() -> None:
 
 
 def test_model_failures_count_together_with_tool_failures() -> None:
-    story = Story(order(retry_model_errors=True), tools=BROKEN)
+    story = Story(order(retry_model_errors=True, max_errors_in_row=3), tools=BROKEN)
     run = story.play(calls("look"), fails(retryable=True), fails(retryable=True))
     assert story.end == ("failed", Reason.ERRORS_IN_ROW)
     assert run.error == ErrorInfo("provider_unavailable", "it broke", retryable=True)

@@ -10,11 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from tests.agents.world import written
+from tests.cli.command import Shell
 from tests.kit.waiting import PATIENCE
-from tests.server.process import Script, serving
+from tests.server.process import serving
+
+import mainspring
 
 Json = dict[str, Any]
 
+SOURCE = Path(mainspring.__file__).parents[1]
 ZOO = Path(__file__).parents[1] / "mcp" / "zoo.py"
 TOOLS = '''
 from mainspring import tool
@@ -30,6 +34,12 @@ async def look(at: int) -> str:
 def fail(at: int) -> str:
     """Never works."""
     raise RuntimeError("broken")
+
+@tool(effects=("read",))
+async def dawdle() -> str:
+    """Never comes back."""
+    import asyncio
+    await asyncio.Event().wait()
 
 @tool(effects=("write",))
 async def put(what: str) -> str:
@@ -57,8 +67,11 @@ class Door:
         told: Json = answer.json()
         return {"status_code": answer.status_code, **told}
 
-    def respond(self, **body: object) -> Json:
-        return self.post("/responses", input="Go.", **body)
+    def respond(self, what: str, **body: object) -> Json:
+        return self.post("/responses", input=what, **body)
+
+    def invoke(self, agent: str, what: str, **body: object) -> Json:
+        return self.post(f"/agents/{agent}/invoke-iterative", inputs={"what": what}, enable_double_confirmation=False, **body)
 
     def outputs(self, run_id: str) -> list[str]:
         """What the calls of a run came to."""
@@ -72,9 +85,8 @@ def door(folder: Path, settings: str, *turns: Json) -> Iterator[Door]:
     head = 'tools = ["boxes"]\nagents = ["agents"]\n'
     (folder / "mainspring.toml").write_text(head + settings)
     (folder / "agents").mkdir(exist_ok=True)
-    script: Script = list(turns)
     with (
-        serving(folder, script, env={"PYTHONPATH": str(folder)}) as served,
+        serving(folder, list(turns), env={"PYTHONPATH": str(folder)}) as served,
         httpx.Client(base_url=served.url, timeout=PATIENCE) as http,
     ):
         yield Door(http)
@@ -84,8 +96,141 @@ def asks(*names: str, **arguments: object) -> Json:
     return {"calls": [{"name": name, "arguments": arguments} for name in names]}
 
 
-def looks(count: int) -> list[Json]:
-    return [asks("look", at=number) for number in range(count)]
+def script(when: str, *turns: Json) -> list[Json]:
+    """Turns for every run that is told `when`."""
+    return [{**turn, "when": when} for turn in turns]
+
+
+WORLD = (
+    *script("Look", *[asks("look", at=number) for number in range(14)], {"say": "Seen."}),
+    *script("Fail", *[asks("fail", at=number) for number in range(5)], {"say": "It is broken."}),
+    *script("Wait", asks("dawdle"), {"say": "Waited."}),
+    *script("Crowd", asks("look", "look", "look", at=1), {"say": "Crowded."}),
+)
+
+
+def refusal(told: Json) -> tuple[object, ...]:
+    return told["status_code"], told["error"]["code"], told["error"]["param"]
+
+
+@pytest.mark.requirement("A10", "A30")
+def test_without_settings_a_response_has_ten_turns_and_any_number_of_failed_ones(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    with door(tmp_path, "", *WORLD) as it:
+        cut, more, failing = it.respond("Look."), it.respond("Look.", max_turns=15), it.respond("Fail.")
+        strict, agent = it.respond("Fail.", max_errors_in_row=2), it.invoke("bee", "Fail.")
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_turns"})
+    assert len([item for item in cut["output"] if item["type"] == "mcp_call"]) == 10
+    assert (more["status"], failing["status"]) == ("completed", "completed")
+    assert (strict["status"], "2 turns in a row" in strict["error"]["message"]) == ("failed", True)
+    assert (agent["termination_reason"], agent["iterations"]) == ("error", 3)
+
+
+@pytest.mark.requirement("C44", "C-T3", "C57", "C64", "C73", "S18")
+def test_an_agent_that_is_told_nothing_has_the_limits_of_the_iterative_runtime(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    turns = (
+        *script("Look", *[asks("look", at=number) for number in range(21)]),
+        *script("Crowd", asks(*["look"] * 6, at=1), {"say": "Crowded."}),
+        *script("is every part", {"say": "Yes, crowded."}),
+    )
+    with door(tmp_path, "", *turns) as it:
+        long = it.post("/agents/bee/invoke-iterative", inputs={"what": "Look"})
+        crowd = it.post("/agents/bee/invoke-iterative", inputs={"what": "Crowd"})
+        outputs = it.outputs(crowd["run_id"])
+    assert (long["termination_reason"], long["iterations"], long["tool_calls_made"]) == ("max_iterations", 20, 20)
+    assert (crowd["termination_reason"], crowd["iterations"], crowd["raw_response"]) == ("completed", 3, "Yes, crowded.")
+    assert [("at most 5" in text) for text in outputs] == [False] * 5 + [True]
+    command = ("agents", "run", "bee", "--input", "what=Crowd", "--model", "scripted:script.json", "--json")
+    first = Shell(tmp_path).run(*command, env={"PYTHONPATH": f"{SOURCE}:{tmp_path}"}).out.splitlines()[0]
+    limits = json.loads(first)["event"]["spec"]["limits"]
+    assert (limits["tool_seconds"], limits["max_errors_in_row"], limits["concurrency"]) == (60, 3, 1)
+
+
+def test_the_settings_hold_for_commands_too(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    written(shell.folder / "agents", "bee")
+    (shell.folder / "boxes.py").write_text(TOOLS)
+    (shell.folder / "mainspring.toml").write_text('agents = ["agents"]\n[limits]\nmax_turns = 2\n[limits.most]\nmax_turns = 3\n')
+    (shell.folder / "script.json").write_text(json.dumps({"turns": WORLD}))
+    given = ("--model", "scripted:script.json", "--tool", "boxes:look")
+    for command in (("run", "Look."), ("agents", "run", "bee", "--input", "what=Look.")):
+        done = shell.run(*command, *given, "--json")
+        assert done.out.count('"tool_ended"') == 2, done
+        assert done.out.splitlines()[-1].count('"max_turns"') == 1
+    assert "allows at most 3" in shell.run("run", "Look.", *given, "--max-turns", "4").err
+
+
+@pytest.mark.requirement("A10")
+def test_settings_definitions_and_requests_set_limits_the_later_ones_first(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    written(tmp_path / "agents", "ant", constraints={"max_turns": 4, "max_tool_calls_per_turn": 1, "max_errors_in_row": 1})
+    settings = """
+[limits]
+max_turns = 12
+max_errors_in_row = 2
+tool_seconds = 0.5
+max_tool_calls_per_turn = 2
+"""
+    with door(tmp_path, settings, *WORLD) as it:
+        assert len(it.outputs(it.respond("Look.")["id"])) == 12
+        assert it.respond("Look.", max_turns=15)["status"] == "completed"
+        assert it.invoke("bee", "Look.", loop_detection_threshold=0)["iterations"] == 12
+        assert it.invoke("ant", "Look.")["iterations"] == 4
+        assert it.invoke("ant", "Look.", max_iterations=15)["iterations"] == 15
+        assert it.post("/responses", input="Look.", model="agent:ant")["incomplete_details"] == {"reason": "max_turns"}
+        assert it.post("/responses", input="Look.", model="agent:ant", max_turns=15)["status"] == "completed"
+        assert "2 turns in a row" in it.respond("Fail.")["error"]["message"]
+        assert it.respond("Fail.", max_errors_in_row=9)["status"] == "completed"
+        assert it.invoke("ant", "Fail.")["iterations"] == 1
+        waited = it.outputs(it.respond("Wait.")["id"]), it.outputs(it.respond("Wait.", tool_seconds=0.25)["id"])
+        assert ["longer than 0.5 s" in waited[0][0], "longer than 0.25 s" in waited[1][0]] == [True, True]
+        crowds = [it.respond("Crowd."), it.respond("Crowd.", max_tool_calls_per_turn=3), it.invoke("ant", "Crowd.")]
+        outputs = [it.outputs(told.get("run_id") or told["id"]) for told in crowds]
+        assert [len([text for text in each if "at most" in text]) for each in outputs] == [1, 0, 2]
+        assert it.respond("Wait.", max_seconds=0.3)["incomplete_details"] == {"reason": "deadline"}
+
+
+def test_what_goes_beyond_the_operators_bounds_is_refused_and_the_bound_named(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    written(tmp_path / "agents", "ox", constraints={"max_turns": 900})
+    settings = "[limits.most]\nmax_turns = 3\ntool_seconds = 5\nmax_errors_in_row = 2\nmax_seconds = 60\n"
+    with door(tmp_path, settings, *WORLD) as it:
+        beyond = it.respond("Look.", max_turns=4)
+        assert refusal(beyond) == (400, "limit_exceeded", "max_turns")
+        assert "at most 3" in beyond["error"]["message"]
+        assert refusal(it.respond("Look.", tool_seconds=6)) == (400, "limit_exceeded", "tool_seconds")
+        assert refusal(it.respond("Look.", model="agent:bee", max_seconds=61)) == (400, "limit_exceeded", "max_seconds")
+        assert refusal(it.invoke("bee", "Look.", max_iterations=4)) == (400, "limit_exceeded", "max_iterations")
+        assert refusal(it.invoke("ox", "Look.")) == (400, "limit_exceeded", "constraints.max_turns")
+        assert len(it.outputs(it.respond("Look.", max_turns=3)["id"])) == 3
+        # What nobody has asked for is lowered.
+        assert len(it.outputs(it.respond("Look.")["id"])) == 3
+        assert it.invoke("bee", "Look.")["iterations"] == 3
+        assert "2 turns in a row" in it.respond("Fail.")["error"]["message"]
+
+
+def test_a_request_cannot_have_more_time_than_the_agents_definition_or_calls_at_once_that_it_forbids(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee", constraints={"timeout_seconds": 10, "parallel_allowed": False})
+    with door(tmp_path, "", *WORLD) as it:
+        assert refusal(it.invoke("bee", "Look.", max_seconds=11)) == (400, "limit_exceeded", "max_seconds")
+        assert refusal(it.invoke("bee", "Look.", concurrency=2)) == (400, "limit_exceeded", "concurrency")
+        assert it.invoke("bee", "Wait.", max_seconds=0.3)["termination_reason"] == "duration_exceeded"
+
+
+def test_a_budgets_iterations_raise_no_other_limit_and_cut_nothing_to_ten(tmp_path: Path) -> None:
+    settings = "[budget.limits]\nmax_iterations = 12\n"
+    with door(tmp_path, settings, *WORLD) as it:
+        told = [it.respond("Look."), it.respond("Look.", max_turns=11), it.respond("Look.", max_turns=15)]
+        calls = [len(it.outputs(each["id"])) for each in told]
+    assert [each["incomplete_details"]["reason"] for each in told] == ["max_turns", "max_turns", "budget"]
+    assert calls == [10, 11, 12]
+
+
+def test_settings_that_contradict_themselves_are_told_by_their_line(tmp_path: Path) -> None:
+    settings = '[limits]\nmax_turns = "unlimited"\n[limits.most]\nmax_turns = 3\n'
+    with pytest.raises(AssertionError, match=r"mainspring.toml:3: .*max_turns is unlimited"), door(tmp_path, settings):
+        pass
 
 
 @pytest.mark.requirement("C44", "D64")

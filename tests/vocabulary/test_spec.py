@@ -33,7 +33,7 @@ def spec(**changes: Any) -> RunSpec:
 @pytest.mark.requirement("A10")
 def test_responses_preset_has_ten_turns_and_leaves_the_rest_to_the_request() -> None:
     assert PRESETS["responses"] == Preset(
-        Limits(max_turns=10, max_errors_in_row=3), Completion(repeat=REPEAT), Sampling(), Window()
+        Limits(max_turns=10, max_errors_in_row=None), Completion(repeat=REPEAT), Sampling(), Window()
     )
 
 

@@ -12,6 +12,7 @@ from mainspring.app.settings import Settings, build_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import PresetName
 from mainspring.engine.policy_order import PolicySlots
+from mainspring.features.budgets.limits import build_limits
 from mainspring.features.budgets.plan import build_plan
 from mainspring.features.governance.governance_settings import build_policies, digest_settings
 from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
@@ -87,6 +88,7 @@ def compose_engine(
         audit=settings.audit and database is not None,
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
+        limits=build_limits(settings.limits),
         exporter=None if is_trial else _exporter(settings, provider.name),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )

@@ -21,6 +21,7 @@ from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Item, Json, Tool, ToolDefinition
+from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.run import Run
 from mainspring.core.spec import (
     Caller,
@@ -44,6 +45,7 @@ from mainspring.features.agents.charter import CharterPolicy
 from mainspring.features.agents.delegation import AgentTools
 from mainspring.features.approvals.pending import ApprovalDeadlineStep
 from mainspring.features.budgets.budget import AutonomyBudget
+from mainspring.features.budgets.limits import LimitsStep
 from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
@@ -141,7 +143,8 @@ class Engine:
 
     `mcp` are servers whose tools every run has, `builtins` the built-in tools, `skills`, `agents` and `workflows` folders of
     definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
-    the model; without it, only the backend knows. `approval_seconds` is the longest that a call waits for a person; `audit`
+    the model; without it, only the backend knows. `limits` are those of runs that are told no others, and the most that may be
+    asked for. `approval_seconds` is the longest that a call waits for a person; `audit`
     keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `exporter` sends spans and
     metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with
     `scans`, inputs that read like instructions to the model are flagged in the log. `governed` is a digest of the settings that
@@ -176,6 +179,7 @@ class Engine:
         scans: bool = False,
         approval_seconds: float = DAY,
         context_tokens: int | None = None,
+        limits: OperatorLimits = NO_LIMITS,
         governed: str = "",
         parts: Sequence[PartContents] = (),
         new_id: NewId = random_id,
@@ -207,6 +211,7 @@ class Engine:
             has_servers=bool(self.mcp.servers),
             root=root,
             recall=self.memory.recall,
+            limits=limits,
         )
         http_step = Registry([HttpRequestTool(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
         performers: tuple[ToolExecutor, ...] = (
@@ -231,10 +236,15 @@ class Engine:
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
             checks=(AnswerFormatCheck(Validators().errors),),
             sinks=(*self._event_sinks, self.admission.ledger) if self.admission.is_shared else self._event_sinks,
-            steps=self._steps(definitions, new_id, approval_seconds, scans=scans),
+            steps=self._steps(definitions, new_id, approval_seconds, limits, scans=scans),
             observers=self._observers(),
             defaults=RunDefaults(
-                model=name, instructions=instructions, tools=definitions, context_tokens=context_tokens, preset=preset
+                model=name,
+                instructions=instructions,
+                tools=definitions,
+                context_tokens=context_tokens,
+                preset=preset,
+                limits=limits,
             ),
             audit=audit,
             governed=governed,
@@ -288,10 +298,17 @@ class Engine:
         ]
 
     def _steps(
-        self, definitions: Callable[[], Sequence[ToolDefinition]], new_id: NewId, approval_seconds: float, *, scans: bool
+        self,
+        definitions: Callable[[], Sequence[ToolDefinition]],
+        new_id: NewId,
+        approval_seconds: float,
+        limits: OperatorLimits,
+        *,
+        scans: bool,
     ) -> list[OrderStep]:
         """What happens to an order before its run starts, in this order."""
         return [
+            *([LimitsStep(limits)] if limits.most else []),
             ApprovalDeadlineStep(approval_seconds),
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
             HostedToolsStep(self.builtins, definitions),

@@ -18,6 +18,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile
 from mainspring.definitions.reader import decode_text
 from mainspring.definitions.toml import parse_toml
+from mainspring.features.budgets.limits import LimitSettings
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.mcp.settings import McpServerSettings
@@ -75,6 +76,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Folders of workflows, each a file of YAML or JSON; see docs/workflows.md."""
     budget: BudgetSettings = BudgetSettings()
     """How far runs may go on their own, and how much they may use: a table `[budget]`."""
+    limits: LimitSettings = LimitSettings()
+    """How far every run may go, and how far requests and agents may move that: a table `[limits]`."""
     tool_definitions: str | None = None
     """A folder of YAML files that say more about tools: their status (active, deprecated, blocked), effects, timeout."""
     otel: OtelSettings = OtelSettings()

@@ -262,7 +262,7 @@ class Preset(Struct, frozen=True):
 
 
 PRESETS: dict[PresetName, Preset] = {
-    "responses": Preset(Limits(max_turns=10), Completion(), Sampling(), Window()),
+    "responses": Preset(Limits(max_turns=10, max_errors_in_row=None), Completion(), Sampling(), Window()),
     "iterative": Preset(
         Limits(max_turns=20, max_tool_calls_per_turn=5, max_repeats=3, tool_seconds=60.0, concurrency=1),
         Completion(confirm=CONFIRM, retry_model_errors=True),

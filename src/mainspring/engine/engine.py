@@ -37,9 +37,10 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, history_after, open_run
-from mainspring.core.spec import PresetName, RunSpec, check, spec_for
+from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
 from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.approvals import find_question, use_answers
 from mainspring.engine.conversation import enter, reread
@@ -167,6 +168,7 @@ class RunDefaults(Struct, frozen=True, kw_only=True):
     tools: Callable[[], tuple[ToolDefinition, ...]] = tuple
     context_tokens: int | None = None
     preset: PresetName = "responses"
+    limits: OperatorLimits = OperatorLimits()
 
 
 class Engine:
@@ -308,6 +310,7 @@ class Engine:
             "tools": (*defaults.tools(), *tools),
             "parent": previous,
             "context_tokens": defaults.context_tokens,
+            "limits": defaults.limits.apply(PRESETS[defaults.preset].limits),
             **options,
         }
         return spec_for(defaults.preset, id=id or self.new_id("resp"), input=given, **fields)

@@ -77,6 +77,7 @@ Version = Annotated[
         description="three numbers, as in `1.0.0`",
     ),
 ]
+Count = Annotated[int, Meta(ge=1, le=1000)]
 AgentId = Annotated[str, Meta(pattern=r"^AGT-\d{3}$(?!\n)", description="one like `AGT-001`")]
 
 
@@ -104,12 +105,19 @@ class Prompts(Struct, frozen=True):
 class Constraints(Struct, frozen=True):
     """`max_tokens` bounds each answer of the model, `timeout_seconds` the whole run; `max_retries` is for failed model calls.
 
-    Without `parallel_allowed` the agent's calls are made one by one, and it never works beside other agents of one caller."""
+    `max_turns`, `max_errors_in_row`, `max_tool_calls_per_turn` and `tool_seconds` (for each call) are as the server has them
+    unless they are said here; a request may ask for others. `concurrency` is how many calls of a turn run at once. Without
+    `parallel_allowed` the agent's calls are made one by one, and it never works beside other agents of one caller."""
 
     max_tokens: Annotated[int, Meta(ge=100, le=200_000)] = 4096
     timeout_seconds: Annotated[float, Meta(ge=10, le=3600)] = 120
     max_retries: Annotated[int, Meta(ge=0, le=10)] = 2
     parallel_allowed: bool = True
+    max_turns: Count | None = None
+    max_errors_in_row: Count | None = None
+    max_tool_calls_per_turn: Count | None = None
+    tool_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
 
 
 class Metadata(Struct, frozen=True):
@@ -238,6 +246,9 @@ def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:
     for other in _BRACES.findall(SLOT.sub("", definition.prompts.user)):
         told = f"`{other[:80]}` is nothing that could be filled in; write `{{{{ name }}}}` with the name of an input"
         parsed.add_problem(("prompts", "user"), told)
+    if (definition.constraints.concurrency or 1) > 1 and not definition.constraints.parallel_allowed:
+        told = "calls are made one by one without `parallel_allowed`; drop `concurrency`, or allow it"
+        parsed.add_problem(("constraints", "concurrency"), told)
     _check_governance(definition.governance, parsed)
 
 

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
+from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice, pick_least
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
+from mainspring.features.agents.agent_limits import apply_limits
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, build_system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import ToolLoopConfig
@@ -32,7 +34,6 @@ from mainspring.ports import Recall, RecalledMemory
 log = getLogger(__name__)
 
 DEEPEST: Final = 3
-WIDEST: Final = 5
 # An agent whose time is up says what it has before its caller stops it.
 GRACE_SECONDS: Final = 5.0
 
@@ -45,7 +46,7 @@ class InvocationSettings(Struct, frozen=True):
     """How an agent works in one invocation. Without a `config` it answers in one turn, without tools.
 
     `autonomy_level` 0 to 3 selects one of the budgets of `features.budgets`. `active_skills` are active from the start; None
-    means all of its skills if it cannot load any, else none. `max_seconds` can only shorten the time of the definition.
+    means all of its skills if it cannot load any, else none. `max_seconds` must be within the time of the definition.
     """
 
     config: ToolLoopConfig | None = None
@@ -58,7 +59,8 @@ class InvocationSettings(Struct, frozen=True):
 
 class AgentOrders:
     """Applies definitions to orders. `offered` lists the tools of the server, `has_servers` says that runs also have tools of
-    MCP servers; `root` is the folder that tools work in. Memories that `recall` finds enter the prompt."""
+    MCP servers; `root` is the folder that tools work in. Memories that `recall` finds enter the prompt. `limits` are the
+    operator's."""
 
     def __init__(
         self,
@@ -69,8 +71,9 @@ class AgentOrders:
         has_servers: bool = False,
         root: str = "",
         recall: Recall | None = None,
+        limits: OperatorLimits = NO_LIMITS,
     ) -> None:
-        self._registry, self._skills, self._offered = registry, skills, offered
+        self._registry, self._skills, self._offered, self._limits = registry, skills, offered, limits
         self._has_servers, self._root, self._recall = has_servers, root, recall
         self._skill_tools = SkillTools(lambda: skills.definitions)
 
@@ -94,7 +97,15 @@ class AgentOrders:
             domain=manner.domain,
         )
         made = replace(
-            _apply_constraints(spec, definition, manner, config, is_parallel=_is_parallel(definition, known)),
+            _apply_constraints(spec, definition, manner, config),
+            limits=apply_limits(
+                spec.limits,
+                definition,
+                config,
+                self._limits,
+                max_seconds=manner.max_seconds,
+                is_parallel=_is_parallel(definition, known),
+            ),
             agent=definition.name,
             charters=(*above, replace(bound[-1], skills=active)),
             instructions=told if spec.instructions is None else f"{told}\n\n# Further instructions\n{spec.instructions}",
@@ -185,31 +196,20 @@ def _active(definition: AgentDefinition, manner: InvocationSettings, *, loads: b
 
 
 def _apply_constraints(
-    spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, config: ToolLoopConfig | None, *, is_parallel: bool
+    spec: RunSpec, definition: AgentDefinition, manner: InvocationSettings, config: ToolLoopConfig | None
 ) -> RunSpec:
-    """The order within the constraints of the definition; limits that are already narrower stay."""
-    own, limits = definition.constraints, spec.limits
-    limits = replace(limits, max_seconds=pick_least(limits.max_seconds, own.timeout_seconds, manner.max_seconds))
-    completion = Completion(retry_model_errors=own.max_retries > 0, max_retries=own.max_retries)
-    if config is None:
-        # Only a model call that failed leaves room for another turn.
-        limits = replace(limits, max_turns=1 + own.max_retries, max_errors_in_row=None)
-        spec = replace(spec, tool_choice=ToolChoice("none"))
-    else:
-        limits = replace(
-            limits,
-            concurrency=_ITERATIVE.limits.concurrency,
-            agent_concurrency=WIDEST if is_parallel else None,
-            **config.limits,
-        )
-        completion = replace(completion, confirm=config.confirm)
+    """The order within the constraints of the definition, but for its limits."""
+    own = definition.constraints
+    completion = Completion(
+        retry_model_errors=own.max_retries > 0, max_retries=own.max_retries, confirm=None if config is None else config.confirm
+    )
     sampling = spec.sampling
     temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature
     reasoning = sampling.reasoning if manner.effort is None else {**(sampling.reasoning or {}), "effort": manner.effort}
     tokens = pick_least(sampling.max_turn_tokens, own.max_tokens)
     return replace(
         spec,
-        limits=limits,
+        tool_choice=ToolChoice("none") if config is None else spec.tool_choice,
         completion=completion,
         sampling=replace(sampling, temperature=temperature, reasoning=reasoning, max_turn_tokens=tokens),
         parallel_tool_calls=spec.parallel_tool_calls and own.parallel_allowed,

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Message, Refusal, text_of
@@ -19,15 +20,27 @@ RESULT: Final = "result"
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*")
 
 
-class ToolLoopConfig(Struct, frozen=True):
-    """How an agent works until it is done. A `loop_detection_threshold` of 0 lets it repeat itself."""
+LIMIT_NAMES: Final = {
+    "max_turns": "max_iterations",
+    "max_tool_calls_per_turn": "max_tool_calls_per_iteration",
+    "max_errors_in_row": "error_threshold",
+    "tool_seconds": "tool_call_timeout_seconds",
+}
+"""What fields of `Limits` are called here."""
 
-    max_iterations: int = 20
-    max_tool_calls_per_iteration: int = 5
+
+class ToolLoopConfig(Struct, frozen=True):
+    """How an agent works until it is done. What is None is as its definition says, else as the server's settings do, else 20
+    iterations, 5 calls in each, 3 errors in a row, 60 seconds, one call at a time. A `loop_detection_threshold` of 0 lets it
+    repeat itself."""
+
+    max_iterations: int | None = None
+    max_tool_calls_per_iteration: int | None = None
     enable_double_confirmation: bool = True
-    error_threshold: int = 3
-    tool_call_timeout_seconds: float = 60.0
+    error_threshold: int | None = None
+    tool_call_timeout_seconds: float | None = None
     loop_detection_threshold: int = 3
+    concurrency: int | None = None
 
     @property
     def confirm(self) -> str | None:
@@ -36,14 +49,14 @@ class ToolLoopConfig(Struct, frozen=True):
 
     @property
     def limits(self) -> Json:
-        """The configuration as fields of `Limits`."""
-        return {
-            "max_turns": self.max_iterations,
-            "max_tool_calls_per_turn": self.max_tool_calls_per_iteration,
-            "max_errors_in_row": self.error_threshold,
-            "tool_seconds": self.tool_call_timeout_seconds,
-            "max_repeats": self.loop_detection_threshold or None,
-        }
+        """What is asked for, as fields of `Limits`."""
+        given = asdict(self)
+        asked = {name: given[told] for name, told in LIMIT_NAMES.items()} | {"concurrency": self.concurrency}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def max_repeats(self) -> int | None:
+        return self.loop_detection_threshold or None
 
 
 class ToolLoopState(Struct, frozen=True):

@@ -35,6 +35,8 @@ PREFIX: Final = "agent:"
 DOMAIN_CHARS: Final = 100
 MOST_INPUT_BYTES: Final = 1024 * 1024
 
+DIALOGUE: Final = InvocationSettings(ToolLoopConfig(enable_double_confirmation=False))
+
 AgentInputs = Mapping[str, object] | None
 
 
@@ -121,9 +123,12 @@ class AgentRuntime:
         )
         return await self.orders.apply_definition(spec, definition, InvocationSettings(config, **manner))  # type: ignore[arg-type]
 
-    async def select_agent(self, spec: RunSpec, name: str, variables: Mapping[str, object] | None) -> RunSpec:
+    async def select_agent(
+        self, spec: RunSpec, name: str, variables: Mapping[str, object] | None, manner: InvocationSettings = DIALOGUE
+    ) -> RunSpec:
         """The order of another endpoint as one for this agent. `variables` are its inputs, rendered before the order's input;
-        without them the input stands alone. The agent is not asked to confirm that it is done: its client can ask."""
+        without them the input stands alone. Unless told otherwise, the agent is not asked to confirm that it is done: its client
+        can ask."""
         definition = self.registry.get(name)
         # What functions of the client's give back is material, as is what tools of the server do.
         texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
@@ -132,10 +137,7 @@ class AgentRuntime:
         if variables is not None:
             given = complete_inputs(definition, parse_inputs(definition, variables))
             said = (user(render_message(definition, given), id=self.engine.new_id("msg")),)
-        config = ToolLoopConfig(enable_double_confirmation=False)
-        return await self.orders.apply_definition(
-            replace(spec, input=(*said, *spec.input)), definition, InvocationSettings(config)
-        )
+        return await self.orders.apply_definition(replace(spec, input=(*said, *spec.input)), definition, manner)
 
     async def _screen(self, name: str, inputs: object, options: InvokeOptions) -> None:
         """Raises `InvalidRequest` for inputs that try to instruct the model, and audits that."""

@@ -68,7 +68,9 @@ def run_agent(
     level: Annotated[
         int | None, typer.Option(min=0, max=3, metavar="N", help="Autonomy level: 0 only reads, 3 does everything.")
     ] = None,
-    max_iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of the model.")] = 20,
+    max_iterations: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the definition's, or 20.")
+    ] = None,
     confirm: Annotated[bool, typer.Option("--confirm/--no-confirm", help="Ask it once whether it is done.")] = True,
     model: options.Model = None,
     base_url: options.BaseUrl = None,

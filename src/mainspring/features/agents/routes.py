@@ -42,16 +42,19 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     domain: Name = ""
     metadata: Metadata = {}
     store: bool = True
+    max_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
 
 
 class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream."""
+    """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream. A limit that is left out is as the agent's
+    definition says, else as the server's settings do, else 20 iterations, 5 calls in each, 3 errors in a row, 60 seconds."""
 
-    max_iterations: Count = 20
-    max_tool_calls_per_iteration: Count = 5
+    max_iterations: Count | None = None
+    max_tool_calls_per_iteration: Count | None = None
     enable_double_confirmation: bool = True
-    error_threshold: Count = 3
-    tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    error_threshold: Count | None = None
+    tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
     loop_detection_threshold: Annotated[int, Meta(ge=0, le=1000)] = 3
     autonomy_level: Annotated[int, Meta(ge=0, le=3)] | None = None
 
@@ -163,6 +166,7 @@ class AgentRoutes:
             autonomy_level=autonomy_level,
             metadata=body.metadata,
             store=body.store,
+            max_seconds=body.max_seconds,
             tenant=caller.tenant,
             caller=caller.as_run_caller(),
         )

@@ -13,7 +13,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Message, user
 from mainspring.core.run import Run
-from mainspring.core.spec import RunSpec
+from mainspring.core.spec import RunSpec, pick_least
 from mainspring.engine.engine import Engine
 from mainspring.features.responses.order import resolve_input
 from mainspring.features.responses.request import CreateResponse, make_order, parse_request
@@ -59,9 +59,16 @@ def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
         # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
         truncation="auto",
     )
-    spec = make_order(plain, new_id=engine.new_id, default_model=body.model, context_tokens=engine.context_tokens)
+    spec = make_order(
+        plain,
+        new_id=engine.new_id,
+        default_model=body.model,
+        context_tokens=engine.context_tokens,
+        limits=engine.defaults.limits,
+    )
     # One turn to sum up, and one more if the first was too long.
-    return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=replace(spec.limits, max_turns=2))
+    limits = replace(spec.limits, max_turns=pick_least(spec.limits.max_turns, 2))
+    return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=limits)
 
 
 def _read_summary(run: Run) -> str:

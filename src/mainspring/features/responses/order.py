@@ -7,6 +7,8 @@ from starlette.requests import HTTPConnection
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
+from mainspring.features.agents.agent_order import InvocationSettings
+from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
 from mainspring.features.agents.routes import require_agents
 from mainspring.features.responses.request import CreateResponse, make_order
@@ -37,9 +39,10 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
         default_model=engine.model,
         server_tools=engine.definitions,
         context_tokens=engine.context_tokens,
+        limits=engine.defaults.limits,
     )
     spec = sign_order(client, spec)
-    return spec if choice is None else await _apply_selection(agents, client, choice, spec)
+    return spec if choice is None else await _apply_selection(agents, client, choice, body, spec)
 
 
 async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
@@ -64,7 +67,9 @@ def select_agent(body: CreateResponse) -> AgentSelection | None:
     raise InvalidRequest(message, param="prompt")
 
 
-async def _apply_selection(agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, spec: RunSpec) -> RunSpec:
+async def _apply_selection(
+    agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, body: CreateResponse, spec: RunSpec
+) -> RunSpec:
     runtime = require_agents(agents)
     if not get_caller(client).may(INVOKE):
         raise Fault(403, "insufficient_scope", f"this API key may not call agents; a key with the scope `{INVOKE}` is needed")
@@ -72,7 +77,15 @@ async def _apply_selection(agents: AgentRuntime, client: HTTPConnection, choice:
     if choice.version not in (None, definition.version):
         told = f"agent `{choice.name}` has the version {definition.version}, not {choice.version}; leave `version` out"
         raise InvalidRequest(told, param="prompt.version")
-    return await runtime.select_agent(spec, choice.name, choice.variables)
+    config = ToolLoopConfig(
+        max_iterations=body.max_turns,
+        max_tool_calls_per_iteration=body.max_tool_calls_per_turn,
+        enable_double_confirmation=False,
+        error_threshold=body.max_errors_in_row,
+        tool_call_timeout_seconds=body.tool_seconds,
+    )
+    manner = InvocationSettings(config, max_seconds=body.max_seconds)
+    return await runtime.select_agent(spec, choice.name, choice.variables, manner)
 
 
 def _is_agent(model: str | None) -> bool:

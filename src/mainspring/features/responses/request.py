@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, user
-from mainspring.core.spec import Conversation, RunSpec, ToolChoice, spec_for
+from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
+from mainspring.core.spec import PRESETS, Conversation, RunSpec, ToolChoice, spec_for
 from mainspring.http import client_tools as forms
 from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.client_tools import parse_client_item
@@ -66,6 +67,17 @@ class CreateResponse(Struct):
     user: Name | None = None
     include: tuple[str, ...] | None = None
     prompt: Json | None = None
+    max_turns: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
+    max_errors_in_row: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
+    max_tool_calls_per_turn: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
+    tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
+    max_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
+
+
+_LIMITS = (
+    "max_tool_calls", "max_output_tokens", "max_turns", "max_errors_in_row", "max_tool_calls_per_turn", "tool_seconds",
+    "max_seconds",
+)  # fmt: skip
 
 
 def parse_request(body: bytes) -> CreateResponse:
@@ -89,18 +101,16 @@ def make_order(
     default_model: str,
     server_tools: Sequence[ToolDefinition] = (),
     context_tokens: int | None = None,
+    limits: OperatorLimits = NO_LIMITS,
 ) -> RunSpec:
-    """The order that a request stands for. Raises `InvalidRequest`."""
+    """The order that a request stands for, within the operator's limits. Raises `InvalidRequest`."""
     given = _parse_input(request.input, new_id)
     if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
         raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
     tools = tuple([_parse_tool(number, tool) for number, tool in enumerate(request.tools or ())])
     named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
-    limits: Json = {}
-    if request.max_tool_calls is not None:
-        limits["max_tool_calls"] = request.max_tool_calls
-    if request.max_output_tokens is not None:
-        limits["max_output_tokens"] = request.max_output_tokens
+    asked: Json = {name: value for name in _LIMITS if (value := getattr(request, name)) is not None}
+    limits.refuse(asked)
     return spec_for(
         "responses",
         id=new_id("resp"),
@@ -123,7 +133,8 @@ def make_order(
         truncation=request.truncation or "disabled",
         compact_threshold=_parse_threshold(request.context_management),
         context_tokens=context_tokens,
-        **limits,
+        limits=limits.apply(PRESETS["responses"].limits),
+        **asked,
     )
 
 

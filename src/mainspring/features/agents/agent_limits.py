@@ -1,0 +1,56 @@
+"""The limits of an agent's run: those of the preset, then of the server, then of its definition, then of the request."""
+
+from typing import Final
+
+from msgspec.structs import asdict, replace
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+from mainspring.core.operator_limits import LIMIT_EXCEEDED, OperatorLimits
+from mainspring.core.spec import PRESETS, Limits, pick_least
+from mainspring.features.agents.agent_definition import AgentDefinition, Constraints
+from mainspring.features.agents.agent_result import LIMIT_NAMES, ToolLoopConfig
+
+WIDEST: Final = 5
+SETTABLE: Final = (*LIMIT_NAMES, "concurrency")
+
+
+def apply_limits(
+    limits: Limits,
+    definition: AgentDefinition,
+    config: ToolLoopConfig | None,
+    operator: OperatorLimits,
+    *,
+    max_seconds: float | None,
+    is_parallel: bool,
+) -> Limits:
+    """An order's limits as those of an agent; `is_parallel` says that agents it calls may work at the same time. Raises
+    `InvalidRequest` for what goes beyond the server's bounds, or the time of the definition."""
+    own, base = definition.constraints, operator.apply(PRESETS["iterative"].limits)
+    asked: Json = {} if config is None else config.limits
+    operator.refuse({**asked, "max_seconds": max_seconds}, LIMIT_NAMES)
+    said = _list_own(own)
+    operator.refuse(said, {name: f"constraints.{name}" for name in said}, f" of agent `{definition.name}`")
+    _check_request(definition, asked, max_seconds)
+    limits = replace(limits, max_seconds=pick_least(limits.max_seconds, base.max_seconds, own.timeout_seconds, max_seconds))
+    if config is None:
+        # Only a model call that failed leaves room for another turn.
+        turns = pick_least(1 + own.max_retries, operator.most.get("max_turns"))
+        return replace(limits, max_turns=turns, max_errors_in_row=None)
+    told = {name: value for name, value in asdict(base).items() if name in SETTABLE}
+    wide = WIDEST if is_parallel else None
+    return replace(limits, **{**told, **said, **asked}, max_repeats=config.max_repeats, agent_concurrency=wide)
+
+
+def _list_own(own: Constraints) -> Json:
+    return {name: value for name, value in asdict(own).items() if name in SETTABLE and value is not None}
+
+
+def _check_request(definition: AgentDefinition, asked: Json, max_seconds: float | None) -> None:
+    own, name = definition.constraints, definition.name
+    if max_seconds is not None and max_seconds > own.timeout_seconds:
+        told = f"agent `{name}` has {own.timeout_seconds:g} seconds; ask for less, or raise `timeout_seconds` in its definition"
+        raise InvalidRequest(f"max_seconds is {max_seconds:g}, and {told}", param="max_seconds", code=LIMIT_EXCEEDED)
+    if asked.get("concurrency", 1) > 1 and not own.parallel_allowed:
+        told = f"the definition of agent `{name}` says `parallel_allowed: false`; leave `concurrency` out"
+        raise InvalidRequest(told, param="concurrency", code=LIMIT_EXCEEDED)

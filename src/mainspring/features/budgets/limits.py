@@ -1,0 +1,81 @@
+"""The table `[limits]`: how far every run may go, and how far a request or an agent's definition may move that.
+
+The limits of a run are those of its preset, then of this table, then of the agent's definition, then of the request.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+
+from mainspring.core.operator_limits import OperatorLimits
+from mainspring.core.spec import RunSpec
+from mainspring.ports import OrderContext, OrderStep
+
+Unlimited = Literal["unlimited"]
+Turns = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+
+
+class MostLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The most that a request or an agent's definition may ask for; more is refused. Defaults beyond it are lowered."""
+
+    max_turns: Turns | None = None
+    """Turns of the model."""
+    max_errors_in_row: Turns | None = None
+    """Turns in a row in which something failed and nothing succeeded."""
+    tool_seconds: Seconds | None = None
+    """Seconds for each call of a tool."""
+    max_seconds: Seconds | None = None
+    """Seconds for the whole run."""
+    max_tool_calls_per_turn: Turns | None = None
+    """Calls of tools in one turn; the model is told to make the others later."""
+
+
+class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of runs that are told no others; `"unlimited"` is none. Without an entry, a response has 10 turns, and an agent
+    20 turns, 5 calls in each, 3 failed turns in a row and 60 seconds for each call."""
+
+    max_turns: Turns | Unlimited | None = None
+    """Turns of the model."""
+    max_errors_in_row: Turns | Unlimited | None = None
+    """Turns in a row in which something failed and nothing succeeded."""
+    tool_seconds: Seconds | Unlimited | None = None
+    """Seconds for each call of a tool; a tool may allow itself less."""
+    max_seconds: Seconds | Unlimited | None = None
+    """Seconds for the whole run; an agent's definition may allow it less."""
+    max_tool_calls_per_turn: Turns | Unlimited | None = None
+    """Calls of tools in one turn; the model is told to make the others later."""
+    most: MostLimits = MostLimits()
+    """The most that a request or an agent's definition may ask for: a table `[limits.most]`."""
+
+    def __post_init__(self) -> None:
+        most = asdict(self.most)
+        for name, value in _list_given(self).items():
+            if (bound := most.get(name)) is not None and (isinstance(value, str) or value > bound):
+                raise ValueError(f"{name} is {value}, and `most` allows {bound:g}; lower it, or raise `limits.most.{name}`")
+
+
+def build_limits(settings: LimitSettings) -> OperatorLimits:
+    defaults = {name: None if isinstance(value, str) else value for name, value in _list_given(settings).items()}
+    return OperatorLimits(defaults, {name: value for name, value in asdict(settings.most).items() if value is not None})
+
+
+def _list_given(settings: LimitSettings) -> dict[str, float | str]:
+    return {name: value for name, value in asdict(settings).items() if value is not None and name != "most"}
+
+
+class LimitsStep(OrderStep):
+    """Holds every order to the most that the operator allows. Steps of workflows have time limits of their own."""
+
+    name = "limits"
+
+    def __init__(self, limits: OperatorLimits) -> None:
+        self._limits = limits
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        if order.step_call is not None:
+            return order
+        if context.continued is None:  # what a person lets go on was ordered before, under what held then
+            self._limits.refuse(asdict(order.limits))
+        return replace(order, limits=self._limits.hold(order.limits))
