@@ -338,6 +338,7 @@ def test_a_name_in_any_script_is_understood() -> None:
         ),
         ("multipart/form-data; boundary=B", form(b'Content-Disposition: form-data; name="f"\r\n\r\nx'), "no part called"),
         ("multipart/form-data; boundary=B", form(b"nonsense"), "no part called"),
+        ("multipart/form-data; boundary=B", form(*[b"nonsense"] * 600_000), "more than 100 parts"),
         ("multipart/form-data; boundary=B", form(named("unicode_escape", "a")), "a character set other than utf-8"),
         ("multipart/form-data; boundary=B", form(named("idna", "a")), "a character set other than utf-8"),
         ("multipart/form-data; boundary=B", form(named("utf-8", "%FF")), "is not in the character set"),

@@ -12,6 +12,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import decode
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.faults import Fault
+from mainspring.http.json_size import check_value_count
 
 MOST_BODY_BYTES: Final = 32 * 1024 * 1024
 SPARE_DEPTH: Final = 200
@@ -40,12 +41,14 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_json_body(request: Request) -> bytes:
-    """The body of a request that says it is JSON. Raises `Fault` 415 for another content type, and as `read_body`."""
+    """The body of a request that says it is JSON. Raises `Fault` 415 for another content type, 413 for too much."""
     kind = media_type(request)
     if kind != "application/json":
         message = f"send the body as application/json, not as `{kind[:80] or 'nothing'}`"
         raise Fault(415, "unsupported_media_type", message, param="content-type")
-    return await read_body(request)
+    body = await read_body(request)
+    await check_value_count(body)
+    return body
 
 
 def media_type(request: Request) -> str:

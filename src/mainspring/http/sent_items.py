@@ -4,7 +4,17 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Unknown
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    Item,
+    Message,
+    Reasoning,
+    Unknown,
+    encode,
+)
 from mainspring.ports import Store
 
 _PREFIXES = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco", Reasoning: "rs"}
@@ -17,6 +27,16 @@ def assign_id(item: Item, new_id: NewId) -> Item:
             return replace(item, id=new_id(_PREFIXES[type(item)]))
         case _:
             return item
+
+
+def check_text_size(items: tuple[Item, ...], most: int) -> None:
+    """Raises `InvalidRequest` for items that have more text than that; images and files, which are told apart, are no text."""
+    parts = [part for item in items if isinstance(item, Message) for part in item.content]
+    media = [part.image_url or "" for part in parts if isinstance(part, InputImage)]
+    media += [part.file_data or "" for part in parts if isinstance(part, InputFile)]
+    if len(encode(items)) - sum(map(len, media)) > most:
+        message = f"the items of `input` may have {most} characters in all, without images and files; send fewer or shorter ones"
+        raise InvalidRequest(message, param="input", code="string_above_max_length")
 
 
 async def resolve_references(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:

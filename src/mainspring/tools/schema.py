@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jsonschema_rs import Validator as JsonSchema
 
 MOST_COMPILED = 1024
+MOST_SCHEMA_BYTES = 512_000
 LONGEST_MESSAGE = 300
 REF = "#/$defs/"
 
@@ -50,6 +51,8 @@ def compile_schema(schema: Json) -> "JsonSchema":
     # The library takes longer to import than most commands need to start.
     from jsonschema_rs import validator_for
 
+    if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
+        raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
     try:
         return validator_for(schema, retriever=_refuse_fetch)
     except ValueError as error:

@@ -35,6 +35,7 @@ LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
 _CHARSETS: Final = ("utf-8", "iso-8859-1", "us-ascii")
 
 _PATH: Final = "/v1/containers/{container_id}"
+MOST_PARTS = 100
 _BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
 
 
@@ -201,7 +202,9 @@ def parse_upload(content_type: str, body: bytes) -> UploadedFile:
     if not _BOUNDARY.fullmatch(boundary):
         raise _refuse_form("its boundary is missing or strange")
     # The first boundary stands at the very beginning, as if behind a line end.
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), MOST_PARTS + 2)
+    if len(parts) > MOST_PARTS + 2:
+        raise _refuse_form(f"it has more than {MOST_PARTS} parts")
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
         raise _refuse_form("it does not end with its boundary")
     for part in parts[1:-1]:

@@ -20,7 +20,7 @@ from mainspring.http import client_tools as forms
 from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.client_tools import parse_client_item
 from mainspring.http.hosted_calls import split_server_call
-from mainspring.http.sent_items import assign_id
+from mainspring.http.sent_items import assign_id, check_text_size
 from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
 from mainspring.tools.schema import compile_schema
 
@@ -91,6 +91,8 @@ def parse_request(body: bytes) -> CreateResponse:
             "a background response is read later, so `background: true` and `store: false` exclude each other; send one of them"
         )
         raise InvalidRequest(message, param="store")
+    if len(body) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
+        check_text_size(request.input, MOST_INPUT_CHARS)
     return request
 
 

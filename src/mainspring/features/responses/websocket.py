@@ -36,6 +36,7 @@ from mainspring.features.responses.order import read_order
 from mainspring.features.responses.request import CreateResponse, parse_request
 from mainspring.http.auth import authorize_again
 from mainspring.http.faults import Fault, render_error
+from mainspring.http.json_size import check_value_count
 from mainspring.http.run_replies import choose_dialect
 from mainspring.http.streams import read_frames
 from mainspring.http.wire import Dialect, Wire, extract_data
@@ -139,8 +140,10 @@ class _Connection:
         parent: Any = None
         is_well = False
         try:
+            body = text.encode()
+            await check_value_count(body)
             parent = _parse_frame(text).previous_response_id
-            handle = await self._start(parse_request(text.encode()))
+            handle = await self._start(parse_request(body))
             await self._stream(handle)
             is_well = self._remember(handle.run)
         except (Fault, MainspringError) as error:
