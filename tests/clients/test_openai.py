@@ -81,6 +81,22 @@ def test_every_option_reaches_the_model_or_comes_back(client: OpenAI, model: Mod
     assert answer.text.verbosity == "low"
     asked = model.asked[0]
     assert (asked["temperature"], asked["top_p"], asked["max_tokens"], asked["reasoning_effort"]) == (0.5, 0.25, 100, "low")
+    assert (asked["logprobs"], asked["top_logprobs"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"top_logprobs": 1}, {"include": ["message.output_text.logprobs"]}, {"extra_body": {"logprobs": True}}]
+)
+def test_log_probabilities_come_back_with_the_text(client: OpenAI, model: Model, wanted: dict[str, Any]) -> None:
+    model.hears("Hello", says("Hi you."))
+    with client.responses.stream(model=model.name, input="Hello", **wanted) as stream:
+        told = [chance.token for event in stream if event.type == "response.output_text.delta" for chance in event.logprobs]
+        [message] = stream.get_final_response().output
+    assert message.type == "message"
+    [part] = message.content
+    assert part.type == "output_text"
+    assert [chance.token for chance in part.logprobs or ()] == told == ["Hi", " you."]
+    assert [len(chance.top_logprobs) for chance in part.logprobs or ()] == [wanted.get("top_logprobs", 0)] * 2
 
 
 def test_a_conversation_is_continued_by_its_last_response(client: OpenAI, model: Model) -> None:

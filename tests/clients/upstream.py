@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 FIELDS = {
     "model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p",
-    "max_tokens", "response_format", "reasoning_effort",
+    "max_tokens", "response_format", "reasoning_effort", "logprobs", "top_logprobs",
 }  # fmt: skip
 
 
@@ -134,19 +134,19 @@ class Upstream:
         if reply.status != 200:
             return web.json_response({"error": {"message": "The backend is unwell."}}, status=reply.status)
         try:
-            return await self._stream(request, model, reply)
+            return await self._stream(request, model, reply, body)
         except (ConnectionError, asyncio.CancelledError):
             model.gone.set()
             raise
 
-    async def _stream(self, request: web.Request, model: Model, reply: Reply) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, model: Model, reply: Reply, asked: Json) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model.name}
 
         async def tell(delta: Json, finish: str | None = None) -> None:
-            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+            choice = {"index": 0, "delta": delta, "logprobs": _chances(asked, delta), "finish_reason": finish}
             await response.write(_sse({**head, "choices": [choice], "usage": None}))
 
         await tell({"role": "assistant", "content": ""})
@@ -184,6 +184,14 @@ def _sse(payload: Json) -> bytes:
 def _pieces(text: str) -> list[str]:
     """The text as tokens, roughly: words with the space before them."""
     return [word if number == 0 else f" {word}" for number, word in enumerate(text.split(" "))] if text else []
+
+
+def _chances(asked: Json, delta: Json) -> Json | None:
+    """Log probabilities for whoever asks for them: each piece is a token, and there is little doubt."""
+    if not asked.get("logprobs") or not delta.get("content"):
+        return None
+    token = {"token": delta["content"], "logprob": -0.25, "bytes": list(delta["content"].encode())}
+    return {"content": [{**token, "top_logprobs": [token] * asked.get("top_logprobs", 0)}], "refusal": None}
 
 
 def _words(message: Json) -> str:

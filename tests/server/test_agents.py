@@ -189,8 +189,10 @@ async def test_a_server_without_agents_says_so() -> None:
         for answer in (await it.get("agents"), await it.get("agents/bee"), await it.post("bee/invoke", {})):
             assert answer[0] == 503
             assert answer[1]["error"]["code"] == "agents_not_configured"
-        with pytest.raises(openai.InternalServerError, match="this server has no agents"):
-            await it.client().responses.create(model="agent:bee", input="Hi")
+        for fields, param in (({"model": "agent:bee"}, "model"), ({"prompt": {"id": "bee"}}, "prompt.id")):
+            with pytest.raises(openai.NotFoundError, match="this server has no agents") as refused:
+                await it.client().responses.create(input="Hi", **fields)
+            assert refused.value.param == param
 
 
 @pytest.mark.requirement("C31")

@@ -127,7 +127,7 @@ async def test_responses_read_the_conversation_and_add_to_it(tmp_path: Path) -> 
         first = await client.responses.create(input="Hi.", conversation=made.id, model="scripted")
         assert first.conversation is not None
         assert first.conversation.id == made.id
-        await client.responses.create(input="Your name?", conversation={"id": made.id}, model="scripted", store=False)
+        await client.responses.create(input="Your name?", conversation={"id": made.id}, model="scripted")
         assert said(script) == ["Be brief.", "Hi.", "Hello, I am Tick.", "Your name?"]
         assert await texts(client, made.id) == ["Be brief.", "Hi.", "Hello, I am Tick.", "Your name?", "Tick."]
         kept = await client.responses.retrieve(first.id)
@@ -137,14 +137,21 @@ async def test_responses_read_the_conversation_and_add_to_it(tmp_path: Path) -> 
 async def test_a_streamed_response_is_in_the_conversation_when_its_stream_ends(tmp_path: Path) -> None:
     async with client_of(Scripted(say("Hello."), say("Hello.")), tmp_path) as client:
         made = await client.conversations.create()
-        for is_stored in (True, False):
-            stream = await client.responses.create(
-                input="Hi.", conversation=made.id, model="scripted", stream=True, store=is_stored
-            )
+        for _ in range(2):
+            stream = await client.responses.create(input="Hi.", conversation=made.id, model="scripted", stream=True)
             events = [event async for event in stream]
             assert events[-1].type == "response.completed"
             assert (await texts(client, made.id))[-2:] == ["Hi.", "Hello."]
         assert len(await texts(client, made.id)) == 4
+
+
+async def test_what_is_not_to_be_stored_is_not_said_in_a_conversation(tmp_path: Path) -> None:
+    async with client_of(Scripted(say("Hello.")), tmp_path) as client:
+        made = await client.conversations.create()
+        with pytest.raises(openai.BadRequestError, match="send one of them") as refused:
+            await client.responses.create(input="Hi.", conversation=made.id, model="scripted", store=False)
+        assert refused.value.param == "store"
+        assert await texts(client, made.id) == []
 
 
 async def test_a_pending_call_of_the_conversation_is_answered_by_the_next_request(tmp_path: Path) -> None:

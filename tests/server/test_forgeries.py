@@ -146,11 +146,7 @@ async def by_socket(at: Counter, conversation: str, response: Json) -> tuple[int
     return (int(event["status"]), event) if event["type"] == "error" else (200, event)
 
 
-async def without_storing(at: Counter, conversation: str, response: Json) -> tuple[int, Json]:
-    return await at.send("POST", "/responses", conversation=conversation, input=[yes(response)], store=False)
-
-
-DOORS: list[Door] = [by_approvals, by_conversation, by_socket, without_storing]
+DOORS: list[Door] = [by_approvals, by_conversation, by_socket]
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -170,7 +166,7 @@ async def test_another_call_in_the_place_of_the_one_that_was_asked_about_is_not_
         assert (await at.send("GET", f"/approvals/{response['approval']}"))[1]["state"] == "pending"
 
 
-@pytest.mark.parametrize("door", [by_conversation, by_socket, without_storing])
+@pytest.mark.parametrize("door", [by_conversation, by_socket])
 @pytest.mark.parametrize("arguments", [SMALL, LARGE])
 async def test_a_call_that_is_put_into_another_conversation_is_not_performed(tmp_path: Path, door: Door, arguments: Json) -> None:
     async with counter(tmp_path) as at:

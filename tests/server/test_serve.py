@@ -204,14 +204,6 @@ async def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, body: 
     assert words in answer["error"]["message"]
 
 
-async def test_a_choice_of_a_declared_tool_that_we_do_not_have_leaves_the_model_its_choice(tmp_path: Path) -> None:
-    choice = {"type": "web_search"}
-    with serving(tmp_path, HELLO) as served:
-        status, made = await post(served, {"input": "hello", "tools": [choice, WEATHER], "tool_choice": choice})
-        assert (status, made["tool_choice"]) == (200, choice)
-        assert made["output"][0]["content"][0]["text"] == "Hello there."
-
-
 async def test_garbage_gets_a_clean_refusal(tmp_path: Path) -> None:
     bodies = [
         b"", b"{", b"null", b"[]", b"\x00\xff", b'{"input": "\\ud800"}', b'{"input": ' + b"[" * 100_000, b"{}" * 3,

@@ -51,7 +51,7 @@ async def test_all_that_the_model_would_read_counts() -> None:
         assert await here.counted(input=[{"role": "user", "content": text}]) == plain
         assert await here.counted(input=text, instructions=text) == plain * 2
         assert await here.counted(input=text, tools=[WEATHER]) > plain
-        assert await here.counted(input=text, tools=[{"type": "web_search", "filters": None}]) > plain
+        assert await here.counted(input=text, tools=[{"type": "custom", "name": "query"}]) > plain
         _, first = await here.post("/responses", {"model": "m", "input": "I am Alice."})
         assert await here.counted(input=text, previous_response_id=first["id"]) > plain
         assert await here.counted(previous_response_id=first["id"]) > 0

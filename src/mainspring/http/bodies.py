@@ -1,7 +1,8 @@
 """Request bodies: read up to a limit, decoded into structs, and refused with the name of the field at fault."""
 
 import re
-from typing import Annotated, Final, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -9,7 +10,7 @@ from msgspec.structs import fields
 from starlette.requests import ClientDisconnect, Request
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import decode
+from mainspring.core.items import from_wire
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.faults import Fault
 from mainspring.http.json_size import check_value_count
@@ -56,10 +57,10 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def parse_body(body: bytes, kind: type[Body]) -> Body:
-    """The body as a struct. Raises `InvalidRequest` that names the field at fault."""
+def parse_body(body: bytes, kind: type[Body], read: Callable[[type, Any], Any] = from_wire) -> Body:
+    """The body as a struct. Raises `InvalidRequest` that names the field at fault. `read` is the codec's hook."""
     try:
-        request = decode(body, kind)
+        request = msgspec.json.decode(body, type=kind, dec_hook=read)
         # All of it is written again later, inside of more: what only just fits is too deep.
         msgspec.json.decode(b"[" * SPARE_DEPTH + body + b"]" * SPARE_DEPTH, type=Raw)
         return request

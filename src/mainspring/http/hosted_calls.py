@@ -27,11 +27,11 @@ from mainspring.core.items import (
 )
 from mainspring.core.response import Response
 from mainspring.http.client_tools import parse_arguments, render_client_item
+from mainspring.http.kinds import CLIENT_KINDS
 from mainspring.tools.builtin.builtins import find_hosted_tool
 
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
-_CLIENTS = ("function", "custom", "shell", "local_shell", "apply_patch")
 
 
 def list_client_tools(told: Response) -> frozenset[str]:
@@ -39,7 +39,7 @@ def list_client_tools(told: Response) -> frozenset[str]:
     names = {
         str(tool.get("name", tool.get("type")))
         for tool in told.tools
-        if tool.get("type") in _CLIENTS and find_hosted_tool(tool) is None
+        if tool.get("type") in CLIENT_KINDS and find_hosted_tool(tool) is None
     }
     match told.tool_choice:
         case "none" | {"type": "allowed_tools", "mode": "none"}:

@@ -6,7 +6,7 @@ expansion is a function of the log alone: whoever reads a run again, from whatev
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -387,6 +387,11 @@ class Wire:
 def extract_data(frame: bytes) -> bytes:
     """The JSON of a server-sent event, as a WebSocket carries it."""
     return frame[frame.index(b"data: ") + 6 : -2]
+
+
+def add_ignored(data: bytes, paths: Sequence[str]) -> bytes:
+    """An event that also says what was ignored of the request that it answers."""
+    return data[:-1] + b',"mainspring_ignored":' + _encode(paths) + b"}"
 
 
 def hide_addresses(message: str) -> str:

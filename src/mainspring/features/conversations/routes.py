@@ -23,9 +23,12 @@ from mainspring.http.bodies import Metadata, parse_body, read_json_body
 from mainspring.http.client_tools import parse_client_item, render_client_item
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
+from mainspring.http.ignored import IgnoredFields, ItemReader, read_fields
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
+from mainspring.http.support import check_needs, list_item_needs
 from mainspring.ports import Document
+from mainspring.providers.wrapper import find_features
 
 MOST_ITEMS: Final = 20
 
@@ -70,12 +73,15 @@ class ConversationRoutes:
 
     async def create(self, request: Request) -> HttpResponse:
         """Creates a conversation."""
-        body = parse_body(await read_json_body(request) or b"{}", CreateConversation)
+        ignored = IgnoredFields()
+        raw = await read_json_body(request) or b"{}"
+        body = parse_body(raw, CreateConversation, ItemReader("items", ignored).read)
+        ignored.compare("", read_fields(raw), {"items", "metadata"})
         conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
         tenant = get_tenant(request)
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_make_document(conversation, tenant), *items])
-        return json_response(conversation)
+        return json_response(conversation, headers=ignored.make_headers())
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a conversation, without its items."""
@@ -113,7 +119,10 @@ class ConversationRoutes:
 
     async def add_items(self, request: Request) -> HttpResponse:
         """Adds items to a conversation."""
-        body = parse_body(await read_json_body(request) or b"{}", CreateItems)
+        ignored = IgnoredFields()
+        raw = await read_json_body(request) or b"{}"
+        body = parse_body(raw, CreateItems, ItemReader("items", ignored).read)
+        ignored.compare("", read_fields(raw), {"items"})
         conversation, tenant = await self._find(request), get_tenant(request)
         items = await self._documents(body.items, tenant, conversation.id)
         if not await self._engine.store.put(items, if_absent=True):
@@ -121,7 +130,7 @@ class ConversationRoutes:
                 if await self._engine.store.get(ITEM, item.id, tenant=tenant, parent=conversation.id) is not None:
                     raise _already_there(item.id)
             raise _not_found(conversation.id)
-        return json_response(_make_item_page(items, has_more=False))
+        return json_response(_make_item_page(items, has_more=False), headers=ignored.make_headers())
 
     async def retrieve_item(self, request: Request) -> HttpResponse:
         """Retrieves an item of a conversation."""
@@ -148,6 +157,8 @@ class ConversationRoutes:
 
     async def _documents(self, items: tuple[Item, ...], tenant: str, conversation: str) -> list[Document]:
         """The items to be added, each with an id. Raises `InvalidRequest` if one is there twice, or names one that is not."""
+        if needs := [*list_item_needs(items, "items")]:
+            check_needs(needs, find_features(self._engine.provider, self._engine.model))
         items = await resolve_references(items, self._engine.store, tenant, param="items")
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}

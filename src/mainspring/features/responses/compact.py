@@ -7,6 +7,7 @@ it; see `core.compaction` for its form. Sent back as input, with new items behin
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
 
 from mainspring.core.compaction import SUMMARIZE, Summary, compaction_item
 from mainspring.core.errors import InvalidRequest
@@ -16,11 +17,14 @@ from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec, pick_least
 from mainspring.engine.engine import Engine
 from mainspring.features.responses.order import resolve_input
-from mainspring.features.responses.request import CreateResponse, make_order, parse_request
+from mainspring.features.responses.request import CreateResponse, make_order
+from mainspring.features.responses.sent_request import COMPACT_FIELDS, parse_request
 from mainspring.http.auth import get_tenant, sign_order
 from mainspring.http.bodies import read_json_body
-from mainspring.http.faults import Fault
+from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
+from mainspring.http.support import check_needs, list_item_needs
+from mainspring.providers.wrapper import find_features
 
 
 class Compaction(Struct, frozen=True):
@@ -31,9 +35,12 @@ class Compaction(Struct, frozen=True):
     object: str = "response.compaction"
 
 
-async def compact(engine: Engine, request: Request) -> Compaction:
+async def compact(engine: Engine, request: Request) -> HttpResponse:
     """The conversation of a request, made short. Raises `InvalidRequest`, and `Fault` if the model gives no summary."""
-    body = parse_request(await read_json_body(request))
+    sent = parse_request(await read_json_body(request), COMPACT_FIELDS)
+    body = sent.body
+    if isinstance(body.input, tuple) and (needs := [*list_item_needs(body.input, "input")]):
+        check_needs(needs, find_features(engine.provider, body.model or engine.model))
     await resolve_input(body, engine.store, get_tenant(request))
     handle = await engine.start(sign_order(request, _make_summary_order(body, engine)))
     await wait_for_end(handle, request)
@@ -41,7 +48,8 @@ async def compact(engine: Engine, request: Request) -> Compaction:
     content = await engine.seal.close(Summary(_read_summary(run)))
     item = compaction_item(engine.new_id("cmp"), content)
     output = (*_copy_user_messages(run, engine.new_id), item)
-    return Compaction(run.spec.id, int(run.started_at), output, handle.response.usage)
+    made = Compaction(run.spec.id, int(run.started_at), output, handle.response.usage)
+    return json_response(made, headers=sent.ignored.make_headers())
 
 
 def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:

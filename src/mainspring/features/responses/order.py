@@ -4,18 +4,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.items import Unknown
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_order import InvocationSettings
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
-from mainspring.features.agents.routes import require_agents
-from mainspring.features.responses.request import CreateResponse, make_order
+from mainspring.features.responses.request import CreateResponse, find_logprobs, make_order
+from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, SentRequest
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import resolve_references
+from mainspring.http.support import Need, check_needs, list_item_needs, list_logprobs_needs, list_tool_needs
 from mainspring.ports import Store
+from mainspring.providers.wrapper import find_features
 
 
 class AgentSelection(Struct, frozen=True):
@@ -26,11 +29,13 @@ class AgentSelection(Struct, frozen=True):
     version: str | None = None
 
 
-async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnection, body: CreateResponse) -> RunSpec:
+async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnection, sent: SentRequest) -> RunSpec:
     """The order that this client's request stands for. Raises `InvalidRequest`, and `Fault` if it may not call agents.
 
     An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
     """
+    body = sent.body
+    needs = list_needs(body)
     await resolve_input(body, engine.store, get_tenant(client))
     choice = select_agent(body)
     spec = make_order(
@@ -42,7 +47,47 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
         limits=engine.defaults.limits,
     )
     spec = sign_order(client, spec)
-    return spec if choice is None else await _apply_selection(agents, client, choice, body, spec)
+    if choice is not None:
+        spec = await _apply_selection(agents, client, choice, body, spec)
+    if not needs and not sent.ignored.passable:
+        return spec
+    return _apply_features(engine, spec, sent, needs, is_lenient=offers_unasked(client))
+
+
+def list_needs(body: CreateResponse) -> list[Need]:
+    """What a request needs of the model's backend. Raises `InvalidRequest` for what nobody could have."""
+    items = body.input if isinstance(body.input, tuple) else ()
+    return [*list_tool_needs(body.tools or ()), *list_item_needs(items, "input"), *list_logprobs_needs(find_logprobs(body))]
+
+
+def offers_unasked(client: HTTPConnection) -> bool:
+    """Whether this client declares tools that nobody may have asked for, as Codex does with every request: those that are not
+    here are left out then, and listed as ignored."""
+    headers = client.headers
+    return headers.get("mainspring-unavailable-tools") == "ignore" or headers.get("originator", "").lower().startswith("codex")
+
+
+def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: list[Need], *, is_lenient: bool) -> RunSpec:
+    """The order as the backend of its model can carry it. Raises `InvalidRequest` for what it cannot."""
+    features = find_features(engine.provider, spec.model)
+    if "passthrough" in features:
+        check_needs(needs, features)
+        wanted = [value for value in sent.body.include or () if value in FOREIGN_INCLUDES]
+        extra = {**(spec.sampling.extra or {}), "include": wanted}
+        return replace(spec, sampling=replace(spec.sampling, extra=extra)) if wanted else spec
+    for path in sent.ignored.passable:
+        sent.ignored.add(path)
+    numbers = [need.tool for need in needs if need.tool is not None] if is_lenient else []
+    check_needs([need for need in needs if need.tool not in numbers], features)
+    if not numbers:
+        return spec
+    for number in numbers:
+        sent.ignored.add(f"tools[{number}]")
+    declared = sent.body.tools or ()
+    gone = [declared[number] for number in numbers]
+    told = [tool for number, tool in enumerate(spec.echo["tools"]) if number not in numbers]
+    tools = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data in gone)])
+    return replace(spec, tools=tools, echo={**spec.echo, "tools": told})
 
 
 async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
@@ -70,10 +115,14 @@ def select_agent(body: CreateResponse) -> AgentSelection | None:
 async def _apply_selection(
     agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, body: CreateResponse, spec: RunSpec
 ) -> RunSpec:
-    runtime = require_agents(agents)
     if not get_caller(client).may(INVOKE):
         raise Fault(403, "insufficient_scope", f"this API key may not call agents; a key with the scope `{INVOKE}` is needed")
-    definition = runtime.registry.get(choice.name)
+    param = "model" if choice.variables is None else "prompt.id"
+    try:
+        definition = agents.registry.get(choice.name)
+    except NotFound as error:
+        none = "; this server has no agents: its operator names a folder of definitions as `agents` in the settings"
+        raise NotFound(error.message + ("" if agents.registry.folders else none), param=param) from None
     if choice.version not in (None, definition.version):
         told = f"agent `{choice.name}` has the version {definition.version}, not {choice.version}; leave `version` out"
         raise InvalidRequest(told, param="prompt.version")
@@ -85,7 +134,7 @@ async def _apply_selection(
         tool_call_timeout_seconds=body.tool_seconds,
     )
     manner = InvocationSettings(config, max_seconds=body.max_seconds)
-    return await runtime.select_agent(spec, choice.name, choice.variables, manner)
+    return await agents.select_agent(spec, choice.name, choice.variables, manner)
 
 
 def _is_agent(model: str | None) -> bool:

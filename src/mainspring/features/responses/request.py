@@ -1,15 +1,16 @@
-"""What clients send: a create body, checked and turned into the order for a run.
+"""A create body, and the order for a run that it is turned into.
 
-Real clients leave out what they may, add what we never heard of, and spell input in several ways; all of that is accepted. What
-cannot be honoured is refused with the name of the field at fault.
+Real clients leave out what they may, and spell input in several ways; all of that is accepted. What cannot be honoured is refused
+with the name of the field at fault.
 """
 
 import re
-from collections.abc import Container, Sequence
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
@@ -17,10 +18,10 @@ from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, con
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.spec import PRESETS, Conversation, RunSpec, ToolChoice, spec_for
 from mainspring.http import client_tools as forms
-from mainspring.http.bodies import Metadata, Name, parse_body
+from mainspring.http.bodies import Metadata, Name
 from mainspring.http.client_tools import parse_client_item
 from mainspring.http.hosted_calls import split_server_call
-from mainspring.http.sent_items import assign_id, check_text_size
+from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
 from mainspring.tools.schema import compile_schema
 
@@ -35,7 +36,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class CreateResponse(Struct):
-    """The body of `POST /v1/responses`, as far as it is understood; unknown fields are ignored."""
+    """The body of `POST /v1/responses`, as far as it is understood. `allowed_tools` names the tools that may be called, as
+    `tool_choice` of that type does; none are named, all may be."""
 
     model: Name | None = None
     input: Text | Items | None = None
@@ -44,6 +46,7 @@ class CreateResponse(Struct):
     conversation: Name | Json | None = None
     tools: Annotated[tuple[Json, ...], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: str | Json | None = None
+    allowed_tools: Annotated[tuple[Name, ...], Meta(max_length=MOST_TOOLS)] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=16, le=MOST_NUMBER)] | None = None
@@ -51,6 +54,7 @@ class CreateResponse(Struct):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: Json | None = None
     reasoning: Json | None = None
@@ -80,20 +84,14 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def parse_request(body: bytes) -> CreateResponse:
-    """The body, checked. Raises `InvalidRequest` naming the field at fault."""
-    request = parse_body(body, CreateResponse)
-    if request.previous_response_id is not None and request.conversation is not None:
-        message = "previous_response_id and conversation exclude each other; send one of them"
-        raise InvalidRequest(message, param="previous_response_id")
-    if request.background and request.store is False:
-        message = (
-            "a background response is read later, so `background: true` and `store: false` exclude each other; send one of them"
-        )
-        raise InvalidRequest(message, param="store")
-    if len(body) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
-        check_text_size(request.input, MOST_INPUT_CHARS)
-    return request
+LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def find_logprobs(request: CreateResponse) -> str | None:
+    """The field that asks for log probabilities, None if none does."""
+    if LOGPROBS in (request.include or ()):
+        return f"include[{(request.include or ()).index(LOGPROBS)}]"
+    return "top_logprobs" if request.top_logprobs else "logprobs" if request.logprobs else None
 
 
 def make_order(
@@ -120,7 +118,7 @@ def make_order(
         input=given,
         instructions=request.instructions,
         tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
-        tool_choice=_parse_choice(request.tool_choice, {str(tool.data["type"]) for tool in tools if isinstance(tool, Unknown)}),
+        tool_choice=_narrow_choice(_parse_choice(request.tool_choice), request.allowed_tools),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         parent=request.previous_response_id,
         store=request.store is not False,
@@ -130,6 +128,7 @@ def make_order(
         conversation=_parse_conversation(request.conversation),
         temperature=request.temperature,
         top_p=request.top_p,
+        top_logprobs=request.top_logprobs or 0 if find_logprobs(request) is not None else None,
         text=_check_text(request.text),
         reasoning=request.reasoning,
         truncation=request.truncation or "disabled",
@@ -180,8 +179,19 @@ def _parse_function(number: int, tool: Json) -> ToolDefinition:
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def _parse_choice(choice: str | Json | None, others: Container[str]) -> ToolChoice:
-    """Which tools are to be called. `others` are the kinds of declared tools that we do not have, and cannot have called."""
+def _narrow_choice(choice: ToolChoice, allowed: tuple[str, ...] | None) -> ToolChoice:
+    """The choice among the allowed tools; an empty list allows all."""
+    if not allowed:
+        return choice
+    if choice.allowed is not None:
+        message = "allowed_tools and a tool_choice of type `allowed_tools` exclude each other; send one of them"
+        raise InvalidRequest(message, param="allowed_tools")
+    if choice.name is not None and choice.name not in allowed:
+        raise InvalidRequest(f"tool_choice names `{choice.name}`, which allowed_tools leaves out", param="tool_choice")
+    return replace(choice, allowed=allowed)
+
+
+def _parse_choice(choice: str | Json | None) -> ToolChoice:
     match choice:
         case None | "auto":
             return ToolChoice()
@@ -200,8 +210,6 @@ def _parse_choice(choice: str | Json | None, others: Container[str]) -> ToolChoi
             names = tuple([_name_allowed(tool) for tool in tools if isinstance(tool, dict)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
-        case {"type": str(kind)} if kind in others:
-            return ToolChoice()
         case _:
             pass
     message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'
@@ -265,7 +273,8 @@ def _echo(request: CreateResponse) -> Json:
     ):  # fmt: skip
         if (value := getattr(request, field)) is not None:
             echo[field] = value
-    if request.tool_choice is not None:
+    # What `allowed_tools` leaves of a choice, the order says itself.
+    if request.tool_choice is not None and not request.allowed_tools:
         echo["tool_choice"] = request.tool_choice
         if isinstance(request.tool_choice, dict) and request.tool_choice.get("type") == "allowed_tools":
             echo["tool_choice"] = {"mode": "auto", **request.tool_choice}
@@ -273,8 +282,6 @@ def _echo(request: CreateResponse) -> Json:
         echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
     if request.text is not None:
         echo["text"] = {"format": {"type": "text"}, **request.text}
-    if request.service_tier not in (None, "auto"):
-        echo["service_tier"] = request.service_tier
     return echo
 
 

@@ -15,7 +15,8 @@ from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.compact import Compaction, compact
 from mainspring.features.responses.order import read_order
-from mainspring.features.responses.request import CreateResponse, parse_request
+from mainspring.features.responses.request import CreateResponse
+from mainspring.features.responses.sent_request import parse_request
 from mainspring.features.responses.websocket import ResponseSockets
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
@@ -79,16 +80,18 @@ class ResponseRoutes:
     async def create(self, request: Request) -> HttpResponse:
         """Creates a response."""
         raw = await read_json_body(request)
-        body = parse_request(raw)
-        spec = await read_order(self._engine, self._agents, request, body)
+        sent = parse_request(raw)
+        body = sent.body
+        spec = await read_order(self._engine, self._agents, request, sent)
+        headers = sent.ignored.make_headers()
         is_followed = body.stream is True or not spec.background
         handle = await self._runs.start(spec, read_key(request), raw, is_followed=is_followed)
         if body.stream:
-            return self._stream(handle, request, -1, is_owner=not spec.background)
+            return self._stream(handle, request, -1, is_owner=not spec.background, headers=headers)
         if not spec.background:
             await wait_for_end(handle, request)
             raise_failure(handle.run)
-        return self._answer(request, handle)
+        return self._answer(request, handle, headers)
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a response, finished or not, or streams its events."""
@@ -136,16 +139,17 @@ class ResponseRoutes:
 
     async def compact(self, request: Request) -> HttpResponse:
         """Summarizes a conversation, to start a new one with."""
-        return json_response(await compact(self._engine, request))
+        return await compact(self._engine, request)
 
     async def count_tokens(self, request: Request) -> HttpResponse:
         """Counts the input tokens of a request; estimates them if the provider cannot count. Runs and stores nothing."""
-        body = parse_request(await read_json_body(request))
-        asked = await self._engine.preview(await read_order(self._engine, self._agents, request, body))
+        sent = parse_request(await read_json_body(request))
+        asked = await self._engine.preview(await read_order(self._engine, self._agents, request, sent))
+        headers = sent.ignored.make_headers()
         provider = self._engine.provider
         if isinstance(provider, TokenCounter):
-            return json_response(InputTokens(await provider.count_tokens(asked)))
-        return json_response(InputTokens(estimate(asked.items, asked.instructions, asked.tools)))
+            return json_response(InputTokens(await provider.count_tokens(asked)), headers=headers)
+        return json_response(InputTokens(estimate(asked.items, asked.instructions, asked.tools)), headers=headers)
 
     async def _find(self, request: Request) -> Handle:
         run_id = str(request.path_params["response_id"])
@@ -158,17 +162,19 @@ class ResponseRoutes:
             raise missing
         return handle
 
-    def _stream(self, handle: Handle, request: Request, after: int, *, is_owner: bool) -> HttpResponse:
+    def _stream(
+        self, handle: Handle, request: Request, after: int, *, is_owner: bool, headers: dict[str, str] | None = None
+    ) -> HttpResponse:
         wire = self._wires.find(handle, self._dialect_of(request))
 
         def on_disconnect() -> None:
             if is_owner and not outlives(request):
                 handle.request_cancel()
 
-        return EventStream(read_frames(handle, wire, after), {}, on_disconnect)
+        return EventStream(read_frames(handle, wire, after), headers or {}, on_disconnect)
 
-    def _answer(self, request: Request, handle: Handle) -> HttpResponse:
-        return json_response(render_response(handle.response, self._dialect_of(request)))
+    def _answer(self, request: Request, handle: Handle, headers: dict[str, str] | None = None) -> HttpResponse:
+        return json_response(render_response(handle.response, self._dialect_of(request)), headers=headers)
 
     def _dialect_of(self, request: Request) -> Dialect:
         return choose_dialect(request, self._dialect)

@@ -33,13 +33,13 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
-from mainspring.features.responses.request import CreateResponse, parse_request
+from mainspring.features.responses.sent_request import FRAME_FIELDS, SentRequest, parse_request
 from mainspring.http.auth import authorize_again
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.json_size import check_value_count
 from mainspring.http.run_replies import choose_dialect
 from mainspring.http.streams import read_frames
-from mainspring.http.wire import Dialect, Wire, extract_data
+from mainspring.http.wire import Dialect, Wire, add_ignored, extract_data
 
 log = getLogger(__name__)
 
@@ -143,8 +143,9 @@ class _Connection:
             body = text.encode()
             await check_value_count(body)
             parent = _parse_frame(text).previous_response_id
-            handle = await self._start(parse_request(body))
-            await self._stream(handle)
+            sent = parse_request(body, FRAME_FIELDS)
+            handle = await self._start(sent)
+            await self._stream(handle, sent.ignored.list_paths())
             is_well = self._remember(handle.run)
         except (Fault, MainspringError) as error:
             return error
@@ -159,11 +160,11 @@ class _Connection:
                 self._kept.pop(parent)
         return None
 
-    async def _start(self, body: CreateResponse) -> Handle:
-        if body.background:
+    async def _start(self, sent: SentRequest) -> Handle:
+        if sent.body.background:
             raise InvalidRequest("background responses are not made over a WebSocket; use POST /v1/responses", param="background")
         engine = self._engine
-        spec = await read_order(engine, self._agents, self._socket, body)
+        spec = await read_order(engine, self._agents, self._socket, sent)
         if spec.parent is None:
             return await engine.start(spec)
         kept = self._kept.get(spec.parent)
@@ -175,13 +176,17 @@ class _Connection:
             raise PreviousNotFound(spec.parent)
         return await engine.start(spec, history=kept.history)
 
-    async def _stream(self, handle: Handle) -> None:
+    async def _stream(self, handle: Handle, ignored: list[str]) -> None:
+        """Tells a response. There are no headers here: the first event says what was ignored of the request."""
         wire = Wire(self._dialect)
         handle.watch(wire)
         try:
             async for batch in read_frames(handle, wire):
                 for frame in batch:
-                    await self._socket.send_text(extract_data(frame).decode())
+                    data = extract_data(frame)
+                    if ignored:
+                        data, ignored = add_ignored(data, ignored), []
+                    await self._socket.send_text(data.decode())
         finally:
             if not handle.run.has_ended:  # the client has left, and nobody else waits for this run
                 handle.request_cancel()

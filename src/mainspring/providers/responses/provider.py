@@ -24,7 +24,7 @@ class Responses(HttpProvider):
     name = "responses"
     default_url = "https://api.openai.com/v1"
     url_hint = ", which usually ends in /v1"
-    features: ClassVar = frozenset({"logprobs", "audio_input"})
+    features: ClassVar = frozenset({"logprobs", "audio_input", "passthrough"})
 
     def _reader(self, request: ModelRequest) -> ResponsesReply:
         used = map(item_id, request.items)

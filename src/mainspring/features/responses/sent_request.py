@@ -1,0 +1,127 @@
+"""What clients send, read: what of it is understood, and what is ignored. What can only be a slip is refused by name."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import hint
+from mainspring.features.responses.request import LOGPROBS, MOST_INPUT_CHARS, CreateResponse
+from mainspring.http.bodies import parse_body
+from mainspring.http.ignored import IgnoredFields, ItemReader, read_fields, refuse_field
+from mainspring.http.kinds import TOOL_KINDS
+from mainspring.http.sent_items import check_text_size
+
+
+class SentRequest(Struct, frozen=True):
+    """A create body as it was sent: what is understood of it, and what is ignored."""
+
+    body: CreateResponse
+    ignored: IgnoredFields
+
+
+FIELDS: Final = frozenset(CreateResponse.__struct_fields__)
+FRAME_FIELDS: Final = FIELDS | {"type"}
+"""Those of a message on a WebSocket."""
+COMPACT_FIELDS: Final = frozenset({"model", "input", "previous_response_id", "instructions", "prompt_cache_key"})
+
+# What other APIs, or other versions of this one, call what has its own name here.
+OTHER_NAMES: Final = {
+    "conversation_id": "send the id as `conversation`",
+    "agent": "an agent is named as `model`, `agent:NAME`, or as `prompt`, with its inputs",
+    "variables": "the inputs of an agent are `prompt.variables`",
+    "messages": "send them as `input`",
+    "system": "send it as `instructions`",
+    "max_tokens": "send it as `max_output_tokens`",
+    "max_completion_tokens": "send it as `max_output_tokens`",
+    "response_format": "send it as `text.format`",
+    "verbosity": "send it as `text.verbosity`",
+    "reasoning_effort": "send it as `reasoning.effort`",
+    "functions": "send them as `tools`",
+    "function_call": "send it as `tool_choice`",
+    "stop": "there are no stop sequences; leave it out",
+    "seed": "answers cannot be repeated by a seed; leave it out",
+    "n": "there is one answer; leave it out, and ask several times",
+    "logit_bias": "tokens cannot be weighed; leave it out",
+    "moderation": "nothing is moderated here; leave it out, and moderate before and after",
+    "generate": "every request is answered; leave it out",
+    "stream_id": "a connection has one stream; leave it out, and open another connection",
+}
+
+
+def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
+    """The body, checked. `known` are the fields that this endpoint reads. Raises `InvalidRequest` naming the field at fault."""
+    ignored = IgnoredFields()
+    request = parse_body(raw, CreateResponse, ItemReader("input", ignored).read)
+    if (sent := read_fields(raw)).keys() - known:
+        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) != b"null"]:
+            raise refuse_field(name, OTHER_NAMES[name])
+        ignored.compare("", sent, known)
+    _check_contradictions(request)
+    if len(raw) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
+        check_text_size(request.input, MOST_INPUT_CHARS)
+    _compare_nested(request, ignored)
+    return SentRequest(request, ignored)
+
+
+def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
+    """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
+    for number, tool in enumerate(request.tools or ()):
+        if (kind := TOOL_KINDS.get(str(tool.get("type")))) is not None and kind.fields is not None:
+            ignored.compare(f"tools[{number}]", tool, kind.fields)
+    for place, options, known in (("reasoning", request.reasoning, _REASONING), ("text", request.text, _TEXT)):
+        ignored.compare(place, options or {}, known, is_passable=True)
+    if isinstance(form := (request.text or {}).get("format"), dict):
+        ignored.compare("text.format", form, _FORMAT)
+    if isinstance(request.conversation, dict):
+        ignored.compare("conversation", request.conversation, _ID)
+    ignored.compare("prompt", request.prompt or {}, _PROMPT)
+    ignored.compare("stream_options", request.stream_options or {}, _STREAM_OPTIONS)
+    for path, is_asked in (
+        ("reasoning.summary", (request.reasoning or {}).get("summary")),
+        ("text.verbosity", (request.text or {}).get("verbosity")),
+    ):
+        if is_asked:
+            ignored.add(path, is_passable=True)
+    if (request.stream_options or {}).get("include_obfuscation"):
+        ignored.add("stream_options.include_obfuscation")
+    if request.service_tier not in (None, "auto", "default"):
+        ignored.add("service_tier")
+    for number, value in enumerate(request.include or ()):
+        if value in FOREIGN_INCLUDES:
+            ignored.add(f"include[{number}]", is_passable=True)
+        elif value not in INCLUDES:
+            message = f"include[{number}] cannot be `{value[:80]}`; {hint(value[:80], [*INCLUDES, *FOREIGN_INCLUDES])}"
+            raise InvalidRequest(message, param=f"include[{number}]", code="invalid_value")
+
+
+_REASONING: Final = frozenset({"effort", "summary"})
+_TEXT: Final = frozenset({"format", "verbosity"})
+_FORMAT: Final = frozenset({"type", "name", "description", "schema", "strict"})
+_ID: Final = frozenset({"id"})
+_PROMPT: Final = frozenset({"id", "version", "variables"})
+_STREAM_OPTIONS: Final = frozenset({"include_usage", "include_obfuscation"})
+# What is always there, or given when it is asked for.
+INCLUDES: Final = ("reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", "message.input_image.image_url")
+# What only a backend with such tools of its own can give.
+FOREIGN_INCLUDES: Final = (
+    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+)  # fmt: skip
+
+
+def _check_contradictions(request: CreateResponse) -> None:
+    if request.previous_response_id is not None and request.conversation is not None:
+        message = "previous_response_id and conversation exclude each other; send one of them"
+        raise InvalidRequest(message, param="previous_response_id")
+    if request.background and request.store is False:
+        message = (
+            "a background response is read later, so `background: true` and `store: false` exclude each other; send one of them"
+        )
+        raise InvalidRequest(message, param="store")
+    if request.conversation is not None and request.store is False:
+        message = (
+            "a conversation keeps what is said in it, and `store: false` asks that nothing is kept; send one of them, or the "
+            "items of the conversation as `input`"
+        )
+        raise InvalidRequest(message, param="store")

@@ -1,0 +1,98 @@
+"""What a request says that nobody here reads: listed in `Mainspring-Ignored`, and refused where it can only be a slip.
+
+A field that is not known costs one set difference. One that is spelled almost like a known one, or that means what another field
+is for, asks for something: it is refused, with the name that it should have. Whatever else clients send along is listed.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Item, Json, from_wire
+from mainspring.http.kinds import ITEM_KINDS, PART_KINDS
+
+HEADER: Final = "Mainspring-Ignored"
+MOST_NAMES: Final = 20
+MOST_NAME_CHARS: Final = 80
+ALIKE: Final = 0.85
+
+T = TypeVar("T")
+
+
+class IgnoredFields:
+    """The paths of what is ignored, in the order in which it was found."""
+
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+        self.passable: list[str] = []
+        """What is ignored only by backends that do not take it as it is."""
+
+    def add(self, path: str, *, is_passable: bool = False) -> None:
+        (self.passable if is_passable else self._paths).append(path)
+
+    def compare(self, place: str, given: Mapping[str, object], known: AbstractSet[str], *, is_passable: bool = False) -> None:
+        """Notes the fields of `given` that are not `known`; null asks for nothing. Raises `InvalidRequest` for a slip."""
+        if given.keys() <= known:
+            return
+        for name, value in given.items():
+            if name in known or value is None or value == _NULL:
+                continue
+            path = f"{place}.{name}" if place else name
+            if meant := get_close_matches(name[:MOST_NAME_CHARS], known, 1, ALIKE):
+                raise refuse_field(path, f"did you mean `{meant[0]}`?")
+            self.add(path, is_passable=is_passable)
+
+    def list_paths(self) -> list[str]:
+        """As much of it as a client is told: printable, and not longer than a header may be."""
+        told = [path[:MOST_NAME_CHARS].encode("unicode_escape").decode() for path in self._paths[:MOST_NAMES]]
+        return told if len(self._paths) <= MOST_NAMES else [*told, f"and {len(self._paths) - MOST_NAMES} more"]
+
+    def make_headers(self) -> dict[str, str]:
+        return {HEADER: ", ".join(self.list_paths())} if self._paths else {}
+
+
+class ItemReader:
+    """Reads the items of a body as `from_wire` does, and notes the fields of theirs that are ignored. `param` names the list."""
+
+    def __init__(self, param: str, ignored: IgnoredFields) -> None:
+        self._param, self._ignored = param, ignored
+        self._count = 0
+
+    def read(self, kind: type[T], value: object) -> T:
+        if kind is Item:
+            if isinstance(value, dict):
+                self._compare(f"{self._param}[{self._count}]", value)
+            self._count += 1
+        return from_wire(kind, value)
+
+    def _compare(self, place: str, item: Json) -> None:
+        known = ITEM_KINDS.get(str(item.get("type") or "message"))
+        if known is None:
+            return
+        self._ignored.compare(place, item, known)
+        for name in ("content", "output"):
+            if isinstance(parts := item.get(name), list) and name in known:
+                self._compare_parts(f"{place}.{name}", parts)
+
+    def _compare_parts(self, place: str, parts: Sequence[object]) -> None:
+        for number, part in enumerate(parts):
+            if isinstance(part, dict) and (known := PART_KINDS.get(str(part.get("type")))) is not None:
+                self._ignored.compare(f"{place}[{number}]", part, known)
+
+
+def read_fields(body: bytes) -> dict[str, Raw]:
+    """The fields of an object that is valid JSON, unread."""
+    return msgspec.json.decode(body, type=dict[str, Raw])
+
+
+def refuse_field(path: str, advice: str) -> InvalidRequest:
+    path = path[: 2 * MOST_NAME_CHARS]
+    return InvalidRequest(f"there is no `{path}` in this request; {advice}", param=path, code="unknown_parameter")
+
+
+_NULL: Final = Raw(b"null")

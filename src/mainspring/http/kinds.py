@@ -1,0 +1,66 @@
+"""The kinds of tools, items and content parts that a request may hold, with the fields that are read of each.
+
+What is not here is refused, unless the backend of the model passes it on (`passthrough` of `ports.ModelFeature`). A feature that
+performs another kind of tool adds its row to `TOOL_KINDS`, and an order step that puts its definitions in the place of it.
+"""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+from mainspring.core.items import ITEMS, PARTS, SummaryText
+
+
+class ToolKind(Struct, frozen=True):
+    """`performer` is who performs its calls: the client, or the server, where an order step sees to it. `fields` are those of its
+    declaration; None if whoever performs it checks them itself."""
+
+    performer: Literal["client", "server"]
+    fields: frozenset[str] | None = frozenset()
+
+
+def _names(*names: str) -> frozenset[str]:
+    return frozenset({"type", *names})
+
+
+def _read_names(struct: type) -> frozenset[str]:
+    return _names(*[field.encode_name for field in fields(struct)])
+
+
+TOOL_KINDS: Final[dict[str, ToolKind]] = {
+    "function": ToolKind("client", _names("name", "description", "parameters", "strict")),
+    "custom": ToolKind("client", _names("name", "description", "format")),
+    # In a container, the server performs it.
+    "shell": ToolKind("client", _names("environment")),
+    "local_shell": ToolKind("client", _names()),
+    "apply_patch": ToolKind("client", _names()),
+    "code_interpreter": ToolKind("server", _names("container")),
+    "mcp": ToolKind("server", None),
+}
+CLIENT_KINDS: Final = frozenset([name for name, kind in TOOL_KINDS.items() if kind.performer == "client"])
+
+_CALL: Final = _names("id", "call_id", "status")
+
+ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
+    **{name: _read_names(struct) for name, struct in ITEMS.items()},
+    "custom_tool_call": _CALL | {"name", "input"},
+    "custom_tool_call_output": _CALL | {"output"},
+    "shell_call": _CALL | {"action", "environment"},
+    "shell_call_output": _CALL | {"output", "max_output_length"},
+    "local_shell_call": _CALL | {"action"},
+    "local_shell_call_output": _CALL | {"output"},
+    "apply_patch_call": _CALL | {"operation"},
+    "apply_patch_call_output": _CALL | {"output"},
+    "mcp_call": _names("id", "server_label", "name", "arguments", "output", "error", "status", "approval_request_id"),
+    "mcp_list_tools": _names("id", "server_label", "tools", "error"),
+    "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
+    "compaction": _names("id", "encrypted_content"),
+    "item_reference": _names("id"),
+}
+PART_KINDS: Final[dict[str, frozenset[str]]] = {
+    **{name: _read_names(struct) for name, struct in PARTS.items()},
+    "summary_text": _read_names(SummaryText),
+    "reasoning_text": _read_names(SummaryText),
+    "input_audio": _names("input_audio"),
+}

@@ -1,0 +1,85 @@
+"""What a request needs that not every server or backend has: kinds of tools, items and parts, and features of the model.
+
+All that is needed is listed when a request comes in, and held against what the backend of its model can do before a run starts.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import FunctionCallOutput, Item, Json, Message, Part, Unknown
+from mainspring.definitions.parsed_file import hint
+from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
+from mainspring.ports import ModelFeature
+
+PASSED_ON: Final = "only a model whose backend speaks the Responses API is passed it on"
+
+
+class Need(Struct, frozen=True):
+    """A feature that the model's backend must have, and what to tell the client if it has not. `tool` is the number of the tool
+    that needs it, if one does."""
+
+    feature: ModelFeature
+    param: str
+    message: str
+    code: str = "unsupported_value"
+    tool: int | None = None
+
+
+def check_needs(needs: Sequence[Need], features: frozenset[ModelFeature]) -> None:
+    """Raises `InvalidRequest` for the first need that is not met."""
+    for need in needs:
+        if need.feature not in features:
+            raise InvalidRequest(need.message, param=need.param, code=need.code)
+
+
+def list_tool_needs(tools: Sequence[Json]) -> Iterator[Need]:
+    for number, tool in enumerate(tools):
+        kind = tool.get("type")
+        if isinstance(kind, str) and kind not in TOOL_KINDS:
+            said = (
+                f"this server has no tools of type `{kind[:80]}`, and {PASSED_ON}; leave it out; {hint(kind[:80], [*TOOL_KINDS])}"
+            )
+            yield Need("passthrough", f"tools[{number}].type", said, tool=number)
+
+
+def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
+    """What the items of a list need. Raises `InvalidRequest` for a kind that has no name."""
+    for number, item in enumerate(items):
+        place = f"{param}[{number}]"
+        match item:
+            case Unknown({"type": str(kind)}) if kind not in ITEM_KINDS:
+                yield _need_kind(f"{place}.type", "an item", kind, [*ITEM_KINDS])
+            case Message(content=parts):
+                yield from _list_part_needs(parts, f"{place}.content")
+            case FunctionCallOutput(output=tuple(parts)):
+                yield from _list_part_needs(parts, f"{place}.output")
+            case _:
+                pass
+
+
+def _list_part_needs(parts: Sequence[Part], place: str) -> Iterator[Need]:
+    for number, part in enumerate(parts):
+        match part:
+            case Unknown({"type": "input_audio"}):
+                said = "the backend of this model takes no sound; send text, or name a model that takes `input_audio`"
+                yield Need("audio_input", f"{place}[{number}].type", said)
+            case Unknown({"type": str(kind)}):
+                yield _need_kind(f"{place}[{number}].type", "a content part", kind, [*PART_KINDS])
+            case _:
+                pass
+
+
+def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
+    if not kind:
+        raise InvalidRequest(f"{param} is empty; say what kind it is", param=param, code="invalid_value")
+    advice = hint(kind[:80], known)
+    return Need("passthrough", param, f"{what} of type `{kind[:80]}` is not known here, and {PASSED_ON}; leave it out; {advice}")
+
+
+def list_logprobs_needs(param: str | None) -> Iterator[Need]:
+    if param is not None:
+        said = "the backend of this model tells no log probabilities; leave this out, or name a model that has them"
+        yield Need("logprobs", param, said)
