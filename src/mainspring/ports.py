@@ -284,7 +284,8 @@ class Document(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """What is written together with the last event: the answer, and the run's own entries for those that continue it.
+    """What is written together with the last event: the answer, and the run's entries, for those that continue it or
+    refer to one of its items.
 
     `documents` are put as `Store.put` does, but for those whose parent is gone: they are dropped.
     """

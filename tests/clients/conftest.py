@@ -2,7 +2,10 @@
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -85,3 +88,13 @@ def client(url: str) -> Iterator[OpenAI]:
     """OpenAI's own client, told to believe nothing that its types do not allow."""
     with OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=30, _strict_response_validation=True) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def sums() -> Iterator[str]:
+    """An MCP server by HTTP that adds."""
+    modern = Path(__file__).parents[1] / "mcp" / "modern.py"
+    with subprocess.Popen([sys.executable, str(modern), "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()

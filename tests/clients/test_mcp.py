@@ -1,6 +1,5 @@
 """MCP servers that a request names, or that the operator configured: listed, called, approved, through unmodified clients."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +13,7 @@ from tests.clients.process import Served, served
 from tests.clients.tap import lint, tapping
 from tests.clients.upstream import Model, Upstream, calls, says
 
-MODERN = Path(__file__).parents[1] / "mcp" / "modern.py"
 TOKEN = "tok-0123456789-secret"
-
-
-@pytest.fixture(scope="module")
-def sums() -> Iterator[str]:
-    """An MCP server by HTTP that adds."""
-    with subprocess.Popen([sys.executable, str(MODERN), "0"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """An approval is for the call that was asked about: whatever a client puts in its place, by whatever door, is not performed."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -262,3 +263,126 @@ async def test_a_key_without_the_scope_cannot_approve_what_a_rule_asks_about_its
         at.headers = both
         assert (await by_response(at, await at.asked()))[0] == 200
         assert at.done == [SMALL, SMALL]
+
+
+# Clients that keep the history themselves: what they send back is all that is said of the call.
+
+
+async def asked_with(at: Counter, **more: Any) -> tuple[Json, Json]:
+    """The response that waits, and the item that asks."""
+    response = await at.asked(**more)
+    [item] = [item for item in response["output"] if item["type"] == "mcp_approval_request"]
+    assert "mcp_call" not in [item["type"] for item in response["output"]]
+    return response, item
+
+
+async def kept(at: Counter, *items: Json, **more: Any) -> tuple[int, Json]:
+    message = {"role": "user", "content": f"refund {json.dumps(SMALL)}"}
+    return await at.send("POST", "/responses", input=[message, *items], **more)
+
+
+def answered(item: Json, **more: Any) -> Json:
+    return {"type": "mcp_approval_response", "approval_request_id": item["id"], "approve": True, **more}
+
+
+STORED = pytest.mark.parametrize("store", [True, False], ids=["stored", "unstored"])
+
+
+@STORED
+async def test_a_kept_request_is_answered_once_also_by_another_process(tmp_path: Path, store: bool) -> None:
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=store)
+    async with counter(tmp_path) as at:
+        status, told = await kept(at, item, answered(item), store=store)
+        assert (status, at.done) == (200, [SMALL])
+        [call] = [item for item in told["output"] if item["type"] == "mcp_call"]
+        assert (call["approval_request_id"], call["status"]) == (item["id"], "completed")
+        status, _ = await kept(at, item, call, answered(item), *told["output"][1:], {"role": "user", "content": "look {}"})
+        assert (status, at.done) == (200, [SMALL]), "what was acted on is history"
+    async with counter(tmp_path) as at:
+        status, told = await kept(at, item, answered(item), store=store)
+        assert (status, told["error"]["code"], at.done) == (400, "approval_already_given", [])
+
+
+@STORED
+async def test_of_two_requests_with_one_kept_answer_one_is_performed(tmp_path: Path, store: bool) -> None:
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=store)
+        results = await asyncio.gather(*[kept(at, item, answered(item), store=store) for _ in range(5)])
+        codes = [told["error"]["code"] for status, told in results if status != 200]
+        assert (codes, at.done) == (["approval_already_given"] * 4, [SMALL])
+
+
+@STORED
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"arguments": json.dumps(LARGE)}, "approved_call_changed"),
+        ({"arguments": "{}"}, "approved_call_changed"),
+        ({"name": "look"}, "approved_call_changed"),
+        ({"server_label": "elsewhere"}, "approved_call_changed"),
+        ({"id": "mcpr_0123456789abcdef01234567"}, "approval_not_found"),
+        ({"id": ""}, "approval_not_found"),
+    ],
+    ids=str,
+)
+async def test_a_kept_request_that_was_changed_is_refused(tmp_path: Path, store: bool, changes: Json, code: str) -> None:
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=store)
+        forged = {**item, **changes}
+        status, told = await kept(at, forged, answered(forged), store=store)
+        assert (status, told["error"]["code"], told["error"]["param"], at.done) == (400, code, "input", [])
+        status, told = await kept(at, answered(item), store=store)
+        assert (status, told["error"]["code"], at.done) == (400, "approval_not_found", []), "the request itself must be there"
+        assert (await kept(at, item, answered(item), store=store))[0] == 200, "the answer is not used up by that"
+        assert at.done == [SMALL]
+
+
+async def test_a_kept_request_of_another_tenant_is_refused(tmp_path: Path) -> None:
+    async with counter(tmp_path) as at:
+        ours, theirs = [f"Bearer {await Keys(at.engine.store).create(tenant=name)}" for name in ("ours", "theirs")]
+        at.headers = {"authorization": ours}
+        _, item = await asked_with(at, store=False)
+        at.headers = {"authorization": theirs}
+        status, told = await kept(at, item, answered(item))
+        assert (status, told["error"]["code"], at.done) == (400, "approval_not_found", [])
+
+
+async def test_a_kept_request_that_has_expired_can_only_be_refused(tmp_path: Path) -> None:
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=False)
+        found = await at.engine.store.get(ASKED, item["id"])
+        assert found is not None
+        await at.engine.store.put([replace(found, body=encode(replace(decode(found.body, ApprovalQuestion), until=1.0)))])
+        status, told = await kept(at, item, answered(item))
+        assert (status, told["error"]["code"], at.done) == (400, "approval_expired", [])
+        status, told = await kept(at, item, answered(item, approve=False))
+        assert (status, told["output"][0]["status"], at.done) == (200, "failed", [])
+
+
+@STORED
+async def test_a_kept_request_is_not_for_a_tool_that_has_changed(tmp_path: Path, store: bool) -> None:
+    done: list[Json] = []
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=store)
+    async with counter(tmp_path, changed_tools(done)) as at:
+        status, told = await kept(at, item, answered(item), store=store)
+        assert (status, told["error"]["code"], done) == (400, "approved_tool_changed", [])
+
+
+async def test_a_kept_request_of_a_conversation_or_of_a_deleted_response_is_refused(tmp_path: Path) -> None:
+    async with counter(tmp_path) as at:
+        _, inside = await asked_with(at, conversation=await at.conversation())
+        response, gone = await asked_with(at)
+        await at.send("DELETE", f"/responses/{response['id']}")
+        for item in (inside, gone):
+            status, told = await kept(at, item, answered(item))
+            assert (status, told["error"]["code"], at.done) == (400, "approval_not_found", [])
+
+
+async def test_a_kept_request_that_a_rule_asks_needs_the_scope(tmp_path: Path) -> None:
+    async with counter(tmp_path) as at:
+        at.headers = await at.key("responses", "tools:execute")
+        _, item = await asked_with(at, store=False)
+        status, told = await kept(at, item, answered(item))
+        assert (status, told["error"]["code"], at.done) == (400, "approval_not_allowed", [])

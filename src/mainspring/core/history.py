@@ -2,9 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
@@ -18,10 +18,12 @@ from mainspring.core.items import (
     Item,
     Message,
     Reasoning,
+    ServerTool,
     Unknown,
     parse_arguments,
 )
 
+UNKNOWN_APPROVAL: Final = "approval_not_found"
 Origin = Literal["input", "model", "tool", "engine"]
 
 
@@ -42,7 +44,8 @@ class History(Struct, frozen=True):
 
 
 def history_of(entries: list[Entry]) -> History:
-    """History out of stored entries, oldest first."""
+    """History out of stored entries, oldest first, without what the model never saw."""
+    entries = [entry for entry in entries if not entry.hidden]
     waiting: dict[str, FunctionCall] = {}
     for entry in entries:
         if isinstance(entry.item, FunctionCall) and entry.item.status == "completed":
@@ -57,6 +60,24 @@ def approval_id(call: FunctionCall) -> str:
     return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
 
 
+def call_behind(request_id: str, name: str, arguments: str, server: ServerTool | UnsetType) -> FunctionCall:
+    """The call that an approval request is about, for a client that has kept only the request: `approval_id` of it is that id."""
+    suffix = request_id.removeprefix("mcpr_")
+    return FunctionCall(f"call_{suffix}", name, arguments, id=f"fc_{suffix}", server=server)
+
+
+def list_answers(given: Iterable[Item]) -> tuple[ApprovalResponse, ...]:
+    """The answers among these items that are to be acted on. One whose call stands among them with its output has been."""
+    given = tuple(given)
+    answers = tuple([item for item in given if isinstance(item, ApprovalResponse)])
+    if not answers:
+        return ()
+    unanswered = {id(call) for call in pair_outputs(given).unanswered}
+    made = [item for item in given if isinstance(item, FunctionCall) and item.status == "completed"]
+    settled = {approval_id(call) for call in made if id(call) not in unanswered}
+    return tuple([said for said in answers if said.approval_request_id not in settled])
+
+
 def list_label(item: Item) -> str | None:
     """The server that this item lists the tools of, None if it is no such list."""
     if not isinstance(item, Unknown) or item.data.get("type") != "mcp_list_tools":
@@ -67,7 +88,8 @@ def list_label(item: Item) -> str | None:
 def replace_lost_history(given: tuple[Item, ...]) -> History:
     """A stand-in for a history that is gone, so that what continued it can still be read: only the calls it must have held."""
     orphans = pair_outputs(given).orphans
-    approved = [item.approval_request_id for item in given if isinstance(item, ApprovalResponse)]
+    brought = {approval_id(item) for item in given if isinstance(item, FunctionCall)}
+    approved = [said.approval_request_id for said in list_answers(given) if said.approval_request_id not in brought]
     waiting = [FunctionCall(output.call_id, "unknown", id=derive_id("fc", output.call_id)) for output in orphans]
     waiting += [FunctionCall(id, "unknown", id=id.replace("mcpr_", "fc_", 1)) for id in approved]
     return History(waiting=tuple(waiting))
@@ -174,15 +196,24 @@ def opening(history: History, given: tuple[Item, ...]) -> Opening:
     found = pair_outputs(given, history.waiting)
     for orphan in found.orphans:
         raise InvalidRequest(f"No tool call found for function call output with call_id {orphan.call_id}.", param="input")
-    approvals = {item.approval_request_id: item for item in given if isinstance(item, ApprovalResponse)}
-    if len(approvals) < sum(isinstance(item, ApprovalResponse) for item in given):
+    answers = list_answers(given)
+    approvals = {said.approval_request_id: said for said in answers}
+    if len(approvals) < len(answers):
         raise InvalidRequest("An approval request is answered twice; send one mcp_approval_response each.", param="input")
+    # Whether a person was asked about a call that comes with the input is for the engine to prove, by what it has kept of that.
     wanted = {approval_id(call): call for call in found.unanswered}
     for request_id, call in wanted.items():
-        # Only a call that this conversation is known to wait for can be freed; one that comes with the input proves nothing.
-        if request_id not in approvals or call not in history.waiting:
+        if request_id not in approvals:
             raise InvalidRequest(f"No tool output found for function call {call.call_id}.", param="input")
     for request_id in approvals:
         if request_id not in wanted:
-            raise InvalidRequest(f"No approval request {request_id} is waiting here.", param="input")
+            raise refuse_unknown(request_id)
     return Opening(found.items, found.unanswered, tuple(approvals.values()))
+
+
+def refuse_unknown(request_id: str) -> InvalidRequest:
+    message = (
+        f"No approval request {request_id} is waiting here. Send the mcp_approval_request as it was told, together with its "
+        "answer, or continue the response that asked with `previous_response_id`."
+    )
+    return InvalidRequest(message, param="input", code=UNKNOWN_APPROVAL)

@@ -185,7 +185,12 @@ class Run(Struct, frozen=True):
     @property
     def own_entries(self) -> tuple[Entry, ...]:
         """What this run adds to the conversation: its input and everything the model saw or said since."""
-        return tuple([entry for entry in self.transcript[self.inherited :] if not entry.hidden])
+        return tuple([entry for entry in self.all_entries if not entry.hidden])
+
+    @property
+    def all_entries(self) -> tuple[Entry, ...]:
+        """The same, with what clients were shown and the model was not: they may refer to it later."""
+        return tuple(self.transcript[self.inherited :])
 
 
 def history_after(run: Run) -> History:

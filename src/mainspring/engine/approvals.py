@@ -6,6 +6,10 @@ only where none is, so an answer counts once, by whatever door it comes; and it 
 `use_answers` is the one place where that happens, and where an answer is refused that comes too late, from somebody who may not
 give it, or to another call than the one that was asked about. The arguments are not in these documents: they are in the log of
 the run that asks, and go with it.
+
+A client that keeps the history itself sends the `mcp_approval_request` back beside its answer. The item needs no signature: its
+id has 96 random bits, and everything else about it is compared with the document behind that id. `recall_calls` puts the call
+that was asked about before the request, so that from there on it is as if the call had waited in a stored history.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,8 +22,19 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
-from mainspring.core.history import approval_id, list_label
-from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, ServerTool, ToolDefinition, Unknown, decode, encode
+from mainspring.core.history import approval_id, call_behind, list_answers, list_label, refuse_unknown
+from mainspring.core.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    Item,
+    Json,
+    ServerTool,
+    ToolDefinition,
+    Unknown,
+    decode,
+    encode,
+)
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Charter, RunSpec
 from mainspring.engine.audit import digest_of
@@ -130,13 +145,41 @@ async def find_question(store: Store, items: Iterable[Item], tenant: str) -> App
     """The question that these items answer, None if they answer none. All of a run's are alike but for the call; of those of
     several runs it is the first, under the charters of all."""
     found: list[ApprovalQuestion] = []
-    for item in items:
-        if isinstance(item, ApprovalResponse):
-            document = await store.get(ASKED, item.approval_request_id, tenant=tenant)
-            found += [] if document is None else [decode(document.body, ApprovalQuestion)]
+    for said in list_answers(items):
+        document = await store.get(ASKED, said.approval_request_id, tenant=tenant)
+        found += [] if document is None else [decode(document.body, ApprovalQuestion)]
     if not found:
         return None
     return replace(found[0], charters=tuple(dict.fromkeys([each for question in found for each in question.charters])))
+
+
+async def recall_calls(store: Store, spec: RunSpec, waiting: Sequence[FunctionCall]) -> RunSpec:
+    """The order with the call in front of each approval request that its input answers, if nothing else has that call. Raises
+    `InvalidRequest` for a request that nobody made, or that says something else than it did."""
+    answered = {said.approval_request_id for said in list_answers(spec.input)}
+    known = {approval_id(call) for call in (*waiting, *[item for item in spec.input if isinstance(item, FunctionCall)])}
+    if answered <= known:
+        return spec
+    items: list[Item] = []
+    for item in spec.input:
+        if isinstance(item, ApprovalRequest) and item.id in answered - known:
+            known.add(item.id)
+            items.append(await _recall_call(store, spec, item))
+        items.append(item)
+    return replace(spec, input=tuple(items))
+
+
+async def _recall_call(store: Store, spec: RunSpec, request: ApprovalRequest) -> FunctionCall:
+    question = await _find_asked(store, spec, request.id)
+    if question is None:
+        raise refuse_unknown(request.id)
+    tool = spec.tool(question.tool)
+    whose = ServerTool(request.server_label, request.name) if tool is None else tool.server
+    shown = whose if isinstance(whose, ServerTool) else ServerTool("", question.tool)
+    call = call_behind(request.id, question.tool, request.arguments, whose)
+    if (shown.label, shown.name) != (request.server_label, request.name):
+        raise _refuse_changed(call, request.id)
+    return call if tool is None else replace(call, form=tool.form)
 
 
 async def use_answers(
@@ -174,11 +217,11 @@ async def check(
         question = await _find_asked(store, spec, said.approval_request_id)
         call = calls.get(said.approval_request_id)
         if question is None or call is None:
-            raise InvalidRequest(f"No approval request {said.approval_request_id} is waiting here.", param="input")
+            raise refuse_unknown(said.approval_request_id)
         if said.approve and question.until is not None and now >= question.until:
             raise refuse_expired(said.approval_request_id)
         if (call.name, digest_of(call.arguments)) != (question.tool, question.digest):
-            raise _refuse_changed(call, said)
+            raise _refuse_changed(call, said.approval_request_id)
         if said.approve:
             _check_tool(spec, call, question)
         if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec)):
@@ -215,9 +258,9 @@ def _may_answer(spec: RunSpec) -> bool:
     return spec.caller.scopes is None or not {"*", APPROVE}.isdisjoint(spec.caller.scopes)
 
 
-def _refuse_changed(call: FunctionCall, said: ApprovalResponse) -> InvalidRequest:
+def _refuse_changed(call: FunctionCall, id: str) -> InvalidRequest:
     message = (
-        f"The call of `{call.name}` that waits here is not the one that `{said.approval_request_id}` asks about: its tool or its "
+        f"The call of `{call.name}` that waits here is not the one that `{id}` asks about: its tool or its "
         "arguments have been changed since. Have the call made again to be asked anew."
     )
     return InvalidRequest(message, param="input", code=CALL_CHANGED)

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import StoreError
 from mainspring.core.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
-from mainspring.core.history import approval_id
+from mainspring.core.history import approval_id, list_answers
 from mainspring.core.items import ApprovalResponse, FunctionCall, decode, encode
 from mainspring.core.run import canonical
 from mainspring.core.spec import RunSpec
@@ -93,7 +93,7 @@ class Auditor:
             outcome = "error" if event.is_error else "ok"
             return [self._entry(record, "ended", outcome, event.call_id, seconds=round(event.seconds, 6))]
         if isinstance(event, RunStarted):
-            return [*self._flags(record, event.spec), *[self._answer(record, said) for said in _answers(event.spec)]]
+            return [*self._flags(record, event.spec), *[self._answer(record, said) for said in list_answers(event.spec.input)]]
         if isinstance(event, RunEnded):
             return [self._entry(record, "run_ended", event.status, reason=event.reason.value)]
         self._learn(event)
@@ -132,10 +132,6 @@ class Auditor:
             known = _Known("", "") if call is None else _Known(call.name, digest_of(call.arguments))
             self._known[call_id] = known
         return known
-
-
-def _answers(spec: RunSpec) -> list[ApprovalResponse]:
-    return [said for said in spec.input if isinstance(said, ApprovalResponse)]
 
 
 def digest_of(arguments: str) -> str:

@@ -42,7 +42,7 @@ from mainspring.core.response import Response, response
 from mainspring.core.run import Run, history_after, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
 from mainspring.engine.approvals import check as check_answers
-from mainspring.engine.approvals import find_question, use_answers
+from mainspring.engine.approvals import find_question, recall_calls, use_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
@@ -101,8 +101,8 @@ class Handle:
 
     @property
     def waiting(self) -> tuple[FunctionCall, ...]:
-        """The calls that waited in what the run continues."""
-        return self._journal.history.waiting
+        """The calls that waited in what the run continues, and those that its input brings."""
+        return self._journal.earlier_calls
 
     @property
     def response(self) -> Response:
@@ -373,7 +373,7 @@ class Engine:
         elif spec.store:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
-        await self._use_approvals(spec, history)
+        spec = await self._use_approvals(spec, history)
         if spec.store:
             await self.presence.show()
         first = RunStarted(spec, self.presence.id)
@@ -382,11 +382,13 @@ class Engine:
             await journal.flush()
         return self._drive(journal)
 
-    async def _use_approvals(self, spec: RunSpec, history: History) -> None:
+    async def _use_approvals(self, spec: RunSpec, history: History) -> RunSpec:
         """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
         if any(isinstance(item, ApprovalResponse) for item in spec.input):
+            spec = await recall_calls(self.store, spec, history.waiting)
             opened = opening(history, spec.input)
             await use_answers(self.store, spec, opened.waiting, opened.approvals, self._clock())
+        return spec
 
     async def check_answer(self, spec: RunSpec, said: ApprovalResponse) -> None:
         """Raises `InvalidRequest` if a run by this order could not act on this answer, whatever the others are."""
@@ -404,6 +406,7 @@ class Engine:
         await self.seal.check(spec.input)
         entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
         history = await self._history(spec) if entered is None else entered.history
+        spec = await recall_calls(self.store, spec, history.waiting)
         return request_for(open_run(Recorded(0, self._clock(), RunStarted(spec)), history))
 
     async def resume(self, run_id: str) -> Handle:
@@ -566,7 +569,7 @@ class Engine:
         self._live.pop(handle.id, None)
         self._release(handle.id)
         if journal.run.has_ended and self.observers:
-            self._notify_observers(EndedRun(journal.run, journal.log, journal.history.waiting))
+            self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
         handle._ended.set()
 

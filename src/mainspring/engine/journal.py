@@ -31,6 +31,7 @@ from mainspring.core.events import (
     ToolProgress,
 )  # fmt: skip
 from mainspring.core.history import History
+from mainspring.core.items import FunctionCall
 from mainspring.core.response import response
 from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.engine.approvals import list_questions
@@ -86,6 +87,11 @@ class Journal:
         journal._handed = journal._durable = journal._public = 0
         journal._after_recording(record)
         return journal
+
+    @property
+    def earlier_calls(self) -> tuple[FunctionCall, ...]:
+        """The calls that the run may have taken over: those that waited, and those that its input brings."""
+        return (*self.history.waiting, *[item for item in self.run.spec.input if isinstance(item, FunctionCall)])
 
     def record(self, event: Event) -> None:
         """The event happens. Raises `Malformed` if it cannot follow, and the store's error once the store has failed."""
@@ -177,7 +183,7 @@ class Journal:
         if not self._is_audited:
             return []
         if self._auditor is None:
-            self._auditor = Auditor(self.run.spec, self.history.waiting, self.log[: segment[0].seq])
+            self._auditor = Auditor(self.run.spec, self.earlier_calls, self.log[: segment[0].seq])
         return self._auditor.notes(segment)
 
     def _hand_over(self) -> None:
@@ -191,7 +197,7 @@ class Journal:
         self._handed = upto = len(self.log)
         snapshot = None
         if self.run.has_ended:
-            snapshot = Snapshot(response(self.run), self.run.own_entries, _list_documents(self.run))
+            snapshot = Snapshot(response(self.run), self.run.all_entries, _list_documents(self.run))
         try:
             pending = self._store.append(self.run.spec.id, segment, snapshot, self._notes(segment))
         except Exception as error:

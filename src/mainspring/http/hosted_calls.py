@@ -12,8 +12,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from mainspring.core.history import approval_id
 from mainspring.core.ids import derive_id
 from mainspring.core.items import (
+    ApprovalRequest,
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -113,19 +115,28 @@ def _describe_part(part: Part) -> str:
 
 
 def merge_server_calls(told: Response) -> tuple[Item, ...]:
-    """The output as clients see it: server-run calls as one item each, at the place of the call."""
+    """The output as clients see it: server-run calls as one item each, at the place of the call. A call that a person is asked
+    about is told by the request alone, unless the run has ended without waiting: then the call says so behind it."""
     clients = list_client_tools(told)
+    asked = {item.id for item in told.output if isinstance(item, ApprovalRequest)}
     items: list[Item] = []
     open_calls: dict[str, tuple[int, FunctionCall]] = {}
     for item in told.output:
         match item:
             case FunctionCall() if item.name not in clients:
+                place = len(items)
+                if approval_id(item) in asked:
+                    place = -1
+                else:
+                    items.append(render_server_call(item))
                 if item.status == "completed":
-                    open_calls[item.call_id] = len(items), item
-                items.append(render_server_call(item))
+                    open_calls[item.call_id] = place, item
             case FunctionCallOutput() if item.call_id in open_calls:
                 place, call = open_calls.pop(item.call_id)
-                items[place] = render_server_call(call, item)
+                if place < 0:
+                    items.append(render_server_call(call, item))
+                else:
+                    items[place] = render_server_call(call, item)
             case _:
                 items.append(render_client_item(item))
     return (*items, *find_delegated(told, [call for _, call in open_calls.values()]))

@@ -45,18 +45,27 @@ async def resolve_references(items: tuple[Item, ...], store: Store, tenant: str,
     if not wanted:
         return items
     found = await store.items(sorted(wanted), tenant=tenant)
-    for item in items:
-        if not found.keys() >= set(_names(item)):
-            raise InvalidRequest(f"Item with id '{_id(item)}' not found.", param=param)
-    return tuple([part for item in items for part in [found[name] for name in _names(item)] or [item]])
+    return tuple([part for item in items for part in _resolve(item, found, param)])
+
+
+def _resolve(item: Item, found: dict[str, Item], param: str) -> list[Item]:
+    if not (names := _names(item)):
+        return [item]
+    parts = [found[name] for name in names if name in found]
+    if names[0] not in found:
+        raise InvalidRequest(f"Item with id '{_id(item)}' not found.", param=param)
+    # A call of the server's that has no output was never finished, and nobody is to be asked for it now.
+    half = parts[0] if len(parts) < len(names) else None
+    return [replace(half, status="incomplete")] if isinstance(half, FunctionCall) else parts
 
 
 def _names(item: Item) -> list[str]:
-    """The ids of the stored items that a reference stands for; none for other items. Our `mcp_call`s are two: call and output."""
+    """The ids of the stored items that a reference stands for, none for other items. Calls that the server performs are two: the
+    call and its output."""
     if not isinstance(item, Unknown) or item.data.get("type") != "item_reference":
         return []
-    name = _id(item)
-    return [f"fc_{name[4:]}", f"fco_{name[4:]}"] if name.startswith("mcp_") else [name]
+    prefix, _, rest = (name := _id(item)).partition("_")
+    return [f"fc_{rest}", f"fco_{rest}"] if prefix in ("mcp", "ci") else [name]
 
 
 def _id(item: Item) -> str:

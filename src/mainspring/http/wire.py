@@ -123,11 +123,41 @@ class Wire:
         self._entries = 0
         self._open: dict[str, _Open] = {}
         self._waiting: dict[str, tuple[int, FunctionCall]] = {}
+        self._held: list[tuple[Recorded, Run]] = []
+        self._asked: dict[str, FunctionCall] = {}
         self._clients: frozenset[str] | None = None
         self._is_running = False
 
     def add(self, record: Recorded, run: Run) -> None:
         """Tells what this record adds; `run` is the run after it."""
+        if self._held or (type(record.event) is ItemStarted and self._is_servers(record.event.item)):
+            self._held.append((record, run))
+            self._release(run)
+        else:
+            self._tell_record(record, run)
+        self.ends.append(len(self.frames))
+
+    def _release(self, run: Run) -> None:
+        """Tells what was held back, once it is known of every call of the turn whether a person is asked about it: then the
+        request is told instead of the call. From a server's call on, everything is held, because indexes go by order."""
+        if run.in_turn or any(call.verdict is None and call.output is None for call in run.calls):
+            return
+        asked = {call.item.id: call.item for call in run.calls if call.verdict == "ask"}
+        self._asked |= {call.call_id: call for call in asked.values()}
+        held, self._held = self._held, []
+        for record, then in held:
+            match record.event:
+                case ItemStarted(item) | ItemDone(item) if item_id(item) in asked:
+                    pass
+                case ArgumentsDelta(id_) if id_ in asked:
+                    pass
+                case _:
+                    self._tell_record(record, then)
+
+    def _is_servers(self, item: Item) -> bool:
+        return isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients
+
+    def _tell_record(self, record: Recorded, run: Run) -> None:
         event = record.event
         match event:
             case TextDelta(id_, delta, index):
@@ -152,7 +182,6 @@ class Wire:
                 self._tell_entries(run)
                 if isinstance(event, RunEnded):
                     self._tell_end(run)
-        self.ends.append(len(self.frames))
 
     # The response itself.
 
@@ -216,7 +245,7 @@ class Wire:
         opened = _Open(self._count, {})
         self._count += 1
         self._open[item_id(item)] = opened
-        if isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients:
+        if isinstance(item, FunctionCall) and self._is_servers(item):
             opened.is_servers = True
             opened.is_formed = item.form == INTERPRETER
             begun = render_server_call(replace(item, arguments=""), status="in_progress")
@@ -293,6 +322,9 @@ class Wire:
 
     def _tell_returned(self, item: Item) -> None:
         """Something a tool brought: the output that a server's call waits for, or an item of its own."""
+        if isinstance(item, FunctionCallOutput) and (asked := self._asked.pop(item.call_id, None)) is not None:
+            self._begin(asked)
+            self._finish(asked)
         if not isinstance(item, FunctionCallOutput) or item.call_id not in self._waiting:
             self._whole(item)
             return

@@ -1,11 +1,11 @@
 // The AI SDK, unmodified, with either of its providers for the Responses API.
-// Usage: node ai.mjs openai|open-responses SCENARIO, with BASE_URL and MODEL in the environment; prints JSON.
+// Usage: node ai.mjs openai|open-responses SCENARIO [ARGUMENTS], with BASE_URL and MODEL in the environment; prints JSON.
 import { createOpenResponses } from "@ai-sdk/open-responses";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, Output, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
-const [, , provider, scenario] = process.argv;
+const [, , provider, scenario, ...rest] = process.argv;
 const models = {
   openai: () => createOpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused" }).responses(process.env.MODEL),
   "open-responses": () =>
@@ -55,6 +55,26 @@ const scenarios = {
     const schema = z.object({ name: z.string(), people: z.number() });
     const { output } = await generateText({ model, maxRetries, output: Output.object({ schema }), prompt: "Oslo?" });
     return output;
+  },
+
+  async approval() {
+    const [said, serverUrl, streamed] = rest;
+    const openai = createOpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused" });
+    const tools = { sums: openai.tools.mcp({ serverLabel: "sums", serverUrl, requireApproval: "always" }) };
+    const messages = [{ role: "user", content: "What is 2 and 3?" }];
+    const ask = async () => {
+      const result = streamed
+        ? streamText({ model, maxRetries, tools, messages })
+        : await generateText({ model, maxRetries, tools, messages });
+      messages.push(...(await result.response).messages);
+      return { content: await result.content, text: await result.text };
+    };
+    const requests = (await ask()).content.filter((part) => part.type === "tool-approval-request");
+    const answer = { type: "tool-approval-response", approved: said === "approve", providerExecuted: true };
+    messages.push({ role: "tool", content: requests.map(({ approvalId }) => ({ ...answer, approvalId })) });
+    const { text } = await ask();
+    messages.push({ role: "user", content: "Thanks" });
+    return { asked: requests.length, text, thanked: (await ask()).text };
   },
 
   async failure() {

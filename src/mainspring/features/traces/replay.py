@@ -245,7 +245,8 @@ def _compare(run: Run, stored: Response, seq: int) -> None:
 
 def _compare_entries(run: Run, kept: Sequence[Entry], seq: int) -> None:
     """Raises unless the run has added what is kept to the conversation."""
-    added, last = run.own_entries, kept[max(len(kept) - len(run.own_entries), 0) :]
+    added, kept = run.own_entries, [entry for entry in kept if not entry.hidden]
+    last = kept[max(len(kept) - len(added), 0) :]
     for ours, theirs in zip_longest(added, last):
         if encode(ours) != encode(theirs):
             told = f"the stored item {_short(to_json(theirs))}"

@@ -1,0 +1,109 @@
+"""Whatever item an answer had, a later request may name it by `item_reference` instead of sending it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, get_args
+
+import aiohttp
+import pytest
+from msgspec import Struct
+from tests.mcp.web import served
+from tests.server.hosting import hosted
+
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.drafts import item_id
+from mainspring.core.items import CallForm, Json
+from mainspring.providers.scripted import Scripted, call, calls, cut, say, turn
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.functions import tool
+from mainspring.tools.mcp.executor import McpTools
+
+pytestmark = pytest.mark.slow
+
+
+class Case(Struct, frozen=True):
+    """An answer: its turns, what it is asked for with, and what its items need behind them when they are sent."""
+
+    turns: tuple[Any, ...]
+    request: Json = {}
+    output: Json = {}
+
+
+INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
+PATCH = {"type": "create_file", "path": "a", "diff": "+a"}
+COMPACT = {"context_management": [{"type": "compaction", "compact_threshold": 200}]}
+CASES = {
+    "words": Case((turn(think="Hm.", say="Hello."),)),
+    "function": Case(
+        (call("f"),), {"tools": [{"type": "function", "name": "f", "parameters": {}}]}, {"type": "function_call_output"}
+    ),
+    "custom": Case((call("c", input="x"),), {"tools": [{"type": "custom", "name": "c"}]}, {"type": "custom_tool_call_output"}),
+    "local shell": Case(
+        (call("local_shell", command=["ls"]),), {"tools": [{"type": "local_shell"}]}, {"type": "local_shell_call_output"}
+    ),
+    "shell": Case(
+        (call("shell", commands=["ls"]),),
+        {"tools": [{"type": "shell", "environment": {"type": "local"}}]},
+        {"type": "shell_call_output", "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+    ),
+    "patch": Case(
+        (call("apply_patch", **PATCH),),
+        {"tools": [{"type": "apply_patch"}]},
+        {"type": "apply_patch_call_output", "status": "completed"},
+    ),
+    "server's tool": Case((calls(call("weather"), call("weather")), say("Sunny."))),
+    "interpreter": Case((call("code_interpreter", code="print(1)"), say("One.")), {"tools": [INTERPRETER]}),
+    "approval": Case((call("write"),), {"tools": ["mcp"]}),
+    "compaction": Case((call("weather"), say("A summary."), say("Sunny.")), COMPACT),
+    "turn that was cut off": Case((cut(turn(say="Half a word", calls=[call("weather")]), after=2), say("Whole."))),
+}
+KINDS = {"message", "reasoning", "function_call", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction"}
+FORMS = {"custom_tool_call" if form == "custom" else f"{form}_call" for form in get_args(CallForm)}
+UNSEEN = ("mcp_list_tools", "mcp_approval_request", "compaction")
+
+
+@tool(effects=("read",))
+def weather() -> str:
+    """The weather, at length."""
+    return "sunny " * 80
+
+
+@asynccontextmanager
+async def serving(case: Case) -> AsyncIterator[tuple[Scripted, Any, Json]]:
+    script = Scripted(*case.turns, *[say("Fine.", when="Go on.")] * 8, chunk=4)
+    mcp = McpTools(guard=AddressGuard(["127.0.0.1"]))
+    engine = Engine(script, tools=[weather], mcp=mcp, builtins=BuiltinTools(("code_interpreter",)))
+    async with hosted(server(engine)) as url, aiohttp.ClientSession() as session, served("good") as web:
+
+        async def create(**body: Any) -> Json:
+            async with session.post(f"{url}/responses", json=body) as answer:
+                told: Json = await answer.json()
+                assert answer.status == 200, told
+                return told
+
+        tools = case.request.get("tools", [])
+        brought = [{"type": "mcp", "server_label": "web", "server_url": web.url} if tool == "mcp" else tool for tool in tools]
+        yield script, create, {**case.request, "tools": brought}
+
+
+async def walk(name: str) -> set[str]:
+    """Asks for the answer, then refers to each of its items in a request of its own. Returns the kinds that it had."""
+    case = CASES[name]
+    async with serving(case) as (script, create, request):
+        answer = await create(input="Go.", **request)
+        for item in answer["output"]:
+            behind = [{"output": "done", **case.output, "call_id": item["call_id"]}] if case.output and "call_id" in item else []
+            reference = {"type": "item_reference", "id": item["id"]}
+            told = await create(input=[reference, *behind, {"role": "user", "content": "Go on."}], tools=request["tools"])
+            assert told["status"] == "completed"
+            if item["type"] not in UNSEEN and item.get("status") != "incomplete":
+                seen = {item_id(shown).partition("_")[2] for shown in script.requests[-1].items}
+                assert item["id"].partition("_")[2] in seen
+    return {item["type"] for item in answer["output"]}
+
+
+async def test_every_kind_of_item_can_be_referred_to() -> None:
+    found = {name: await walk(name) for name in CASES}
+    assert set().union(*found.values()) == KINDS | FORMS
