@@ -62,6 +62,7 @@ async def test_a_run_is_told_event_by_event_and_completed_is_last(tmp_path: Path
         "tools_used": ["look"],
         "output": {"a": 1},
         "run_id": result.run_id,
+        "error": None,
     }
     assert [event.timestamp for event in events] == sorted(event.timestamp for event in events)
 

@@ -101,7 +101,7 @@ async def test_c53_an_agent_works_iteratively(tmp_path: Path) -> None:
     assert status == 200
     assert set(told) == {
         "agent", "output", "raw_response", "tokens_used", "model", "iterations", "tool_calls_made", "tools_used",
-        "termination_reason", "run_id",
+        "termination_reason", "run_id", "error",
     }  # fmt: skip
     assert (told["iterations"], told["tool_calls_made"], told["tools_used"]) == (3, 1, ["look"])
     assert (told["termination_reason"], told["output"]) == ("completed", {"result": "Really nothing."})

@@ -36,6 +36,11 @@ def fail(at: int) -> str:
     raise RuntimeError("broken")
 
 @tool(effects=("read",))
+async def read_page(number: int) -> str:
+    """Reads a page."""
+    return f"page {number} " + "words and words " * 150
+
+@tool(effects=("read",))
 async def dawdle() -> str:
     """Never comes back."""
     import asyncio
@@ -75,8 +80,16 @@ class Door:
 
     def outputs(self, run_id: str) -> list[str]:
         """What the calls of a run came to."""
-        items = self._http.get(f"/responses/{run_id}").json()["output"]
-        return [item["output"] or json.dumps(item["error"]) for item in items if "output" in item]
+        return [item["output"] or json.dumps(item["error"]) for item in self.items(run_id) if "output" in item]
+
+    def items(self, run_id: str) -> list[Json]:
+        found: list[Json] = self._http.get(f"/responses/{run_id}").json()["output"]
+        return found
+
+    def stream(self, agent: str, what: str) -> list[Json]:
+        body = {"inputs": {"what": what}}
+        lines = self._http.post(f"/agents/{agent}/invoke-iterative/stream", json=body).text.splitlines()
+        return [json.loads(line.removeprefix("data: ")) for line in lines if line]
 
 
 @contextmanager
@@ -231,6 +244,66 @@ def test_settings_that_contradict_themselves_are_told_by_their_line(tmp_path: Pa
     settings = '[limits]\nmax_turns = "unlimited"\n[limits.most]\nmax_turns = 3\n'
     with pytest.raises(AssertionError, match=r"mainspring.toml:3: .*max_turns is unlimited"), door(tmp_path, settings):
         pass
+
+
+BULKY = [asks("read_page", number=number) for number in range(8)]
+SUMMARY = script("Write a summary of the conversation", {"say": "Pages were read."})
+
+
+def test_an_agent_that_works_until_it_is_done_sums_up_before_its_window_is_full(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    written(tmp_path / "agents", "boss", dependencies=[{"agent": "bee"}])
+    asked = {"calls": [{"name": "agent_bee", "arguments": {"task": "Read"}}]}
+    found = {"say": "Found.", "expect": "Summary of the earlier conversation"}
+    turns = (*SUMMARY, *script("Read", *BULKY, found), *script("Manage", asked, {"say": "Managed.", "expect": "Found."}))
+    sure = script("is every part", {"say": "Found."})
+    with door(tmp_path, "context_tokens = 4000\n", *sure, *turns) as it:
+        told = it.invoke("bee", "Read")
+        items = it.items(told["run_id"])
+        assert (told["termination_reason"], told["iterations"], told["error"]) == ("completed", 9, None), told
+        assert [item["type"] for item in items].count("compaction") >= 1
+        assert it.invoke("boss", "Manage")["raw_response"] == "Managed."
+        off = it.invoke("bee", "Read", truncation="disabled")
+    assert (off["termination_reason"], off["iterations"] < 9) == ("error", True)
+    assert "the model takes 4000" in off["error"]
+
+
+def test_definitions_and_requests_say_what_becomes_of_a_conversation_that_is_too_long(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "ant", constraints={"truncation": "auto"})
+    written(tmp_path / "agents", "bee", constraints={"compact_threshold": 1500})
+    without = {"say": "Found.", "expect": {"regex": r"\A(?![\s\S]*page 0 )[\s\S]*page 7 "}}
+    summed = {"say": "Found.", "expect": "Pages were read."}
+    turns = (*script("Read", *BULKY, without), *script("Sum", *BULKY, summed), *SUMMARY)
+    with door(tmp_path, "", *turns) as it:
+        assert it.invoke("bee", "Sum")["termination_reason"] == "completed"
+        assert it.invoke("ant", "Sum", compact_threshold=1500)["termination_reason"] == "completed"
+        plain = it.invoke("ant", "Sum")
+        assert (plain["termination_reason"], "Pages were read." in plain["error"]) == ("error", True)
+    with door(tmp_path, "context_tokens = 4000\n", *turns) as it:
+        told = it.invoke("ant", "Read")
+        assert (told["termination_reason"], told["error"]) == ("completed", None)
+        assert "compaction" not in [item["type"] for item in it.items(told["run_id"])]
+        shown = it.post("/responses", input="Read", model="agent:ant", store=True)
+        assert (shown["status"], shown["truncation"]) == ("completed", "auto")
+        assert it.post("/responses", input="Read", model="agent:ant", truncation="disabled")["status"] == "failed"
+        assert refusal(it.post("/agents/bee/invoke", inputs={"what": "long " * 4000}))[:2] == (400, "context_length_exceeded")
+
+
+def test_a_run_of_an_agent_that_ends_in_error_says_why(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    turns = (
+        *script("Refuse", {"refuse": "I will not."}),
+        *script("Filter", {"say": "Half an", "finish": "content_filter"}),
+        *script("Fail", asks("fail", at=1)),
+        *script("Hush", {"say": " "}),
+    )
+    with door(tmp_path, "", *turns) as it:
+        told = {what: it.invoke("bee", what) for what in ("Refuse", "Filter", "Fail", "Hush")}
+        streamed = it.stream("bee", "Fail")
+    assert {each["termination_reason"] for each in told.values()} == {"error"}
+    words = {"Refuse": "I will not.", "Filter": "content filter", "Fail": "3 turns in a row failed", "Hush": "said nothing"}
+    assert [what for what, said in words.items() if said not in told[what]["error"]] == []
+    assert "3 turns in a row failed" in streamed[-1]["data"]["error"]
 
 
 @pytest.mark.requirement("C44", "D64")

@@ -77,6 +77,7 @@ def response(run: Run) -> Response:
         "text": spec.sampling.text or {"format": {"type": "text"}},
         "tool_choice": _choice(spec.tool_choice),
         "tools": tuple([_tool(tool) for tool in spec.tools if not _is_servers(tool)]),
+        "truncation": spec.window.truncation,
         "usage": _usage(run.usage) if run.has_ended else None,
     }
     if spec.sampling.temperature is not None:

@@ -107,7 +107,10 @@ class Constraints(Struct, frozen=True):
 
     `max_turns`, `max_errors_in_row`, `max_tool_calls_per_turn` and `tool_seconds` (for each call) are as the server has them
     unless they are said here; a request may ask for others. `concurrency` is how many calls of a turn run at once. Without
-    `parallel_allowed` the agent's calls are made one by one, and it never works beside other agents of one caller."""
+    `parallel_allowed` the agent's calls are made one by one, and it never works beside other agents of one caller.
+
+    `compact_threshold` is the number of tokens beyond which the model sums up what is old; `truncation: auto` leaves out the
+    oldest of what does not fit."""
 
     max_tokens: Annotated[int, Meta(ge=100, le=200_000)] = 4096
     timeout_seconds: Annotated[float, Meta(ge=10, le=3600)] = 120
@@ -118,6 +121,8 @@ class Constraints(Struct, frozen=True):
     max_tool_calls_per_turn: Count | None = None
     tool_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    compact_threshold: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 
 class Metadata(Struct, frozen=True):

@@ -14,9 +14,9 @@ from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
-from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice, pick_least
+from mainspring.core.spec import PRESETS, Charter, Completion, RunSpec, ToolChoice, Window, pick_least
 from mainspring.definitions.parsed_file import hint
-from mainspring.features.agents.agent_definition import AgentDefinition, make_charter
+from mainspring.features.agents.agent_definition import AgentDefinition, Constraints, make_charter
 from mainspring.features.agents.agent_inputs import build_input_schema
 from mainspring.features.agents.agent_limits import apply_limits
 from mainspring.features.agents.agent_prompt import MOST_MEMORIES, build_system_prompt
@@ -36,8 +36,10 @@ log = getLogger(__name__)
 DEEPEST: Final = 3
 # An agent whose time is up says what it has before its caller stops it.
 GRACE_SECONDS: Final = 5.0
+COMPACT_AT: Final = 0.75
 
 Effort = Literal["low", "medium", "high"]
+Truncation = Literal["auto", "disabled"]
 
 _ITERATIVE = PRESETS["iterative"]
 
@@ -47,6 +49,7 @@ class InvocationSettings(Struct, frozen=True):
 
     `autonomy_level` 0 to 3 selects one of the budgets of `features.budgets`. `active_skills` are active from the start; None
     means all of its skills if it cannot load any, else none. `max_seconds` must be within the time of the definition.
+    `truncation` and `compact_threshold` say what becomes of a conversation that is too long, see `Window`.
     """
 
     config: ToolLoopConfig | None = None
@@ -55,6 +58,8 @@ class InvocationSettings(Struct, frozen=True):
     autonomy_level: int | None = None
     active_skills: tuple[str, ...] | None = None
     max_seconds: float | None = None
+    truncation: Truncation | None = None
+    compact_threshold: int | None = None
 
 
 class AgentOrders:
@@ -209,11 +214,22 @@ def _apply_constraints(
     tokens = pick_least(sampling.max_turn_tokens, own.max_tokens)
     return replace(
         spec,
+        window=_make_window(spec, own, manner, iterates=config is not None),
         tool_choice=ToolChoice("none") if config is None else spec.tool_choice,
         completion=completion,
         sampling=replace(sampling, temperature=temperature, reasoning=reasoning, max_turn_tokens=tokens),
         parallel_tool_calls=spec.parallel_tool_calls and own.parallel_allowed,
     )
+
+
+def _make_window(spec: RunSpec, own: Constraints, manner: InvocationSettings, *, iterates: bool) -> Window:
+    """What the request says, else the definition. An iterative run that is told neither sums up and leaves out what is old, if
+    it is known how much the model takes."""
+    window, truncation = spec.window, manner.truncation or own.truncation
+    threshold = window.compact_threshold or manner.compact_threshold or own.compact_threshold
+    if iterates and spec.preset == "iterative" and truncation is None and window.context_tokens is not None:
+        truncation, threshold = "auto", threshold or int(window.context_tokens * COMPACT_AT)
+    return replace(window, truncation=truncation or window.truncation, compact_threshold=threshold)
 
 
 def _reads(tool: ToolDefinition) -> bool:

@@ -82,7 +82,7 @@ class AgentResult(Struct, frozen=True):
 
 
 class ToolLoopResult(Struct, frozen=True):
-    """The result of a run, whatever ended it. `run_id` is that run."""
+    """The result of a run, whatever ended it. `run_id` is that run; `error` says in words why it ended in `error`."""
 
     output: Json
     raw_response: str
@@ -93,6 +93,7 @@ class ToolLoopResult(Struct, frozen=True):
     tools_used: tuple[str, ...]
     termination_reason: Termination
     run_id: str = ""
+    error: str | None = None
 
     @property
     def agent_result(self) -> AgentResult:
@@ -102,7 +103,7 @@ class ToolLoopResult(Struct, frozen=True):
 
 def read_result(run: Run) -> ToolLoopResult:
     """The result of an ended run. Counts the calls that were allowed, and includes the tokens of agents that it called."""
-    said = read_last_words(run)
+    said, ended = read_last_words(run), find_termination(run)
     return ToolLoopResult(
         output=parse_output(said, list_output_names(run)),
         raw_response=said,
@@ -111,8 +112,9 @@ def read_result(run: Run) -> ToolLoopResult:
         iterations=run.turns,
         tool_calls_made=run.calls_allowed,
         tools_used=run.tools_used,
-        termination_reason=find_termination(run),
+        termination_reason=ended,
         run_id=run.spec.id,
+        error=explain_lack(run) if ended == "error" else None,
     )
 
 
@@ -140,6 +142,8 @@ def explain_lack(run: Run) -> str:
     """Why there is no answer."""
     if run.error is not None:
         return run.error.message
+    if run.reason is Reason.CONTENT_FILTER:
+        return "a content filter stopped its answer"
     if run.reason is Reason.REFUSAL:
         return f"it refused: {read_last_words(run)}"
     return "it said nothing" if run.reason is Reason.FINAL_ANSWER else f"it ended by `{find_termination(run)}`"

@@ -18,7 +18,7 @@ from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, AuditEntry, digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
-from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings
+from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings, Truncation
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import (
     AgentResult,
@@ -52,6 +52,8 @@ class InvokeOptions(TypedDict, total=False):
     autonomy_level: int | None
     active_skills: tuple[str, ...] | None
     max_seconds: float | None
+    truncation: Truncation | None
+    compact_threshold: int | None
     metadata: dict[str, str]
     background: bool
     store: bool
@@ -59,7 +61,7 @@ class InvokeOptions(TypedDict, total=False):
     traceparent: str
 
 
-_MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds")
+_MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds", "truncation", "compact_threshold")
 
 
 class AgentRuntime:

@@ -124,6 +124,7 @@ def _render_end(after: Run) -> Pairs:
         "tools_used": list(result.tools_used),
         "output": result.output,
         "run_id": result.run_id,
+        "error": result.error,
     }
     failed: Pairs = []
     if after.error is not None:

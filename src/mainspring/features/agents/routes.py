@@ -43,6 +43,8 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     metadata: Metadata = {}
     store: bool = True
     max_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    compact_threshold: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 
 class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +145,8 @@ class AgentRoutes:
         await wait_for_end(handle, request)
         _raise_failure(handle.run)
         result = read_result(handle.run)
-        return json_response(InvokedIterative(agent=handle.run.spec.agent, **asdict(result)))
+        why = None if result.error is None else hide_addresses(result.error)
+        return json_response(InvokedIterative(agent=handle.run.spec.agent, **asdict(replace(result, error=why))))
 
     async def stream_iterative(self, request: Request) -> HttpResponse:
         """Runs an agent with tools and streams its events; the last is always `completed`."""
@@ -167,6 +170,8 @@ class AgentRoutes:
             metadata=body.metadata,
             store=body.store,
             max_seconds=body.max_seconds,
+            truncation=body.truncation,
+            compact_threshold=body.compact_threshold,
             tenant=caller.tenant,
             caller=caller.as_run_caller(),
         )
@@ -209,6 +214,7 @@ async def _read_frames(handle: Handle) -> AsyncIterator[list[bytes]]:
 
 def _hide_backend(event: ToolLoopEvent) -> ToolLoopEvent:
     """What a client may know: where the backend is does not concern it."""
-    if event.event_type != "error":
+    key = {"error": "message", "completed": "error"}.get(event.event_type, "")
+    if event.data.get(key) is None:
         return event
-    return replace(event, data={**event.data, "message": hide_addresses(str(event.data["message"]))})
+    return replace(event, data={**event.data, key: hide_addresses(str(event.data[key]))})

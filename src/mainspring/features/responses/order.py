@@ -133,7 +133,7 @@ async def _apply_selection(
         error_threshold=body.max_errors_in_row,
         tool_call_timeout_seconds=body.tool_seconds,
     )
-    manner = InvocationSettings(config, max_seconds=body.max_seconds)
+    manner = InvocationSettings(config, max_seconds=body.max_seconds, truncation=body.truncation)
     return await agents.select_agent(spec, choice.name, choice.variables, manner)
 
 
