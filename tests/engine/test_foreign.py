@@ -24,11 +24,11 @@ from mainspring.core.items import (
     user,
 )  # fmt: skip
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.redact import make_presentable, redact_text
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec, spec_for
 from mainspring.engine import drive, guard
 from mainspring.engine.engine import Engine
-from mainspring.engine.redact import make_presentable, redact_text
 from mainspring.ports import Ask, CallContext, Deny, ModelInfo, ToolCall, ToolResult, Verdict
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engine import redact
-from mainspring.engine.redact import REDACTED, redact_arguments, redact_text
+from mainspring.core import redact
+from mainspring.core.redact import REDACTED, redact_arguments, redact_text
 
 PIECES = (
     "sk-abcdefghij0123456789", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "ghp_0123456789abcdefghij0", "AKIA0123456789ABCDEF",

@@ -15,12 +15,12 @@ from mainspring.core.conversation_items import CONVERSATION
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
 from mainspring.core.items import FunctionCallOutput, InputImage, InputText, ToolDefinition
+from mainspring.core.redact import REDACTED, make_presentable, redact_text, shorten
 from mainspring.core.run import Run
 from mainspring.core.spec import Conversation, RunSpec
 from mainspring.engine import guard
 from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
-from mainspring.engine.redact import REDACTED, make_presentable, redact_text, shorten
 from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, Document, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say

@@ -25,7 +25,17 @@ from tests.providers.backend import (
     usage_chunk,
 )
 
-from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.errors import (
+    BadOutput,
+    ContextOverflow,
+    Misconfigured,
+    ModelNotFound,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unauthorized,
+    Unavailable,
+)
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Json, Message, OutputText, Usage, encode, user
@@ -63,8 +73,17 @@ async def failure_of(backend: Backend, *, api_key: str | None = None) -> Provide
     ("status", "body", "kind", "message"),
     [
         (400, b'{"error": {"message": "bad temperature"}}', Refused, "{url}/chat/completions answered HTTP 400: bad temperature"),
-        (404, b'{"error": "no model `clockwork`"}', Refused,
-         "{url}/chat/completions answered HTTP 404: no model `clockwork`; check the model name and the base URL"),
+        (404, b'{"error": "no model `clockwork`"}', ModelNotFound,
+         "{url}/chat/completions answered HTTP 404: no model `clockwork`; check the model name"),
+        (400, b'{"error": {"message": "No.", "code": "model_not_found"}}', ModelNotFound,
+         "{url}/chat/completions answered HTTP 400: No.; check the model name"),
+        (404, b'{"detail": "Not Found"}', Misconfigured,
+         "{url}/chat/completions answered HTTP 404: Not Found; check the backend's base URL"),
+        (405, b"", Misconfigured, "{url}/chat/completions answered HTTP 405; check the backend's base URL"),
+        (400, b"HTTP request to an HTTPS server", Misconfigured,
+         "{url}/chat/completions answered HTTP 400: HTTP request to an HTTPS server; check the backend's base URL"),
+        (402, b'{"error": {"message": "No credits"}}', Unauthorized,
+         "{url}/chat/completions answered HTTP 402: No credits; check the API key and the account"),
         (422, b'{"detail": [{"loc": ["body", "top_p"], "msg": "too big"}]}', Refused,
          "{url}/chat/completions answered HTTP 422: body.top_p: too big"),
         (400, b'{"object": "error", "message": "This model\'s maximum context length is 8 tokens", "code": 400}', ContextOverflow,
@@ -141,7 +160,7 @@ async def test_a_key_in_a_header_is_never_in_a_message_either(backend: Backend) 
 async def test_a_redirect_is_not_followed(backend: Backend) -> None:
     backend.replies(status=301, headers={"Location": "https://clock/v1/chat/completions"})
     error = await failure_of(backend)
-    assert isinstance(error, Refused)
+    assert isinstance(error, Misconfigured)
     assert error.message.endswith("redirects to https://clock/v1/chat/completions; set the base URL to match")
 
 
@@ -155,9 +174,9 @@ async def test_a_web_page_is_no_answer(backend: Backend) -> None:
 async def test_complaints_about_other_things_are_not_tried_again(backend: Backend) -> None:
     backend.replies(b'{"error": {"message": "unknown field `stream_options`"}}', status=400)
     plain = {key: value for key, value in ASKED.items() if key != "stream_options"}
-    backend.replies(b'{"error": {"message": "unknown model, stream_options or not"}}', status=400, expect=plain)
+    backend.replies(b'{"error": {"message": "bad luck, stream_options or not"}}', status=400, expect=plain)
     error = await failure_of(backend)
-    assert error.message.endswith("HTTP 400: unknown model, stream_options or not")
+    assert error.message.endswith("HTTP 400: bad luck, stream_options or not")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,16 @@ from tests.providers.backend import QUESTION
 from tests.providers.dialects import Ability, Dialect, Line, Spoken, SpokenCall, Stop, Trouble, dialects
 from tests.providers.dialects.server import Fake, answer, asked, calls, ended, items, reading, serving, text, told
 
-from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.errors import (
+    BadOutput,
+    ContextOverflow,
+    ModelNotFound,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unauthorized,
+    Unavailable,
+)
 from mainspring.core.events import ArgumentsDelta, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.items import (
     FunctionCall,
@@ -354,7 +363,7 @@ ERRORS: dict[Trouble, type[ProviderError]] = {
     "overloaded": Unavailable,
     "overflow": ContextOverflow,
     "unauthorized": Unauthorized,
-    "not_found": Refused,
+    "not_found": ModelNotFound,
     "bad_request": Refused,
     "server_error": Unavailable,
 }

@@ -17,7 +17,7 @@ from tests.kit.waiting import PATIENCE
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCallOutput, Json
-from mainspring.engine.redact import REDACTED
+from mainspring.core.redact import REDACTED
 from mainspring.features.governance.scope_policies import PathPolicy
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.builtin import file_ops

@@ -22,6 +22,8 @@ TREE = [
     ("RateLimited", "ProviderError", "rate_limit_exceeded", 429, True),
     ("ContextOverflow", "ProviderError", "context_length_exceeded", 400, False),
     ("Refused", "ProviderError", "invalid_prompt", 400, False),
+    ("ModelNotFound", "Refused", "model_not_found", 404, False),
+    ("Misconfigured", "ProviderError", "provider_misconfigured", 502, False),
     ("Unauthorized", "ProviderError", "provider_unauthorized", 502, False),
     ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),

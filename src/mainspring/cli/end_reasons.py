@@ -9,6 +9,7 @@ from mainspring.core.run import Run
 
 _ADVICE = {
     "provider_unavailable": "start the backend or correct --base-url, then run it again",
+    "provider_misconfigured": "correct --base-url, then run it again",
     "provider_unauthorized": "check the key in OPENAI_API_KEY or --api-key",
     "context_length_exceeded": "shorten the prompt, or use a model with a larger context",
 }

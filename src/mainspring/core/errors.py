@@ -13,6 +13,8 @@
     │   │   ├── RateLimited         429
     │   │   ├── ContextOverflow     400, the transcript does not fit the model
     │   │   ├── Refused             400, the backend rejected the request as such
+    │   │   │   └── ModelNotFound   404, there is no such model
+    │   │   ├── Misconfigured       what answers at the backend's address is no such backend
     │   │   ├── Unauthorized        the backend did not accept our key
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
@@ -125,6 +127,22 @@ class ContextOverflow(ProviderError):
 class Refused(ProviderError):
     code = "invalid_prompt"
     status = 400
+
+
+class ModelNotFound(Refused):
+    """No backend, or not the one that was asked, has a model of this name."""
+
+    code = "model_not_found"
+    status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model")
+
+
+class Misconfigured(ProviderError):
+    """The operator's to mend: a redirect, a page that is not there, TLS that does not fit."""
+
+    code = "provider_misconfigured"
 
 
 class Unauthorized(ProviderError):

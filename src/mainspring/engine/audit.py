@@ -20,9 +20,9 @@ from mainspring.core.errors import StoreError
 from mainspring.core.events import CallJudged, Event, ItemDone, Recorded, RunEnded, RunStarted, ToolEnded, ToolStarted
 from mainspring.core.history import approval_id, list_answers
 from mainspring.core.items import ApprovalResponse, FunctionCall, decode, encode
+from mainspring.core.redact import make_presentable, redact_arguments, shorten
 from mainspring.core.run import canonical
 from mainspring.core.spec import RunSpec
-from mainspring.engine.redact import make_presentable, redact_arguments, shorten
 from mainspring.ports import Note
 
 ARGUMENT_CHARS: Final = 200

@@ -32,6 +32,7 @@ from mainspring.core.events import (
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
 from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, tokens_of
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error
@@ -83,7 +84,7 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     seconds = journal.run.spec.limits.turn_seconds
     failure = await _ask(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
     if failure is not None and journal.run.in_turn:
-        journal.record(TurnEnded("error", failure.usage, ErrorInfo.of(failure)))
+        journal.record(TurnEnded("error", failure.usage, _tell(failure)))
 
 
 async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
@@ -103,7 +104,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
     if failure is not None:
-        journal.record(Compacted(error=ErrorInfo.of(failure), usage=usage))
+        journal.record(Compacted(error=_tell(failure), usage=usage))
         return
     content = await seal.close(Summary(text, keeps))
     journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
@@ -170,6 +171,12 @@ class _Listening:
                         await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+
+def _tell(failure: ProviderError) -> ErrorInfo:
+    """The failure as it is kept and shown: other people's words may quote a key."""
+    told = ErrorInfo.of(failure)
+    return replace(told, message=redact_text(told.message))
 
 
 def _estimate_usage(request: ModelRequest, said: Sequence[Draft]) -> Usage:

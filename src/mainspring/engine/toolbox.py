@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from mainspring.core.errors import DelegateToClient, ToolTimeout
 from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, ToolProgress, ToolStarted, Used
 from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parse_arguments
+from mainspring.core.redact import make_presentable, redact_data, redact_text, shorten
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, describe_error, result_of, start
 from mainspring.engine.journal import Journal
-from mainspring.engine.redact import make_presentable, redact_data, redact_text, shorten
 from mainspring.ports import CallContext, Runs, ToolCall, ToolExecutor, ToolResult
 
 log = getLogger(__name__)

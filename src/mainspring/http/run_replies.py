@@ -14,7 +14,10 @@ from mainspring.http.faults import Fault
 from mainspring.http.streams import wait_for_disconnect
 from mainspring.http.wire import Dialect, hide_addresses
 
-_STATUSES: Final = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400}
+_STATUSES: Final = {
+    "rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400,
+    "model_not_found": 404,
+}  # fmt: skip
 
 
 def choose_dialect(client: HTTPConnection, dialect: Dialect) -> Dialect:

@@ -435,7 +435,7 @@ def classify_error(error: ErrorInfo) -> str:
     match error.code:
         case "rate_limit_exceeded":
             return "too_many_requests"
-        case "invalid_prompt" | "context_length_exceeded":
+        case "invalid_prompt" | "context_length_exceeded" | "model_not_found":
             return "invalid_request_error"
         case code if code.startswith("provider_"):
             return "model_error"

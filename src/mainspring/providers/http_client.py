@@ -18,7 +18,8 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from mainspring.core.errors import BadOutput, InvalidRequest, ProviderError, Refused, Unavailable
+from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Unavailable
+from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
 from mainspring.ports import HttpAnswer, RecordedRequest, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
@@ -61,7 +62,7 @@ class Http:
         if self._tape is None:
             received: HttpAnswer = await self._answer(method, url, body)
         else:
-            asked = RecordedRequest(method, path, None if body is None else self.redact(body.decode()).encode())
+            asked = RecordedRequest(method, path, None if body is None else self._remove_secrets(body.decode()).encode())
             received = await self._tape.answer(asked, lambda: self._answer(method, url, body), self._secrets)
         reply = HttpReply(received, _show(url), self._timeout)
         if received.status // 100 == 2:
@@ -94,14 +95,17 @@ class Http:
             await session.close()
 
     def redact(self, text: str) -> str:
-        """The text without the key and the header values this backend is sent."""
+        """The text without what is secret in it: what this backend is sent, and what looks like a key or a password."""
+        return redact_text(self._remove_secrets(text))
+
+    def _remove_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
     def quote(self, data: bytes) -> str:
         """The beginning of the data, redacted, for an error message."""
-        return self.redact(shorten_line(data[:400].decode(errors="replace"), 200))
+        return shorten_line(self.redact(data[:400].decode(errors="replace")), 200)
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
         """The head of the answer. If the server has just closed a kept connection, the request is sent again on another."""
@@ -131,8 +135,12 @@ class Http:
             )
         return self._session
 
-    def _explain(self, error: BaseException, url: str) -> Unavailable:
+    def _explain(self, error: BaseException, url: str) -> ProviderError:
         match error:
+            case aiohttp.ClientSSLError():
+                return Misconfigured(
+                    f"{self.url} does not speak TLS as it should ({_reason(error)}); check its base URL and certificate"
+                )
             case aiohttp.ConnectionTimeoutError():
                 return Unavailable(f"no server answers at {self.url} within {CONNECT_SECONDS:g} s; is it running and reachable?")
             case TimeoutError():
@@ -148,10 +156,9 @@ class Http:
 
     async def _refusal(self, reply: "HttpReply", response: HttpAnswer) -> ProviderError:
         if 300 <= response.status < 400:
-            target = response.headers.get("Location", "nowhere")
-            return Refused(f"{reply.url} redirects to {self.redact(shorten_line(target))}; set the base URL to match")
-        said = parse_complaint(await reply.beginning())
-        said, wait = said._replace(message=self.redact(said.message)), parse_retry_after(response.headers)
+            target = self.redact(response.headers.get("Location", "nowhere").partition("?")[0])
+            return Misconfigured(f"{reply.url} redirects to {shorten_line(target)}; set the base URL to match")
+        said, wait = parse_complaint(await reply.beginning(), self.redact), parse_retry_after(response.headers)
         what = f"{reply.url} answered HTTP {response.status}"
         return build_error(response.status, said, what, said.wait if wait is None else wait)
 

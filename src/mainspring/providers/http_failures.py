@@ -5,15 +5,27 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 import msgspec
 
-from mainspring.core.errors import ContextOverflow, ProviderError, RateLimited, Refused, Unauthorized, Unavailable
+from mainspring.core.errors import (
+    ContextOverflow,
+    Misconfigured,
+    ModelNotFound,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unauthorized,
+    Unavailable,
+)
+from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
+
+COMPLAINT_CHARS = 8_000
 
 
 class Complaint(NamedTuple):
@@ -24,13 +36,14 @@ class Complaint(NamedTuple):
     wait: float | None = None
 
 
-def parse_complaint(data: bytes) -> Complaint:
-    """Reads an error in any of the shapes backends use; what has none of them is its own message."""
+def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> Complaint:
+    """Reads an error in any of the shapes backends use; what has none of them is its own message. All words are redacted, before
+    they are shortened: half a secret would not be known for one."""
     text = data.decode(errors="replace").strip()
     try:
         payload = msgspec.json.decode(data)
     except (ValueError, RecursionError):
-        return Complaint("an HTML page" if text.startswith("<") else shorten_line(text))
+        return Complaint("an HTML page" if text.startswith("<") else shorten_line(redact(text[:COMPLAINT_CHARS])))
     wait = None
     match payload:
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
@@ -45,7 +58,7 @@ def parse_complaint(data: bytes) -> Complaint:
         case _:
             message, codes = "", []
     said = tuple([str(code) for code in codes if isinstance(code, str | int) and code])
-    return Complaint(shorten_line(message or text), said, wait)
+    return Complaint(shorten_line(redact((message or text)[:COMPLAINT_CHARS])), tuple(map(redact, said)), wait)
 
 
 def build_error(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
@@ -55,12 +68,14 @@ def build_error(status: int, said: Complaint, what: str, retry_after: float | No
         case 429:
             when = "later" if retry_after is None else f"in {retry_after:g} s"
             return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
-        case _ if status in (401, 403) or (status == 400 and _BAD_KEY.search(said.message)):
-            return Unauthorized(f"{what}; check the API key")
+        case _ if status in (401, 402, 403) or (status == 400 and _BAD_KEY.search(said.message)):
+            return Unauthorized(f"{what}; check the API key{' and the account' if status == 402 else ''}")
         case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
-        case 404:
-            return Refused(f"{what}; check the model name and the base URL")
+        case _ if status in (400, 404) and _NO_MODEL.search(" ".join((said.message, *said.codes))):
+            return ModelNotFound(f"{what}; check the model name")
+        case _ if 300 <= status < 400 or status in (404, 405, 410) or _TLS_WANTED.search(said.message):
+            return Misconfigured(f"{what}; check the backend's base URL")
         case 408 | 425:
             return Unavailable(f"{what}; try again", retry_after=retry_after)
         case _ if status >= 500:
@@ -127,6 +142,12 @@ def _number(code: str) -> int | None:
     return int(code) if len(code) == 3 and code[0] in "45" and code.isascii() and code.isdigit() else None
 
 
+_NO_MODEL = re.compile(
+    r"model_?not_?(found|exist)|model not exist|\b(not a valid|invalid|unknown|no|no such) model\b|^model: |DeploymentNotFound"
+    r"|\b(models?|deployment)\b.{0,200}(does not exist|not found|not exist)",
+    re.IGNORECASE,
+)
+_TLS_WANTED = re.compile(r"HTTP request (was )?(sent )?to (an )?HTTPS", re.IGNORECASE)
 _BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _OVERFLOW = re.compile(

@@ -213,8 +213,7 @@ class ReplyReader(ABC, Generic[TurnT]):
 
     def _failure(self, data: bytes) -> ProviderError:
         """The error that the backend reports within its answer."""
-        said = parse_complaint(data)
-        return build_stream_error(said._replace(message=self._http.redact(said.message)), self._http.url)
+        return build_stream_error(parse_complaint(data, self._http.redact), self._http.url)
 
 
 def read_counts(usage: msgspec.Raw) -> defaultdict[str, int]:

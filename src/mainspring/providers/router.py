@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core import errors
-from mainspring.core.errors import InvalidRequest, ProviderError, Refused
+from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
@@ -19,7 +19,15 @@ from mainspring.providers.wrapper import count_tokens, find_features
 log = getLogger(__name__)
 
 # Failures of this backend or this model, which another one need not share.
-_ELSEWHERE = (errors.Unavailable, errors.RateLimited, errors.BadOutput, errors.Unauthorized, errors.ContextOverflow)
+_ELSEWHERE = (
+    errors.Unavailable,
+    errors.RateLimited,
+    errors.BadOutput,
+    errors.Unauthorized,
+    errors.Misconfigured,
+    errors.ModelNotFound,
+    errors.ContextOverflow,
+)
 
 
 class ModelRoute(Struct, frozen=True):
@@ -35,9 +43,9 @@ class Router:
     `provider/model` goes to that provider as `model`. A name whose part before the first slash is no provider goes unchanged to
     the `default` one. An alias stands for a chain of names, aliases among them, that are tried in order.
 
-    Falls back to the next of a chain when the backend is down, busy, unreadable or rejects our key, or when the request is too
-    long for the model, and only while no event has been handed on. A request that is refused for what it says is not tried
-    elsewhere: that would hide a mistake. If all fail, raises the first error that is retryable, or else the first.
+    Falls back to the next of a chain when the backend is down, busy, unreadable, rejects our key or has no such model, or when
+    the request is too long for the model, and only while no event has been handed on. A request that is refused for what it says
+    is not tried elsewhere: that would hide a mistake. If all fail, raises the first error that is retryable, or else the first.
 
     Raises `InvalidRequest` for providers and aliases that cannot work. It owns its providers: `close` closes each once.
     """
@@ -63,7 +71,7 @@ class Router:
         self._aliases = {alias: tuple(dict.fromkeys(self._resolve(alias, given, ()))) for alias in given}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Raises `Refused` for a model that no provider is known for."""
+        """Raises `ModelNotFound` for a model that no provider is known for."""
         failures: list[ProviderError] = []
         for route in self._chain(request.model):
             if failures:
@@ -127,7 +135,7 @@ class Router:
             return self._aliases[name]
         if (route := self._route(name)) is not None:
             return (route,)
-        raise Refused(f"model `{name}` is not configured{self._hint(name, self._aliases)}", param="model")
+        raise ModelNotFound(f"model `{name}` is not configured{self._hint(name, self._aliases)}")
 
     def _route(self, name: str) -> ModelRoute | None:
         provider, _, model = name.partition("/")

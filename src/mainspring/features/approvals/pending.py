@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.core.events import CallJudged, RunStarted
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
+from mainspring.core.redact import redact_arguments, redact_text
 from mainspring.core.spec import Caller, Conversation, RunSpec
 from mainspring.engine.approvals import (
     ASKED,
@@ -31,7 +32,6 @@ from mainspring.engine.approvals import (
 from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine, Handle
 from mainspring.engine.journal import Clock
-from mainspring.engine.redact import redact_arguments, redact_text
 from mainspring.ports import Document, OrderContext, OrderStep
 
 BATCH: Final = 100

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec import inspect as types
 
+from mainspring.core.redact import redact_text
 from mainspring.definitions.json_schema import read_field_docs
 from mainspring.definitions.toml import write_toml
-from mainspring.engine.redact import redact_text
 
 HEAD: Final = """\
 # Settings

@@ -12,9 +12,9 @@ from mainspring.core.errors import InvalidRequest, MainspringError, NotFound, St
 from mainspring.core.events import Status
 from mainspring.core.ids import random_id
 from mainspring.core.items import text_of
+from mainspring.core.redact import make_presentable
 from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
-from mainspring.engine.redact import make_presentable
 from mainspring.features.memory import observation_rows as rows
 from mainspring.features.memory.capture import Clock, ObservationCapture, find_session
 from mainspring.features.memory.embedding import PAUSE, Embedding

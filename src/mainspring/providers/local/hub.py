@@ -157,7 +157,8 @@ async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _Part
 
 
 def _refusal(status: int, source: HubFile) -> ProviderError:
-    return build_error(status, Complaint(_ADVICE.get(status, "")), f"{source.url} answered HTTP {status}")
+    said = Complaint(_ADVICE.get(status, ""), ("model_not_found",) if status == 404 else ())
+    return build_error(status, said, f"{source.url} answered HTTP {status}")
 
 
 _NOT_READABLE = "it does not exist, or needs an HF_TOKEN that may read it"

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import BadOutput, Refused
+from mainspring.core.errors import BadOutput, Misconfigured, Refused
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.providers.http_client import HttpReply
@@ -38,5 +38,5 @@ class Responses(HttpProvider):
         body = {name: value for name, value in build_question(request, self._http.host).items() if name in COUNTED}
         try:
             return await self._count_tokens("responses/input_tokens", body)
-        except (Refused, BadOutput):
+        except (Refused, Misconfigured, BadOutput):
             return estimate(request.items, request.instructions, request.tools)
