@@ -6,12 +6,14 @@ contributes nothing, and costs nothing.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest, MainspringError
 
 if TYPE_CHECKING:
     from mainspring.engine.engine import Engine
@@ -64,8 +66,9 @@ class ServedPart(Struct, frozen=True):
 
 
 class PartContents(Struct, frozen=True, kw_only=True):
-    """What a part adds to the engine. `serve` is called only where there is a server."""
+    """What a part adds to the engine. `serve` is called only where there is a server. `name` is filled in from the part."""
 
+    name: str = ""
     tools: "tuple[Tool | Callable[..., object], ...]" = ()
     executors: "tuple[ToolExecutor, ...]" = ()
     policies: "PolicySlots" = {}
@@ -74,6 +77,17 @@ class PartContents(Struct, frozen=True, kw_only=True):
     sinks: "tuple[Sink, ...]" = ()
     lifespan: Callable[[Host], AbstractAsyncContextManager[object]] | None = None
     serve: Callable[[Host], ServedPart] | None = None
+
+
+@contextmanager
+def blame_part(name: str, what: str) -> Iterator[None]:
+    """Has whatever the code of a part raises be an `InvalidRequest` that says which part cannot do what."""
+    try:
+        yield
+    except MainspringError:
+        raise
+    except Exception as error:
+        raise InvalidRequest(f"the part `{name}` cannot {what}: {type(error).__name__}: {error}") from error
 
 
 class Part(Struct, frozen=True, kw_only=True):

@@ -3,19 +3,22 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.parts import Host
 
 if TYPE_CHECKING:
     from mainspring_tasks.conversations import Chats
     from mainspring_tasks.decision_engine import LLMAgentEngine
     from mainspring_tasks.task_tools import TaskServer
+
+log = getLogger(__name__)
 
 DAY = 86_400.0
 MODEL_SECONDS = 30.0
@@ -91,6 +94,26 @@ def check_constitution(settings: DecisionSettings) -> None:
         load_constitution(Path(settings.constitution))
 
 
+def _find_log(settings: DecisionSettings, folder: Path) -> Path:
+    return Path(settings.log or folder / "decisions.db")
+
+
+async def check_log(settings: DecisionSettings, folder: Path) -> None:
+    """Raises `StoreError` if the log that the settings name is there and cannot be used; for one that only has the usual name, it
+    is logged. None is made before the first chat."""
+    if (file := _find_log(settings, folder)).exists():
+        from mainspring_tasks.decision_log import DecisionLogs
+
+        logs = DecisionLogs(file)
+        try:
+            await logs.open()
+        except StoreError as error:
+            if settings.log is not None:
+                raise
+            log.warning("chats will not work: %s", error)
+        await logs.close()
+
+
 class OpenTaskAgent(Struct, frozen=True):
     """An open agent, and its chats."""
 
@@ -109,7 +132,7 @@ async def open_task_agent(
     from mainspring_tasks.task_tools import LocalTasks
 
     async with AsyncExitStack() as stack:
-        logs = DecisionLogs(Path(settings.log or host.folder / "decisions.db"), retention_seconds=settings.retention_days * DAY)
+        logs = DecisionLogs(_find_log(settings, host.folder), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
         await logs.open()
         tasks = _tasks(settings, host.folder)

@@ -27,7 +27,7 @@ from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IdempotentReplies
 from mainspring.parts import Host, ServedPart
 from mainspring.tools.contract import EXECUTE
-from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, open_task_agent
+from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, check_log, open_task_agent
 
 if TYPE_CHECKING:
     from mainspring_tasks.decision_types import DecisionContext
@@ -89,6 +89,7 @@ def serve_chat(host: Host, settings: DecisionSettings) -> ServedPart:
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
+        await check_log(settings, host.folder)
         async with create_task_group() as tasks:
             tasks.start_soon(routes.keep_open)
             yield

@@ -205,3 +205,64 @@ def test_all_mistakes_of_the_settings_are_told_at_once(shell: Shell) -> None:
     assert [line.split(": ")[0].strip() for line in told[1:]] == [f"slips.toml:{number}" for number in (3, 5, 7, 9, 10, 14, 16)]
     hints = ("`level`", "`max_tokens`", "`base_url`", "`content`")
     assert [line.partition("did you mean ")[2] for line in told if "did you mean" in line] == [f"{each}?" for each in hints]
+
+
+WRONG_VALUES = """\
+tools = ["nowhere:f", "os:nope"]
+builtins = ["hammer"]
+[governance.rules]
+"shell:" = "deny"
+[governance.domains]
+allowed = ["example.com",
+  "http://example.com/"]
+[mcp.a]
+command = "x"
+url = "http://y"
+[memory]
+enabled = true
+embedding_model = "m"
+[decisions]
+constitution = "nowhere.md"
+[providers.a]
+kind = "chat"
+[providers.b]
+base_url = "http://127.0.0.1:1/v1"
+key_env = "NOT_SET"
+"""
+
+
+@pytest.mark.parametrize("with_unknown_key", [True, False])
+def test_wrong_values_are_told_all_at_once_with_their_lines(shell: Shell, with_unknown_key: bool) -> None:
+    text = WRONG_VALUES if with_unknown_key else WRONG_VALUES.replace('url = "http://y"\n', "\n")
+    (shell.folder / "mainspring.toml").write_text(text + ("[xyzzy]\n" if with_unknown_key else ""))
+    result = shell.run("serve", "--port", "0", env={"MAINSPRING_BUILTINS": "anvil"})
+    assert (result.code, result.out) == (2, "")
+    lines = [line.strip().split(": ")[0] for line in result.err.splitlines()[1:]]
+    places = [1, 1, 4, 7, *([8] if with_unknown_key else []), 11, 14, 16, 18, *([21] if with_unknown_key else [])]
+    assert [line for line in lines if "toml" in line] == [f"mainspring.toml:{number}" for number in places]
+    assert with_unknown_key or any("anvil" in line for line in lines)
+
+
+def test_values_of_a_named_settings_file_are_told_by_its_name(shell: Shell) -> None:
+    (shell.folder / "mine.toml").write_text('tools = ["nowhere"]\n')
+    for command in (("serve", "--port", "0"), ("workflows", "resume")):
+        told = complaint(shell, *command, "--config", "mine.toml")
+        assert told.startswith("the settings are not right: mine.toml:1: there is no module `nowhere`")
+
+
+def test_mistakes_in_files_are_told_once_at_the_start_of_a_server(shell: Shell) -> None:
+    for kind in ("agents", "skills/s", "workflows"):
+        (shell.folder / kind).mkdir(parents=True)
+    (shell.folder / "agents" / "a.yaml").write_text("nam: x\n")
+    (shell.folder / "workflows" / "w.yaml").write_text("nam: x\n")
+    (shell.folder / "skills" / "s" / "SKILL.md").write_text("no front matter\n")
+    (shell.folder / "decisions.txt").write_text("not a database")
+    (shell.folder / "mainspring.toml").write_text(
+        'agents = ["agents"]\nskills = ["skills"]\nworkflows = ["workflows"]\n[decisions]\nlog = "decisions.txt"\n'
+    )
+    result = shell.run("serve", "--port", "0", "--model", shell.script(HELLO))
+    *definitions, last = result.err.splitlines()
+    assert [sum([f"/{file}:1: " in line for line in definitions]) for file in ("a.yaml", "w.yaml", "SKILL.md")] == [1, 1, 1]
+    # A decision log that is something else stops the start, not the first chat.
+    assert result.code == 1
+    assert "decisions.txt" in last

@@ -1,20 +1,25 @@
 """The public engine: typed options, and the ways to use it without an event loop."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from anyio import sleep_forever
 from msgspec.structs import replace
 
 from mainspring import Engine
 from mainspring.app.engine import RunOptions
-from mainspring.core.errors import Interrupted, InvalidRequest, RunFailed
+from mainspring.core.errors import Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
 from mainspring.core.spec import Completion, Limits, RunSpec, Sampling, Window
+from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.features.budgets.budget import LEVELS
 from mainspring.features.budgets.plan import Plan
-from mainspring.parts import PartContents
+from mainspring.parts import Host, PartContents
 from mainspring.ports import EndedRun, OrderContext, OrderStep, RunObserver
 from mainspring.providers.scripted import Scripted, fail, say
+from mainspring.storage.memory_runs import MemoryStore
 
 
 async def test_a_misspelt_option_gets_a_did_you_mean() -> None:
@@ -127,3 +132,61 @@ async def test_steps_of_a_part_that_fail_to_clean_up_hold_nothing_back(caplog: p
         with pytest.raises(InvalidRequest):
             await engine.run("x", previous="resp_unknown")
         assert (await engine.run("x")).status == "completed"
+
+
+async def test_what_is_never_awaited_is_refused_when_the_engine_is_made() -> None:
+    class Forgets(RunObserver):
+        name = "forgets"
+
+        async def run_ended(self, ended: EndedRun) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    class Lingers(OrderStep):
+        name = "lingers"
+
+        async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+            return order
+
+        async def release(self, run_id: str) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    for part, told in (
+        (PartContents(observers=(Forgets(),)), "`run_ended` of `forgets`"),
+        (PartContents(steps=(Lingers(),)), "`release` of `lingers`"),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            Engine(Scripted(say("unasked")), parts=[part])
+
+
+async def test_an_order_step_that_hangs_is_given_up_and_named() -> None:
+    released: list[str] = []
+
+    class Hangs(OrderStep):
+        name = "hangs"
+
+        async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+            await sleep_forever()
+            raise AssertionError
+
+        def release(self, run_id: str) -> None:
+            released.append(run_id)
+
+    core = CoreEngine(Scripted(say("unasked")), MemoryStore(), steps=[Hangs()], step_seconds=0.01)
+    async with core:
+        with pytest.raises(OrderStepTimeout, match="`hangs`") as refused:
+            await core.start(core.order("Hi", id="resp_1"))
+        assert (refused.value.status, refused.value.code, core.live) == (503, "order_step_timeout", 0)
+    assert released == ["resp_1"]
+
+
+async def test_a_part_whose_lifespan_fails_is_named() -> None:
+    @asynccontextmanager
+    async def lifespan(host: Host) -> AsyncIterator[None]:
+        if host.folder:
+            raise ConnectionRefusedError("nobody there")
+        yield
+
+    engine = Engine(Scripted(say("unasked")), parts=[PartContents(name="greeter", lifespan=lifespan)])
+    with pytest.raises(InvalidRequest, match="the part `greeter` cannot start: ConnectionRefusedError: nobody there"):
+        async with engine:
+            raise AssertionError

@@ -139,6 +139,12 @@ def test_a_part_that_cannot_be_loaded_is_named_with_its_package(installed: dict[
         (("return PartContents(", "return None and PartContents("), "not a `PartContents`"),
         (("    return PartContents(", "    1 / 0\n    return PartContents("), "ZeroDivisionError"),
         (("tools=(Greet(settings.word),), ", "tools=(Greet(settings.word), Greet(settings.word)), "), "two tools are called"),
+        (("serve=lambda host: serve(settings.word)", "serve=lambda host: 1 / 0"), "the part `greeter` cannot be served"),
+        (("serve=lambda host: serve(settings.word)", "lifespan=lambda host: 1 / 0"), "the part `greeter` cannot start"),
+        (
+            ("serve=lambda host: serve(settings.word)", "serve=lambda host: ServedPart((), lambda: 1 / 0)"),
+            "the part `greeter` cannot start: ZeroDivisionError",
+        ),
     ],
 )
 def test_a_mistake_of_a_part_is_told_in_a_sentence(
@@ -153,3 +159,44 @@ def test_a_mistake_of_a_part_is_told_in_a_sentence(
     assert done.returncode != 0
     assert told in done.stderr
     assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [
+        ("/v1/greeting", "the part `greeter` GET /v1/greeting"),
+        ("/v1/{word}", "Mainspring GET /v1/"),
+        ("/v1/{rest:path}", "Mainspring GET /v1/"),
+        ("/{version}/greeting", "the part `greeter` GET /v1/greeting"),
+        ("/v1/responses/{id}", "Mainspring GET /v1/responses/{response_id}"),
+    ],
+)
+def test_a_route_that_would_hide_another_owners_is_refused(
+    path: str, other: str, installed: dict[str, str], tmp_path: Path
+) -> None:
+    packages = tmp_path / "packages"
+    points = packages / "greeter-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"{points.read_text()}waver = waver_part:PART\n")
+    (packages / "waver_part.py").write_text(
+        f"""
+from greeter_routes import PUBLIC, Endpoint, ServedPart
+from mainspring.parts import Part, PartContents
+
+
+async def wave(request): ...
+
+
+def build(settings):
+    return PartContents(serve=lambda host: ServedPart((Endpoint("GET", "{path}", wave, PUBLIC),)))
+
+
+PART = Part(name="waver", build=build)
+"""
+    )
+    script = tmp_path / "script.json"
+    script.write_text('{"turns": [{"say": "Hi."}]}')
+    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"the part `waver` serves GET {path}, and {other}" in done.stderr

@@ -408,12 +408,13 @@ async def test_an_agent_that_cannot_be_opened_is_told_of_and_tried_again(tmp_pat
         assert (await d.chat("hi", answer("Hi!")))["message"]["content"] == "Hi!"
 
 
-async def test_a_log_in_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    foreign = tmp_path / "foreign.db"
+async def test_a_log_in_the_database_of_another_program_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = tmp_path / "decisions.db"
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE precious (id)")
     before = foreign.read_bytes()
-    async with door(tmp_path, DecisionSettings(log=str(foreign))) as d:
+    async with door(tmp_path, DecisionSettings()) as d:
+        assert ["decisions.db" in record.getMessage() for record in caplog.records] == [True]  # told before anybody asks
         refused = await d.post("/chat", {"content": "hi"}, status=503)
     assert refused["error"]["code"] == "decisions_unavailable"
     assert foreign.read_bytes() == before

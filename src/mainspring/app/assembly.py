@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.app.build import compose_engine
 from mainspring.app.engine import Engine
+from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
 from mainspring.cli.context import Assembly, EngineOptions
 from mainspring.cli.output import say
@@ -58,33 +59,34 @@ def assemble(options: EngineOptions) -> Assembly:
 
 def build_engine(options: EngineOptions) -> Engine:
     """The engine that a command asked for. Raises `InvalidRequest`."""
-    match options.kind:
-        case "server":
-            return build_server_engine(load(options.settings, file=options.config)).engine
-        case "steps":
-            settings = load(options.settings, file=options.config)
+    if options.kind == "run":
+        named = {"tools", "builtins", "agents", "skills", "workflows", "mcp", "memory"}
+        given = {name: value for name, value in options.settings.items() if value is not None}
+        defaults = {name: value for name, value in asdict(find_settings_type()()).items() if name in named}
+        return _build(replace(load({}, file=options.config), **{**defaults, **given}), options)
+    settings = load(options.settings, file=options.config)
+    if options.kind == "server":
+        return build_server_engine(settings, options.config).engine
+    with explain_refusals(settings, options.config):
+        if options.kind == "steps":
             return compose_engine(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
-        case "trial":
-            settings = load(options.settings, file=options.config)
+        if options.kind == "trial":
             settings = replace(settings, builtins=NAMES, working_dir=settings.working_dir or str(Path.cwd()))
             return compose_engine(settings, Scripted(), settings.model or "model", database=None, is_trial=True)
-        case "agent":
-            return _build(load(options.settings, file=options.config), options)
-        case "run":
-            named = {"tools", "builtins", "agents", "skills", "workflows", "mcp", "memory"}
-            given = {name: value for name, value in options.settings.items() if value is not None}
-            defaults = {name: value for name, value in asdict(find_settings_type()()).items() if name in named}
-            return _build(replace(load({}, file=options.config), **{**defaults, **given}), options)
+        return _build(settings, options)
 
 
-def build_server_engine(settings: Settings) -> ServerEngine:
-    """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest`."""
-    answering = _choose_server_model(settings)
-    database, seconds = Path(settings.database), settings.mcp_start_seconds
-    engine = compose_engine(settings, answering.provider, answering.model, database=database, start_seconds=seconds)
-    _ = engine.agents.registry.problems  # what is wrong with a definition is logged now, not at the first request
-    for problem in (*engine.skills.problems, *engine.workflows.folders.problems, *find_doubts(engine, settings)):
-        _note(f"mainspring: {problem}")
+def build_server_engine(settings: Settings, file: Path | None = None) -> ServerEngine:
+    """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest` with
+    everything that is wrong with them; `file` is where they are from."""
+    with explain_refusals(settings, file):
+        answering = _choose_server_model(settings)
+        database, seconds = Path(settings.database), settings.mcp_start_seconds
+        engine = compose_engine(settings, answering.provider, answering.model, database=database, start_seconds=seconds)
+    for folders in (engine.agents.registry, engine.skills, engine.workflows.folders):
+        _ = folders.problems  # what is wrong with a definition is logged now, not at the first request
+    for doubt in find_doubts(engine, settings):
+        _note(f"mainspring: {doubt}")
     return ServerEngine(engine, answering.told)
 
 

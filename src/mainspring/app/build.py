@@ -59,7 +59,7 @@ def compose_engine(
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
     policies = build_policies(settings.governance, guard)
     if not is_trial:
-        _check_working_dir(settings)
+        check_working_dir(settings)
     builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
     registry = Registry(tuple(functions), context=builtins.context)
     if settings.discover:
@@ -94,7 +94,8 @@ def compose_engine(
     )
 
 
-def _check_working_dir(settings: Settings) -> None:
+def check_working_dir(settings: Settings) -> None:
+    """Raises `InvalidRequest` if a tool needs a working directory and there is none."""
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")

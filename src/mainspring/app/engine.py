@@ -63,7 +63,7 @@ from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
-from mainspring.parts import Application, Host, PartContents
+from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -360,7 +360,8 @@ class Engine:
             await stack.enter_async_context(self.workflows)
             for part in self.parts:
                 if part.lifespan is not None:
-                    await stack.enter_async_context(part.lifespan(self.host))
+                    with blame_part(part.name, "start"):
+                        await stack.enter_async_context(part.lifespan(self.host))
             if isinstance(self.memory, Memory):
                 await self.memory.catch_up(self.core)
             self._running = stack.pop_all()

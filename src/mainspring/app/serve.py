@@ -3,10 +3,12 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 
 import msgspec
 from anyio import move_on_after
+from starlette.applications import Starlette
 from uvicorn import Config, Server
 
 import mainspring
@@ -28,13 +30,30 @@ TICKS_PER_SECOND = 10  # of uvicorn
 
 
 class EngineServer(Server):
-    """Says where it listens once it does, so that port 0 and scripts work, and stops in two steps, so that runs can end."""
+    """Says where it listens once it does, so that port 0 and scripts work, and stops in two steps, so that runs can end. What
+    fails when the application starts is raised."""
 
-    def __init__(self, config: Config, settings: Settings, choice: ServerEngine, connections: ConnectionTable) -> None:
-        super().__init__(config)
-        self._settings = settings
-        self._choice = choice
-        self._connections = connections
+    def __init__(self, app: Starlette, settings: Settings, choice: ServerEngine, connections: ConnectionTable) -> None:
+        super().__init__(
+            Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                loop="uvloop" if sys.platform != "win32" else "asyncio",
+                http=connections.protocol,
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                ws_max_size=MOST_BODY_BYTES,
+                server_header=False,
+                timeout_graceful_shutdown=GOODBYE_SECONDS,
+            )
+        )
+        self._app, self._settings, self._choice, self._connections = app, settings, choice, connections
+
+    async def _serve(self, sockets: list[socket] | None = None) -> None:
+        async with self._app.router.lifespan_context(self._app):
+            await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
@@ -79,33 +98,23 @@ async def announcement(settings: Settings, choice: ServerEngine, url: str) -> st
     )
 
 
-def serve(settings: Settings) -> int:
-    """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start."""
+def serve(settings: Settings, file: Path | None = None) -> int:
+    """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start. `file` is where the
+    settings are from."""
     dialect = Dialect(
         reasoning=settings.reasoning_events,
         requires_action=settings.requires_action,
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
-    choice = build_server_engine(settings)
+    choice = build_server_engine(settings, file)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     connections = ConnectionTable(settings.http, raise_file_limit())
     keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key)
-    config = Config(
-        server(engine, dialect, keys=keys, is_local=is_loopback(settings.host)),
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http=connections.protocol,
-        log_level="warning",
-        access_log=False,
-        ws_max_size=MOST_BODY_BYTES,
-        server_header=False,
-        timeout_graceful_shutdown=GOODBYE_SECONDS,
-    )
+    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host))
     with _listening(settings) as listener:
-        EngineServer(config, settings, choice, connections).run([listener])
+        EngineServer(app, settings, choice, connections).run([listener])
     return 0
 
 
@@ -135,7 +144,7 @@ async def _try_out(store: Store) -> None:
 def _serve_from_pipe() -> int:
     with os.fdopen(int(sys.argv[1]), "rb") as pipe:
         settings = msgspec.json.decode(pipe.read(), type=find_settings_type())
-    return serve(settings)
+    return serve(settings, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 
 
 if __name__ == "__main__":

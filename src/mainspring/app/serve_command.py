@@ -6,6 +6,7 @@ is the argument: they may hold keys, which nobody else shall see.
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import msgspec
@@ -50,11 +51,11 @@ def serve(
     given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url}
     secrets = {"backend_key": backend_key, "api_key": api_key}
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
-    become_server(load({**given, **secrets, **lists}, file=config))
+    become_server(load({**given, **secrets, **lists}, file=config), config)
 
 
-def become_server(settings: Settings) -> NoReturn:
-    """Replaces this process by one that only serves."""
+def become_server(settings: Settings, file: Path | None = None) -> NoReturn:
+    """Replaces this process by one that only serves. `file` is where the settings are from, for messages about them."""
     ours, theirs = os.pipe()
     with os.fdopen(theirs, "wb") as pipe:
         # Settings are far smaller than what a pipe holds unread.
@@ -62,4 +63,5 @@ def become_server(settings: Settings) -> NoReturn:
     os.set_inheritable(ours, True)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "mainspring.app.serve", str(ours)])
+    where = [] if file is None else [str(file)]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "mainspring.app.serve", str(ours), *where])

@@ -1,6 +1,6 @@
 """The server: an engine behind the endpoints of every feature."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
 from typing import get_args
@@ -29,9 +29,10 @@ from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
-from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope
+from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
 from mainspring.http.faults import json_response
 from mainspring.http.wire import Dialect
+from mainspring.parts import Host, PartContents, ServedPart, blame_part
 from mainspring.ports import Store
 from mainspring.tools.mcp.watch import ServerState
 
@@ -45,7 +46,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
-    served = [part.serve(engine.host) for part in engine.parts if part.serve is not None]
+    served = [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
         ResponseRoutes(core, agents, dialect),
         ConversationRoutes(core),
@@ -67,9 +68,10 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
             if resumed:
                 log.info("took up %d unfinished runs", len(resumed))
             async with AsyncExitStack() as stack:
-                for part in served:
+                for name, part in served:
                     if part.lifespan is not None:
-                        await stack.enter_async_context(part.lifespan())
+                        with blame_part(name, "start"):
+                            await stack.enter_async_context(part.lifespan())
                 engine.mcp.connect()
                 async with create_task_group() as tasks:
                     tasks.start_soon(engine.watch_over)
@@ -77,18 +79,29 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
                     tasks.cancel_scope.cancel()
 
     endpoints = [endpoint for each in routes for endpoint in each.endpoints()]
-    for endpoint in [endpoint for part in served for endpoint in part.endpoints]:
-        _check_endpoint(endpoint, endpoints)
-        endpoints.append(endpoint)
+    owners = dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in endpoints], "Mainspring")
+    for name, part in served:
+        for endpoint in part.endpoints:
+            _check_endpoint(endpoint, name, owners)
+        owners |= dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in part.endpoints], f"the part `{name}`")
+        endpoints += part.endpoints
     keys = keys or Keys(engine.store)
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan)
 
 
-def _check_endpoint(endpoint: Endpoint, others: Sequence[Endpoint]) -> None:
-    """Raises `InvalidRequest` for an endpoint of a part that is there already, or that no key could be for."""
+def _serve_part(part: PartContents, host: Host) -> ServedPart:
+    if part.serve is None:
+        return ServedPart(())
+    with blame_part(part.name, "be served"):
+        return part.serve(host)
+
+
+def _check_endpoint(endpoint: Endpoint, part: str, owners: Mapping[tuple[Method, str], str]) -> None:
+    """Raises `InvalidRequest` for an endpoint that would answer requests of another owner's, or that no key could be for."""
     where = f"{endpoint.method} {endpoint.path}"
-    if any((endpoint.method, endpoint.path) == (other.method, other.path) for other in others):
-        raise InvalidRequest(f"two parts serve {where}; move one of them")
+    for (method, path), owner in owners.items():
+        if endpoint.method == method and overlap_paths(endpoint.path, path):
+            raise InvalidRequest(f"the part `{part}` serves {where}, and {owner} {method} {path}: a path fits both; move one")
     if endpoint.scope not in (*get_args(KeyScope), PUBLIC):
         raise InvalidRequest(f"{where} has the scope `{endpoint.scope}`; known: {', '.join(get_args(KeyScope))}, {PUBLIC}")
 

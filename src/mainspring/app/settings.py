@@ -4,7 +4,7 @@ Every option is a field below; its comment is its documentation. Unknown keys ar
 """
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -15,7 +15,7 @@ from msgspec.structs import asdict, fields, replace
 
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
-from mainspring.definitions.parsed_file import Node, ParsedFile
+from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
 from mainspring.definitions.reader import decode_text
 from mainspring.definitions.toml import parse_toml
 from mainspring.features.budgets.limits import LimitSettings
@@ -26,7 +26,7 @@ from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
 from mainspring.http.settings import HttpSettings
-from mainspring.parts import Part, PartContents
+from mainspring.parts import Part, PartContents, blame_part
 
 FILE = "mainspring.toml"
 
@@ -109,24 +109,25 @@ def find_settings_type() -> type[Settings]:
 
 def build_parts(settings: Settings) -> tuple[PartContents, ...]:
     """What the parts bring under these settings."""
+    return tuple([build_part(part, table) for part, table in list_part_tables(settings)])
+
+
+def list_part_tables(settings: Settings) -> list[tuple[Part, object]]:
+    """The parts, each with its table of these settings."""
     tables = asdict(settings)
     defaults = {part.table_name: part.settings() for part in find_parts() if part.settings is not None}
-    return tuple([_build(part, (defaults | tables).get(part.table_name)) for part in find_parts()])
+    return [(part, (defaults | tables).get(part.table_name)) for part in find_parts()]
 
 
-def _build(part: Part, table: object) -> PartContents:
-    """Raises `InvalidRequest` that names the part, whatever its code does."""
+def build_part(part: Part, table: object) -> PartContents:
+    """What a part brings. Raises `InvalidRequest` that names the part, whatever its code does."""
     if part.build is None:
         return PartContents()
-    try:
+    with blame_part(part.name, "be built"):
         contents: object = part.build(table)
-    except InvalidRequest:
-        raise
-    except Exception as error:
-        raise InvalidRequest(f"the part `{part.name}` cannot be built: {type(error).__name__}: {error}") from error
     if not isinstance(contents, PartContents):
         raise InvalidRequest(f"the part `{part.name}` built {contents!r:.80}, not a `PartContents`")
-    return contents
+    return replace(contents, name=part.name)
 
 
 def load(given: Mapping[str, object], *, file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -137,9 +138,27 @@ def load(given: Mapping[str, object], *, file: Path | None = None, environment: 
     path = file or Path(FILE)
     settings = _from_file(path, overrides, problems) if file is not None or path.exists() else find_settings_type()()
     if problems:
-        separator = " " if len(problems) == 1 else "\n  "
-        raise InvalidRequest(separator.join(["the settings are not right:", *problems]))
+        raise InvalidRequest(_tell(problems))
     return replace(settings, **overrides)
+
+
+def tell_mistakes(mistakes: Iterable[tuple[str, Place]], settings: Settings, file: Path | None) -> str:
+    """The mistakes in one text, each with its line if the value is the one of the file."""
+    path = file or Path(FILE)
+    try:
+        parsed = parse_toml(path, decode_text(path, path.read_bytes()))
+    except (OSError, InvalidRequest):
+        return _tell([message for message, _ in mistakes])
+    written, in_force = asdict(_convert(parsed, [])), asdict(settings)
+    tables = cast(dict[str, Node], parsed.root.value)
+    from_file = {name for name in tables if written.get(name) == in_force.get(name)}
+    found = sorted([Problem(parsed.find_line(at) if at[0] in from_file else 0, told) for told, at in mistakes])
+    return _tell([f"{path}:{problem.line}: {problem.message}" if problem.line else problem.message for problem in found])
+
+
+def _tell(problems: Sequence[str]) -> str:
+    separator = " " if len(problems) == 1 else "\n  "
+    return separator.join(["the settings are not right:", *problems])
 
 
 def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Settings:
@@ -150,17 +169,31 @@ def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Se
         problems.append(error.message if isinstance(error, InvalidRequest) else f"{path} cannot be read: {error.strerror}")
         return find_settings_type()()
     tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
-    used = ParsedFile(path, Node(tables), parsed.problems)
-    settings = used.convert(find_settings_type())
-    servers = tables["mcp"].value if "mcp" in tables else None
-    for label, table in servers.items() if isinstance(servers, dict) else ():
-        if (server := ParsedFile(path, table).convert(McpServerSettings)) is not None:
-            try:
-                server.make_spec(label)
-            except ValueError as error:
-                used.add_problem(("mcp", label), str(error))
-    problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(used.problems))]
-    return settings or find_settings_type()()
+    found: list[Problem] = []
+    settings = _convert(ParsedFile(path, Node(tables), parsed.problems), found)
+    if found:
+        from mainspring.app.mistakes import find_mistakes  # needs all that an engine is made of
+
+        found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(settings)]
+    problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(found))]
+    return settings
+
+
+def _convert(parsed: ParsedFile, problems: list[Problem]) -> Settings:
+    """The settings of a file, as far as they are right in form."""
+    settings = parsed.convert(find_settings_type())
+    if settings is None:
+        types = {setting.name: setting.type for setting in fields(find_settings_type())}
+        tables = cast(dict[str, Node], parsed.root.value)
+        values = {name: ParsedFile(parsed.file, tables[name]).convert(types[name]) for name in tables if name in types}
+        settings = find_settings_type()(**{name: value for name, value in values.items() if value is not None})
+    for label, server in settings.mcp.items():
+        try:
+            server.make_spec(label)
+        except ValueError as error:
+            parsed.add_problem(("mcp", label), str(error))
+    problems += parsed.problems
+    return settings
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:

@@ -28,6 +28,7 @@
         ├── Superseded              another driver has taken this run over
         ├── SandboxError            no sandbox holds here, or one could not be started
         │   └── SandboxFull         429, all there is room for are in use
+        ├── OrderStepTimeout        what prepares an order did not end in time
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -203,6 +204,12 @@ class SandboxError(OurError):
 class SandboxFull(SandboxError):
     code = "container_limit"
     status = 429
+    retryable = True
+
+
+class OrderStepTimeout(OurError):
+    code = "order_step_timeout"
+    status = 503
     retryable = True
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ from mainspring.core.errors import (
     InvalidRequest,
     MainspringError,
     NotFound,
+    OrderStepTimeout,
     PreviousNotFound,
     StoreError,
     Superseded,
@@ -46,7 +48,7 @@ from mainspring.engine.approvals import find_question, recall_calls, use_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import Guard, Misbehaved
+from mainspring.engine.guard import Guard, Misbehaved, TimedOut
 from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
@@ -71,6 +73,8 @@ log = getLogger(__name__)
 
 REMEMBERED = 256
 SINK_SECONDS = 5.0
+# How long the steps of an order may take in all. MCP servers that have to be started first need most of it.
+STEP_SECONDS = 120.0
 # In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it.
 OWNED = "\x1f"
 
@@ -174,10 +178,10 @@ class RunDefaults(Struct, frozen=True, kw_only=True):
 class Engine:
     """Runs orders with one provider, some executors, and policies in order. Use as `async with`.
 
-    `steps` prepare every order before its run starts, in their order. `observers` are told of whole runs, `sinks` of every
-    event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what runs
-    do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of `OWNED`
-    tenants when their driver is gone, any other those of all the others.
+    `steps` prepare every order before its run starts, in their order, within `step_seconds`. `observers` are told of whole
+    runs, `sinks` of every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what
+    runs do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of
+    `OWNED` tenants when their driver is gone, any other those of all the others.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -198,6 +202,7 @@ class Engine:
         owns: bool = False,
         clock: Clock = time.time,
         new_id: NewId = random_id,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
         self.provider = provider
         self.store = store
@@ -205,6 +210,13 @@ class Engine:
         self.policies = tuple(policies)
         self.steps = tuple(steps)
         self.observers = tuple(observers)
+        for name, called in (
+            *[(each.name, each.release) for each in steps],
+            *[(each.name, each.run_ended) for each in observers],
+        ):
+            if iscoroutinefunction(called):
+                told = f"`{called.__name__}` of `{name}` is `async def`, and nobody would await it"
+                raise InvalidRequest(f"{told}; write `def`, and hand what takes time to a task or a thread of its own")
         self.governed = governed
         self.new_id = new_id
         self.seal = Seal(store)
@@ -214,7 +226,7 @@ class Engine:
         self._toolbox = Toolbox(executors, self._guard, self)
         self._sinks = tuple(sinks)
         self._audit = audit
-        self._owns = owns
+        self._owns, self._step_seconds = owns, step_seconds
         self._clock = clock
         self._live: dict[str, Handle] = {}
         self._starting: set[str] = set()
@@ -338,12 +350,23 @@ class Engine:
             context = OrderContext(self.find_run, ContinuedRun(question.run, question.budget, question.charters))
             above = tuple([each for each in question.charters if each not in spec.charters])
             spec = replace(spec, charters=(*above, *spec.charters))
-        for step in self.steps:
-            prepared: object = await step.prepare(spec, context)
-            if not isinstance(prepared, RunSpec):
-                raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
-            spec = prepared
-        return spec
+        step_name = ""
+
+        async def run_steps(order: RunSpec) -> RunSpec:
+            nonlocal step_name
+            for step in self.steps:
+                step_name = step.name
+                prepared: object = await step.prepare(order, context)
+                if not isinstance(prepared, RunSpec):
+                    raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
+                order = prepared
+            return order
+
+        try:
+            return await self._guard.run(run_steps(spec), self._step_seconds)
+        except TimedOut:
+            told = f"the order was not ready after {self._step_seconds:g} s, in the order step `{step_name}`; try again"
+            raise OrderStepTimeout(told) from None
 
     async def _withdraw(self, spec: RunSpec) -> None:
         self._release(spec.id)

@@ -78,6 +78,17 @@ class Endpoint(Struct, frozen=True):
         return Route(self.path, self.handler, methods=[self.method])
 
 
+def overlap_paths(first: str, second: str) -> bool:
+    """Whether a path can fit both of these patterns. A `{name}` stands for one segment, a `{name:path}` for any that are left."""
+    one, other = first.split("/"), second.split("/")
+    for mine, theirs in zip(one, other, strict=False):
+        if ":path}" in mine or ":path}" in theirs:
+            return True
+        if mine != theirs and "{" not in mine and "{" not in theirs:
+            return False
+    return len(one) == len(other)
+
+
 class _ScopeRow(Struct, frozen=True):
     path: Pattern[str]
     methods: tuple[str, ...]
