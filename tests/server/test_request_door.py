@@ -96,7 +96,7 @@ PASSED: list[tuple[Json, str | None]] = [
     ({}, None),
     ({"temprature": None, "agent": None}, None),
     ({"client_metadata": {"session": "1"}, "prompt_cache_retention": "24h"}, "client_metadata, prompt_cache_retention"),
-    ({"tools": [{**WEATHER, "defer_loading": True, "strict": False}]}, "tools[0].defer_loading"),
+    ({"tools": [{**WEATHER, "allowed_callers": ["direct"], "strict": False}]}, "tools[0].allowed_callers"),
     ({"reasoning": {"effort": "low", "mode": "x"}, "text": {"verbosity": "low"}}, "reasoning.mode, text.verbosity"),
     ({"service_tier": "priority"}, "service_tier"),
     ({"service_tier": "auto"}, None),
@@ -144,7 +144,7 @@ async def test_counting_compacting_and_conversations_list_what_they_ignore(serve
 
 @pytest.mark.parametrize("headers", [{"originator": "codex_exec"}, {"Mainspring-Unavailable-Tools": "ignore"}])
 async def test_a_client_that_offers_tools_unasked_is_told_which_are_left_out(served: Served, headers: dict[str, str]) -> None:
-    body = {"input": "hello", "tools": [{"type": "web_search"}, WEATHER, {"type": "namespace", "name": "n", "tools": []}]}
+    body = {"input": "hello", "tools": [{"type": "web_search"}, WEATHER, {"type": "image_generation"}]}
     status, ignored, text = await send(served, body, **headers)
     assert (status, ignored) == (200, "tools[0], tools[2]")
     assert [tool["type"] for tool in json.loads(text)["tools"]] == ["function"]

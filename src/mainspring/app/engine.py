@@ -73,6 +73,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.mcp_tools_step import McpToolsStep
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
+from mainspring.tools.tool_search import ToolSearch
 
 DAY: Final = 86_400.0
 
@@ -218,6 +219,7 @@ class Engine:
             registry,
             *((loading,) if self.skills.folders else ()),
             AgentTools(known_agents, orders),
+            ToolSearch(),
             *executors,
             *[executor for part in parts for executor in part.executors],
             self.mcp,

@@ -21,7 +21,7 @@ def sum_used(run: Run) -> Usage:
 def estimate_input(run: Run, items: Sequence[Item]) -> int:
     """How many tokens the input of the next turn has, if these are its items."""
     since = tokens_of([entry.item for entry in run.transcript[run.counted :] if not entry.hidden]) if run.context else 0
-    return max(run.context + since, estimate(items, run.spec.instructions, run.spec.tools))
+    return max(run.context + since, estimate(items, run.spec.instructions, run.tools))
 
 
 def room(run: Run, items: Sequence[Item]) -> int | None:

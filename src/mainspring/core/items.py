@@ -18,7 +18,9 @@ Role = Literal["user", "assistant", "system", "developer"]
 ToolKind = Literal["function", "mcp", "sandbox", "builtin"]
 Effect = Literal["read", "write", "execute", "network", "destructive"]
 Purpose = Literal["command", "path", "url"]
-CallForm = Literal["custom", "shell", "local_shell", "apply_patch", "code_interpreter"]
+CallForm = Literal[
+    "custom", "shell", "local_shell", "apply_patch", "code_interpreter", "tool_search", "server_tool_search"
+]  # fmt: skip
 
 
 class Part:
@@ -116,8 +118,9 @@ class ServerTool(Struct, frozen=True, omit_defaults=True):
 
 
 class FunctionCall(Item, Struct, frozen=True, tag_field="type", tag="function_call"):
-    """A call of any tool. Three fields are ours: `form` is what the client knows this call as, if not as a function's, `server`
-    whose tool it is, if it is an MCP server's, `approval` the id of the request by which a person was asked about it."""
+    """A call of any tool. `name` is the model's name for it. Four fields are ours: `form` is what the client knows this call as,
+    if not as a function's, `server` whose tool it is, if it is an MCP server's, `approval` the id of the request by which a
+    person was asked about it, `inner` what the client calls the tool, in its `namespace` if it has one."""
 
     call_id: str
     name: str
@@ -127,11 +130,18 @@ class FunctionCall(Item, Struct, frozen=True, tag_field="type", tag="function_ca
     form: CallForm | UnsetType = UNSET
     server: ServerTool | UnsetType = UNSET
     approval: str | UnsetType = UNSET
+    namespace: str | UnsetType | None = UNSET
+    inner: str | UnsetType = UNSET
+
+    @property
+    def own_name(self) -> str:
+        """What whoever declared the tool calls it."""
+        return self.inner if isinstance(self.inner, str) else self.name
 
 
 class FunctionCallOutput(Item, Struct, frozen=True, tag_field="type", tag="function_call_output"):
     """The answer to a call. `is_error` is ours: present, and true, only when the output is an error message; so is `form`, which
-    is that of the call."""
+    is that of the call, and `tools`, the declarations that a tool search has found."""
 
     call_id: str
     output: str | tuple[Part, ...]
@@ -139,6 +149,7 @@ class FunctionCallOutput(Item, Struct, frozen=True, tag_field="type", tag="funct
     status: ItemStatus = "completed"
     is_error: bool | UnsetType = UNSET
     form: CallForm | UnsetType = UNSET
+    tools: tuple[Json, ...] | UnsetType = UNSET
 
 
 class Reasoning(Item, Struct, frozen=True, tag_field="type", tag="reasoning"):
@@ -171,7 +182,9 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
 
     `kind` says who performs it: `function` is the client's, everything else runs on the server. `repeatable` promises that
     performing a call twice does no harm; only then is an interrupted call tried again. A client's tool that is no function has a
-    `form`: the model calls it like one, the client sees its own kind of item.
+    `form`: the model calls it like one, the client sees its own kind of item. `inner` and `namespace` are as in `FunctionCall`;
+    the first tool of a namespace says what that is `about`. One that is `deferred` is shown once the model has searched for it,
+    and that `is_loaded` if it had done so before the run.
 
     Governance judges by what is declared here, never by the tool's name. `effects` is all that a call may do, and none declared
     means everything; `operations` says the same for each value of the parameter `operation`; `purposes` says which parameters are
@@ -191,6 +204,11 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     asks: bool = False
     operations: dict[str, tuple[Effect, ...]] = {}
     purposes: dict[str, Purpose] = {}
+    namespace: str | UnsetType = UNSET
+    inner: str | UnsetType = UNSET
+    about: str | UnsetType = UNSET
+    deferred: bool | UnsetType = UNSET
+    is_loaded: bool | UnsetType = UNSET
 
 
 class Usage(Struct, frozen=True):

@@ -68,8 +68,10 @@ class Items(Sequence[Item]):
 class ModelRequest(Struct, frozen=True):
     """One turn, as every provider is asked for it. `turn` counts from 1; a turn that failed is asked again under its number.
 
-    `tenant` is whose run it is: no backend is told, but those who share one wait for it in a fair line. One that is not
-    `is_patient` is not asked again after a rate limit. One with a `step_call` is for no model: that call is made.
+    `tools` are those that the model may call, by names that every backend takes; `declared` are all of them, if that
+    is more, for backends that know namespaces and deferred tools. `tenant` is whose run it is: no backend is told, but those who
+    share one wait for it in a fair line. One that is not `is_patient` is not asked again after a rate limit. One with a
+    `step_call` is for no model: that call is made.
     """
 
     run_id: str
@@ -90,19 +92,26 @@ class ModelRequest(Struct, frozen=True):
     is_patient: bool = True
     step_call: StepCall | None = None
     top_logprobs: int | None = None
+    declared: tuple[Tool, ...] = ()
+
+    @property
+    def all_tools(self) -> tuple[Tool, ...]:
+        """The tools as their client has declared them."""
+        return self.declared or self.tools
 
 
 def request_for(run: Run) -> ModelRequest:
     """The request for the run's next turn. Every call in it is answered, every output in it has its call."""
     spec, window = run.spec, run.spec.window
-    items = _fitted(run) if window.truncation == "auto" else _shown(run)
+    items, tools = _fitted(run) if window.truncation == "auto" else _shown(run), run.tools
     return ModelRequest(
         run_id=spec.id,
         model=spec.model,
         items=items,
         turn=run.answered + 1,
         instructions=spec.instructions,
-        tools=spec.tools,
+        tools=tools,
+        declared=() if tools is spec.tools else spec.tools,
         tool_choice=_choice(run),
         parallel_tool_calls=spec.parallel_tool_calls,
         max_output_tokens=_tokens_left(run, items),
@@ -145,7 +154,7 @@ def _tokens_left(run: Run, items: Sequence[Item]) -> int | None:
 def _fitted(run: Run) -> Sequence[Item]:
     """What the model sees, without the oldest items if it is known or was learned that not all of it fits."""
     items, room = _shown(run), run.spec.window.context_tokens
-    bounds = [] if room is None else [room - estimate((), run.spec.instructions, run.spec.tools)]
+    bounds = [] if room is None else [room - estimate((), run.spec.instructions, run.tools)]
     if run.overflows:
         bounds.append(tokens_of(items) >> run.overflows)
     return drop_oldest(items, min(bounds)) if bounds else items

@@ -96,7 +96,7 @@ def _required_input(run: Run) -> tuple[Json, ...] | None:
         [
             {"type": "mcp_approval_response", "approval_request_id": approval_id(call.item)}
             if call.verdict == "ask"
-            else {"type": _output_type(call.item), "call_id": call.item.call_id, "name": call.item.name}
+            else {"type": _output_type(call.item), "call_id": call.item.call_id, "name": call.item.own_name}
             for call in run.calls
         ]
     )
@@ -106,6 +106,8 @@ def _output_type(call: FunctionCall) -> str:
     match call.form:
         case "custom":
             return "custom_tool_call_output"
+        case "tool_search":
+            return "tool_search_output"
         case str(form):
             return f"{form}_call_output"
         case _:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
+from mainspring.core.declared_tools import declare_found, show_tools
 from mainspring.core.drafts import Draft, item_id, partial, words
 from mainspring.core.errors import ContextOverflow, Malformed
 from mainspring.core.events import (
@@ -56,6 +57,7 @@ from mainspring.core.items import (
     Message,
     Part,
     ServerTool,
+    Tool,
     Usage,
     user,
 )
@@ -98,7 +100,7 @@ class Run(Struct, frozen=True):
     `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
     `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
     out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
-    its calls: it counts against the limits of this one.
+    its calls: it counts against the limits of this one. `loaded` are the deferred tools that were found by searches in it.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -141,6 +143,12 @@ class Run(Struct, frozen=True):
     is_warned: bool = False
     stop: Reason | None = None
     closing: Reason | None = None
+    loaded: tuple[str, ...] = ()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call now."""
+        return show_tools(self.spec.tools, (*self.loaded, self.spec.tool_choice.name or ""))
 
     @property
     def elapsed(self) -> float:
@@ -271,7 +279,7 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             run.call(call_id)
             return {}
         case ToolEnded(call_id, output, is_error):
-            answered = _answered(run, run.call(call_id), output, is_error)
+            answered = _answered(run, run.call(call_id), output, is_error, _read_loaded(event))
             return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
         case Nudged(kind, text, reason):
             return _nudged(run, kind, text, reason)
@@ -389,7 +397,7 @@ def _turn_lost(run: Run) -> Changes:
 
 def _lost(run: Run) -> Usage:
     """What was lost so far and with the turn under way: all it was told, and what it had said."""
-    asked = estimate([entry.item for entry in run.transcript if not entry.hidden], run.spec.instructions, run.spec.tools)
+    asked = estimate([entry.item for entry in run.transcript if not entry.hidden], run.spec.instructions, run.tools)
     return run.lost + Usage(asked, tokens_of([partial(draft) for draft in run.drafts]), is_estimated=True)
 
 
@@ -451,11 +459,22 @@ def _tool_started(run: Run, call: Call) -> Changes:
     return {"calls": _swapped(run.calls, call, replace(call, is_started=True)), "tools_used": used}
 
 
-def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bool) -> Changes:
+def _read_loaded(event: ToolEnded) -> tuple[str, ...]:
+    match event.data:
+        case {"loaded": [*names]}:
+            return tuple([str(name) for name in names])
+        case _:
+            return ()
+
+
+def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bool, loaded: tuple[str, ...] = ()) -> Changes:
     """The call has its output. Outputs enter the transcript once every call before theirs has one."""
     if call.output is not None:
         raise Malformed(f"call `{call.item.call_id}` has been answered already")
-    calls = list(_swapped(run.calls, call, replace(call, output=_output(call.item, output, is_error))))
+    answer = _output(call.item, output, is_error)
+    if call.item.form == "server_tool_search":
+        answer = replace(answer, tools=declare_found(run.spec.tools, loaded))
+    calls = list(_swapped(run.calls, call, replace(call, output=answer)))
     entries = []
     while calls and (ready := calls[0].output) is not None:
         entries.append(Entry(ready, "tool", run.turns))
@@ -466,6 +485,8 @@ def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bo
         "tool_failed": run.tool_failed or is_error,
         "turn_succeeded": run.turn_succeeded or not is_error,
     }
+    if call.item.form == "server_tool_search":
+        changes["loaded"] = (*run.loaded, *loaded)
     if not calls:
         changes["unanswered"] = True
         changes["errors_in_row"] = 0 if changes["turn_succeeded"] else run.errors_in_row + 1

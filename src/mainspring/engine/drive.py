@@ -149,7 +149,7 @@ class _Listening:
 
     async def listen(self, request: ModelRequest) -> None:
         hear, name = self._hear, self._provider.name
-        special = {tool.name: tool for tool in request.tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
+        special = {tool.name: tool for tool in request.all_tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
         async with aclosing(self._provider.stream(request)) as events:
             async for event in events:
                 if self.is_over:
@@ -186,12 +186,13 @@ def _estimate_usage(request: ModelRequest, said: Sequence[Draft]) -> Usage:
 
 
 def _is_special(tool: ToolDefinition) -> bool:
-    return tool.form is not UNSET or tool.server is not UNSET
+    return tool.form is not UNSET or tool.server is not UNSET or tool.inner is not UNSET
 
 
 def _mark_call(event: ModelEvent, special: dict[str, ToolDefinition]) -> ModelEvent:
     """The event with its call marked as what the client knows it as, and as whose it is."""
     if isinstance(event, ItemStarted | ItemDone) and isinstance(event.item, FunctionCall) and event.item.name in special:
         tool = special[event.item.name]
-        return replace(event, item=replace(event.item, form=tool.form, server=tool.server))
+        marks = {"form": tool.form, "server": tool.server, "namespace": tool.namespace, "inner": tool.inner}
+        return replace(event, item=replace(event.item, **marks))
     return event

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from inspect import iscoroutinefunction
+from itertools import chain
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing, recovery
+from mainspring.core.declared_tools import load_tools
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import (
     CallerError,
@@ -396,7 +398,7 @@ class Engine:
         elif spec.store:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
-        spec = await self._use_approvals(spec, history)
+        spec = _load_tools(await self._use_approvals(spec, history), history)
         if spec.store:
             await self.presence.show()
         first = RunStarted(spec, self.presence.id)
@@ -429,7 +431,7 @@ class Engine:
         await self.seal.check(spec.input)
         entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
         history = await self._history(spec) if entered is None else entered.history
-        spec = await recall_calls(self.store, spec, history.waiting)
+        spec = _load_tools(await recall_calls(self.store, spec, history.waiting), history)
         return request_for(open_run(Recorded(0, self._clock(), RunStarted(spec)), history))
 
     async def resume(self, run_id: str) -> Handle:
@@ -619,6 +621,12 @@ class Engine:
             raise PreviousNotFound(run_id) from None
         self._histories[spec.tenant, run_id] = history
         return history
+
+
+def _load_tools(spec: RunSpec, history: History) -> RunSpec:
+    """The order with the tools that its conversation has brought. Raises `InvalidRequest`."""
+    tools = load_tools(spec.tools, chain([entry.item for entry in history.entries if not entry.hidden], spec.input))
+    return spec if tools is spec.tools else replace(spec, tools=tools)
 
 
 @contextmanager

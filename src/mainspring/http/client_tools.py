@@ -1,14 +1,19 @@
-"""Client tools that are no functions: `custom`, `shell`, `local_shell` and `apply_patch`.
+"""Client tools that are no plain functions: `custom`, `shell`, `local_shell`, `apply_patch`, `tool_search`, those of namespaces.
 
-The model calls each like a function whose schema is given here; inside, a call is a `FunctionCall` with a `form`, its answer a
-`FunctionCallOutput` with the same. Only the client sees its own kinds of items: `parse_client_item` reads them,
-`render_client_item` writes them.
+The model calls each like a function (`core.declared_tools`); inside, a call is a `FunctionCall` with a `form`, its answer a
+`FunctionCallOutput` with the same. Only the client sees its own kinds of items and its own names: `parse_client_items` and
+`flatten_call` read them, `render_client_item` writes them.
 """
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from mainspring.core.declared_tools import SEARCH, Identity, describe_loaded, flatten_name
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     CallForm,
     FunctionCall,
@@ -16,85 +21,54 @@ from mainspring.core.items import (
     Item,
     Json,
     Part,
-    ToolDefinition,
     Unknown,
     convert,
     text_of,
 )
-from mainspring.tools.builtin.builtins import find_hosted_tool
-
-_TEXT: Json = {"type": "string"}
-_COUNT: Json = {"type": ["integer", "null"], "minimum": 1}
-_WORDS: Json = {"type": "array", "items": _TEXT, "minItems": 1}
 
 
-def _object(required: list[str], **properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+def parse_client_items(items: Iterable[Item]) -> list[Item]:
+    """Items of a client's own kinds as the calls and outputs that they are; others as they came. Raises `InvalidRequest`."""
+    return [_parse_item(item) for item in _pair_searches(items)]
 
 
-_SHELL = ToolDefinition(
-    "shell",
-    "Runs shell commands on the user's machine, one after the other, and returns what each wrote and its exit code.",
-    _object(["commands"], commands=_WORDS, timeout_ms=_COUNT, max_output_length=_COUNT),
-    form="shell",
-)
-_LOCAL_SHELL = ToolDefinition(
-    "local_shell",
-    "Runs one command on the user's machine. `command` is the program and its arguments; use `bash -lc` for a shell line.",
-    _object(
-        ["command"],
-        command=_WORDS,
-        working_directory={"type": ["string", "null"]},
-        timeout_ms=_COUNT,
-        env={"type": "object", "additionalProperties": _TEXT},
-        user={"type": ["string", "null"]},
-    ),
-    form="local_shell",
-)
-_APPLY_PATCH = ToolDefinition(
-    "apply_patch",
-    "Creates, updates or deletes one file in the user's workspace. `diff` is what changes, as hunks that begin with `@@` and "
-    "hold lines beginning with a space, `-` or `+`; a new file has only `+` lines, and to delete a file takes no diff.",
-    _object(
-        ["type", "path"], type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]}, path=_TEXT, diff=_TEXT
-    ),
-    form="apply_patch",
-)
-_FIXED = {"shell": _SHELL, "local_shell": _LOCAL_SHELL, "apply_patch": _APPLY_PATCH}
+def flatten_call(item: Item, names: Mapping[Identity, str]) -> Item:
+    """A call of a tool in a namespace, by the model's name for it: that of `names`, or else the usual one. Others as they are."""
+    if not isinstance(item, FunctionCall) or not item.namespace or item.inner is not UNSET:
+        return item
+    identity = (item.namespace, item.name)
+    return replace(item, name=names.get(identity) or flatten_name(*identity), inner=item.name)
 
 
-def define_client_tool(tool: Json) -> ToolDefinition | None:
-    """The tool as the model is told of it; None if the client does not perform this kind. Raises `InvalidRequest`."""
-    match tool:
-        case {"type": "custom", "name": str(name), **rest}:
-            schema = _object(["input"], input={"type": "string", "description": _describe_format(rest.get("format"))})
-            return ToolDefinition(name, str(rest.get("description") or ""), schema, form="custom")
-        case {"type": "custom"}:
-            raise InvalidRequest("a custom tool needs a `name`")
-        case _ if find_hosted_tool(tool) is not None:
-            return None
-        case {"type": str(kind)}:
-            return _FIXED.get(kind)
-        case _:
-            return None
+def _pair_searches(items: Iterable[Item]) -> Iterable[Item]:
+    """The items, with a call id for each search of the server's: such a search has none, and its output follows it."""
+    place = 0
+    for item in items:
+        if not isinstance(item, Unknown) or item.data.get("call_id") is not None:
+            yield item
+        elif item.data.get("type") == "tool_search_call":
+            place += 1
+            yield Unknown({**item.data, "call_id": f"search_{place}", "execution": "server"})
+        elif item.data.get("type") == "tool_search_output" and place:
+            yield Unknown({**item.data, "call_id": f"search_{place}", "execution": "server"})
+        else:
+            yield item
 
 
-def _describe_format(form: object) -> str:
-    match form:
-        case {"type": "grammar", "syntax": str(syntax), "definition": str(rules)}:
-            return f"Plain text that matches this {syntax} grammar:\n{rules}"
-        case _:
-            return "Plain text, passed on as it is."
-
-
-def parse_client_item(item: Item) -> Item:
-    """An item of a client's own kind as the call or the output that it is; any other as it came. Raises `InvalidRequest`."""
+def _parse_item(item: Item) -> Item:
     if not isinstance(item, Unknown):
         return item
     data = item.data
     match data:
+        case {"type": "tool_search_call", "call_id": str(call_id), "arguments": given}:
+            form: CallForm = "server_tool_search" if data.get("execution") == "server" else "tool_search"
+            return _make_call(form, data, call_id, SEARCH, given if isinstance(given, dict) else {})
+        case {"type": "tool_search_output", "call_id": str(call_id), "tools": [*tools]}:
+            form = "server_tool_search" if data.get("execution") == "server" else "tool_search"
+            return replace(_make_output(form, data, call_id, _describe_found(tools)), tools=tuple(tools))
         case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(given)}:
-            return _make_call("custom", data, call_id, name, {"input": given})
+            call = _make_call("custom", data, call_id, name, {"input": given})
+            return replace(call, namespace=str(data["namespace"])) if data.get("namespace") else call
         case {"type": "custom_tool_call_output", "call_id": str(call_id), "output": str() | list() as output}:
             return _make_output("custom", data, call_id, _parse_parts(output))
         case {"type": "shell_call", "call_id": str(call_id), "action": dict(action)}:
@@ -130,7 +104,23 @@ _KINDS = {
     "local_shell_call_output": "call_id (or id) and output are strings",
     "apply_patch_call": "call_id is a string, operation an object",
     "apply_patch_call_output": "call_id is a string, status is `completed` or `failed`",
+    "tool_search_call": "call_id is a string, arguments an object",
+    "tool_search_output": "call_id is a string and tools a list",
 }
+
+
+def _describe_found(tools: Sequence[object]) -> str:
+    """What a search has found, as the model reads it: the tools themselves are declared to it."""
+    names: list[str] = []
+    for tool in tools:
+        match tool:
+            case {"type": "namespace", "name": str(namespace), "tools": [*members]}:
+                names += [flatten_name(namespace, str(member.get("name"))) for member in members if isinstance(member, dict)]
+            case {"name": str(name)}:
+                names.append(name)
+            case _:
+                pass
+    return describe_loaded(names)
 
 
 def _make_call(form: CallForm, data: Json, call_id: str, name: str, arguments: Json) -> FunctionCall:
@@ -158,6 +148,8 @@ def render_client_item(item: Item) -> Item:
     match item:
         case FunctionCall(form=str(form)) if form != "code_interpreter":
             return Unknown(_render_call(item, form))
+        case FunctionCall(inner=str(inner)):
+            return replace(item, name=inner, inner=UNSET)
         case FunctionCallOutput(form=str(form)) if form != "code_interpreter":
             return Unknown(_render_output(item, form))
         case _:
@@ -166,10 +158,13 @@ def render_client_item(item: Item) -> Item:
 
 def _render_call(call: FunctionCall, form: CallForm) -> Json:
     given = parse_arguments(call)
+    if form in ("tool_search", "server_tool_search"):
+        return {**_render_search_head(call, form), "id": derive_id("tsc", call.id), "arguments": given, "status": call.status}
     head: Json = {"type": "custom_tool_call" if form == "custom" else f"{form}_call", "id": call.id, "call_id": call.call_id}
     match form:
         case "custom":
-            return {**head, "name": call.name, "input": read_custom_input(call), "status": call.status}
+            place = {"namespace": call.namespace} if call.namespace else {}
+            return {**head, **place, "name": call.own_name, "input": read_custom_input(call), "status": call.status}
         case "shell":
             limits = {"timeout_ms": given.get("timeout_ms"), "max_output_length": given.get("max_output_length")}
             action = {"commands": read_commands(given), **limits}
@@ -186,9 +181,19 @@ def _render_call(call: FunctionCall, form: CallForm) -> Json:
             raise AssertionError(f"clients perform no {form}")
 
 
+def _render_search_head(item: FunctionCall | FunctionCallOutput, form: CallForm) -> Json:
+    """Only a search that the client performs has an id to answer it by."""
+    is_clients = form == "tool_search"
+    kind = "tool_search_call" if isinstance(item, FunctionCall) else "tool_search_output"
+    return {"type": kind, "execution": "client" if is_clients else "server", "call_id": item.call_id if is_clients else None}
+
+
 def _render_output(output: FunctionCallOutput, form: CallForm) -> Json:
+    if form in ("tool_search", "server_tool_search"):
+        head = _render_search_head(output, form)
+        return {**head, "id": derive_id("tso", output.id), "tools": output.tools or [], "status": output.status}
     kind = "custom_tool_call_output" if form == "custom" else f"{form}_call_output"
-    head: Json = {"type": kind, "id": output.id, "call_id": output.call_id}
+    head = {"type": kind, "id": output.id, "call_id": output.call_id}
     text, failed = text_of(output.output), output.is_error is True
     match form:
         case "custom":

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
+from mainspring.core.declared_tools import find_hosted_tool
 from mainspring.core.history import approval_id
 from mainspring.core.ids import derive_id
 from mainspring.core.items import (
@@ -30,26 +31,53 @@ from mainspring.core.items import (
 from mainspring.core.response import Response
 from mainspring.http.client_tools import parse_arguments, render_client_item
 from mainspring.http.kinds import CLIENT_KINDS
-from mainspring.tools.builtin.builtins import find_hosted_tool
 
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
 
 
-def list_client_tools(told: Response) -> frozenset[str]:
-    """The names of the tools that the client performs in this response."""
-    names = {
-        str(tool.get("name", tool.get("type")))
-        for tool in told.tools
-        if tool.get("type") in CLIENT_KINDS and find_hosted_tool(tool) is None
-    }
+class ClientTools(Struct, frozen=True):
+    """Whose calls are shown as what they are, because the client acts on them: `names` are tools that it has declared by name.
+
+    `allowed` are the tools that it lets the model call; None for all.
+    """
+
+    names: frozenset[str]
+    allowed: frozenset[str] | None = None
+
+    def has(self, call: FunctionCall) -> bool:
+        """Whether this is a call that the client performs, or knows as one of its own kinds."""
+        if call.form == "server_tool_search":
+            return True
+        if self.allowed is not None and not {call.name, call.namespace, f"{call.namespace}.{call.own_name}"} & self.allowed:
+            return False
+        return call.name in self.names or call.inner is not UNSET
+
+    def add(self, name: str) -> "ClientTools":
+        return ClientTools(self.names | {name}, None if self.allowed is None else self.allowed | {name})
+
+
+def list_client_tools(told: Response) -> ClientTools:
+    """The tools that the client performs in this response."""
+    names = frozenset(
+        [
+            str(tool.get("name", tool.get("type")))
+            for tool in told.tools
+            if tool.get("type") in CLIENT_KINDS and find_hosted_tool(tool) is None
+        ]
+    )
     match told.tool_choice:
         case "none" | {"type": "allowed_tools", "mode": "none"}:
-            return frozenset()
+            return ClientTools(names, frozenset())
         case {"type": "allowed_tools", "tools": [*allowed]}:
-            return frozenset(names & {str(tool.get("name", tool.get("type"))) for tool in allowed if isinstance(tool, dict)})
+            return ClientTools(names, frozenset([_name_allowed(tool) for tool in allowed if isinstance(tool, dict)]))
         case _:
-            return frozenset(names)
+            return ClientTools(names)
+
+
+def _name_allowed(tool: Json) -> str:
+    name = str(tool.get("name", tool.get("type")))
+    return f"{tool['namespace']}.{name}" if tool.get("namespace") else name
 
 
 def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
@@ -123,7 +151,7 @@ def merge_server_calls(told: Response) -> tuple[Item, ...]:
     open_calls: dict[str, tuple[int, FunctionCall]] = {}
     for item in told.output:
         match item:
-            case FunctionCall() if item.name not in clients:
+            case FunctionCall() if not clients.has(item):
                 place = len(items)
                 if approval_id(item) in asked:
                     place = -1

@@ -29,14 +29,17 @@ def _read_names(struct: type) -> frozenset[str]:
 
 
 TOOL_KINDS: Final[dict[str, ToolKind]] = {
-    "function": ToolKind("client", _names("name", "description", "parameters", "strict")),
-    "custom": ToolKind("client", _names("name", "description", "format")),
+    "function": ToolKind("client", _names("name", "description", "parameters", "strict", "defer_loading")),
+    "custom": ToolKind("client", _names("name", "description", "format", "defer_loading")),
     # In a container, the server performs it.
     "shell": ToolKind("client", _names("environment")),
     "local_shell": ToolKind("client", _names()),
     "apply_patch": ToolKind("client", _names()),
     "code_interpreter": ToolKind("server", _names("container")),
     "mcp": ToolKind("server", None),
+    "namespace": ToolKind("client", _names("name", "description", "tools")),
+    # Unless it says `client`, the server performs it.
+    "tool_search": ToolKind("client", _names("description", "execution", "parameters")),
 }
 CLIENT_KINDS: Final = frozenset([name for name, kind in TOOL_KINDS.items() if kind.performer == "client"])
 
@@ -44,7 +47,7 @@ _CALL: Final = _names("id", "call_id", "status")
 
 ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     **{name: _read_names(struct) for name, struct in ITEMS.items()},
-    "custom_tool_call": _CALL | {"name", "input"},
+    "custom_tool_call": _CALL | {"name", "input", "namespace"},
     "custom_tool_call_output": _CALL | {"output"},
     "shell_call": _CALL | {"action", "environment"},
     "shell_call_output": _CALL | {"output", "max_output_length"},
@@ -52,6 +55,9 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "local_shell_call_output": _CALL | {"output"},
     "apply_patch_call": _CALL | {"operation"},
     "apply_patch_call_output": _CALL | {"output"},
+    "tool_search_call": _CALL | {"arguments", "execution"},
+    "tool_search_output": _CALL | {"tools", "execution"},
+    "additional_tools": _names("id", "role", "tools"),
     "mcp_call": _names("id", "server_label", "name", "arguments", "output", "error", "status", "approval_request_id"),
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),

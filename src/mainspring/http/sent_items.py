@@ -25,6 +25,8 @@ def assign_id(item: Item, new_id: NewId) -> Item:
     match item:
         case Message(id=id) | FunctionCall(id=id) | FunctionCallOutput(id=id) | Reasoning(id=id) if not id:
             return replace(item, id=new_id(_PREFIXES[type(item)]))
+        case Unknown({"type": "additional_tools"}) if not item.data.get("id"):
+            return Unknown({**item.data, "id": new_id("at")})
         case _:
             return item
 

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import FunctionCallOutput, Item, Json, Message, Part, Unknown
+from mainspring.core.items import FunctionCallOutput, Item, Message, Part, Unknown
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 from mainspring.ports import ModelFeature
@@ -18,14 +18,14 @@ PASSED_ON: Final = "only a model whose backend speaks the Responses API is passe
 
 
 class Need(Struct, frozen=True):
-    """A feature that the model's backend must have, and what to tell the client if it has not. `tool` is the number of the tool
-    that needs it, if one does."""
+    """A feature that the model's backend must have, and what to tell the client if it has not. `kind` is the kind of tool that
+    needs it, if one does."""
 
     feature: ModelFeature
     param: str
     message: str
     code: str = "unsupported_value"
-    tool: int | None = None
+    kind: str | None = None
 
 
 def check_needs(needs: Sequence[Need], features: frozenset[ModelFeature]) -> None:
@@ -35,14 +35,14 @@ def check_needs(needs: Sequence[Need], features: frozenset[ModelFeature]) -> Non
             raise InvalidRequest(need.message, param=need.param, code=need.code)
 
 
-def list_tool_needs(tools: Sequence[Json]) -> Iterator[Need]:
+def list_tool_needs(tools: Sequence[object], param: str = "tools") -> Iterator[Need]:
     for number, tool in enumerate(tools):
-        kind = tool.get("type")
+        kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind not in TOOL_KINDS:
             said = (
                 f"this server has no tools of type `{kind[:80]}`, and {PASSED_ON}; leave it out; {hint(kind[:80], [*TOOL_KINDS])}"
             )
-            yield Need("passthrough", f"tools[{number}].type", said, tool=number)
+            yield Need("passthrough", f"{param}[{number}].type", said, kind=kind)
 
 
 def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
@@ -52,6 +52,8 @@ def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
         match item:
             case Unknown({"type": str(kind)}) if kind not in ITEM_KINDS:
                 yield _need_kind(f"{place}.type", "an item", kind, [*ITEM_KINDS])
+            case Unknown({"type": "additional_tools" | "tool_search_output", "tools": [*tools]}):
+                yield from list_tool_needs(tools, f"{place}.tools")
             case Message(content=parts):
                 yield from _list_part_needs(parts, f"{place}.content")
             case FunctionCallOutput(output=tuple(parts)):

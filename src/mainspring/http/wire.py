@@ -49,6 +49,7 @@ from mainspring.core.run import Run
 from mainspring.http.client_tools import parse_arguments, read_commands, read_custom_input, render_client_item
 from mainspring.http.hosted_calls import (
     INTERPRETER,
+    ClientTools,
     derive_server_id,
     find_delegated,
     list_client_tools,
@@ -125,7 +126,7 @@ class Wire:
         self._waiting: dict[str, tuple[int, FunctionCall]] = {}
         self._held: list[tuple[Recorded, Run]] = []
         self._asked: dict[str, FunctionCall] = {}
-        self._clients: frozenset[str] | None = None
+        self._clients: ClientTools | None = None
         self._is_running = False
 
     def add(self, record: Recorded, run: Run) -> None:
@@ -155,7 +156,7 @@ class Wire:
                     self._tell_record(record, then)
 
     def _is_servers(self, item: Item) -> bool:
-        return isinstance(item, FunctionCall) and self._clients is not None and item.name not in self._clients
+        return isinstance(item, FunctionCall) and self._clients is not None and not self._clients.has(item)
 
     def _tell_record(self, record: Recorded, run: Run) -> None:
         event = record.event
@@ -208,7 +209,7 @@ class Wire:
         for index, call in self._waiting.values():
             self._tell("response.output_item.done", {"output_index": index, "item": render_server_call(call)})
         for call in find_delegated(made, [call for _, call in self._waiting.values()]):
-            self._clients = (self._clients or frozenset()) | {call.name}
+            self._clients = self._clients and self._clients.add(call.name)
             self._begin(call)
             self._finish(call)
         told = render_response(made, self._dialect)
@@ -270,7 +271,7 @@ class Wire:
             case FunctionCall():
                 if item.arguments and not opened.has_arguments:
                     self._arguments(item.id, item.arguments)
-                body = {"item_id": item.id, "output_index": opened.index, "name": item.name, "arguments": item.arguments}
+                body = {"item_id": item.id, "output_index": opened.index, "name": item.own_name, "arguments": item.arguments}
                 self._tell("response.function_call_arguments.done", body)
             case Message() | Reasoning():
                 for key, part in _parts(item):

@@ -20,7 +20,7 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.journal import Clock
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, parse_body, read_json_body
-from mainspring.http.client_tools import parse_client_item, render_client_item
+from mainspring.http.client_tools import flatten_call, parse_client_items, render_client_item
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
 from mainspring.http.ignored import IgnoredFields, ItemReader, read_fields
@@ -162,8 +162,8 @@ class ConversationRoutes:
         items = await resolve_references(items, self._engine.store, tenant, param="items")
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
-        for given in items:
-            item = assign_id(parse_client_item(given), self._engine.new_id)
+        for given in parse_client_items(items):
+            item = assign_id(flatten_call(given, {}), self._engine.new_id)
             id = item_id(item) or self._engine.new_id("item")
             if id in documents:
                 raise _already_there(id)

@@ -77,16 +77,15 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
         return replace(spec, sampling=replace(spec.sampling, extra=extra)) if wanted else spec
     for path in sent.ignored.passable:
         sent.ignored.add(path)
-    numbers = [need.tool for need in needs if need.tool is not None] if is_lenient else []
-    check_needs([need for need in needs if need.tool not in numbers], features)
-    if not numbers:
+    gone = {need.kind for need in needs if need.kind is not None} if is_lenient else set()
+    check_needs([need for need in needs if need.kind not in gone], features)
+    if not gone:
         return spec
-    for number in numbers:
-        sent.ignored.add(f"tools[{number}]")
-    declared = sent.body.tools or ()
-    gone = [declared[number] for number in numbers]
-    told = [tool for number, tool in enumerate(spec.echo["tools"]) if number not in numbers]
-    tools = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data in gone)])
+    for need in needs:
+        if need.kind in gone:
+            sent.ignored.add(need.param.removesuffix(".type"))
+    told = [tool for tool in spec.echo["tools"] if tool["type"] not in gone]
+    tools = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data["type"] in gone)])
     return replace(spec, tools=tools, echo={**spec.echo, "tools": told})
 
 

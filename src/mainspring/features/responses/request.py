@@ -4,22 +4,20 @@ Real clients leave out what they may, and spell input in several ways; all of th
 with the name of the field at fault.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from mainspring.core.declared_tools import define_tools, load_tools, map_names
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
-from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, convert, user
+from mainspring.core.items import Item, Json, Tool, ToolDefinition, user
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.spec import PRESETS, Conversation, RunSpec, ToolChoice, spec_for
-from mainspring.http import client_tools as forms
 from mainspring.http.bodies import Metadata, Name
-from mainspring.http.client_tools import parse_client_item
+from mainspring.http.client_tools import flatten_call, parse_client_items
 from mainspring.http.hosted_calls import split_server_call
 from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
@@ -107,7 +105,9 @@ def make_order(
     given = _parse_input(request.input, new_id)
     if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
         raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
-    tools = tuple([_parse_tool(number, tool) for number, tool in enumerate(request.tools or ())])
+    tools = load_tools(define_tools(request.tools or (), "tools"), given)
+    names = map_names(tools)
+    given = tuple([flatten_call(item, names) for item in given])
     named = {tool.name for tool in tools if isinstance(tool, ToolDefinition)}
     asked: Json = {name: value for name in _LIMITS if (value := getattr(request, name)) is not None}
     limits.refuse(asked)
@@ -118,7 +118,7 @@ def make_order(
         input=given,
         instructions=request.instructions,
         tools=(*tools, *[tool for tool in server_tools if tool.name not in named]),
-        tool_choice=_narrow_choice(_parse_choice(request.tool_choice), request.allowed_tools),
+        tool_choice=_narrow_choice(_parse_choice(request.tool_choice, tools), _name_all(request.allowed_tools, tools)),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         parent=request.previous_response_id,
         store=request.store is not False,
@@ -144,42 +144,15 @@ def _parse_input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[I
         return ()
     if isinstance(given, str):
         return (user(given, id=new_id("msg")),)
-    return tuple([assign_id(parse_client_item(part), new_id) for item in given for part in split_server_call(item)])
+    whole = [part for item in given for part in split_server_call(item)]
+    return tuple([assign_id(item, new_id) for item in parse_client_items(whole)])
 
 
-def _parse_tool(number: int, tool: Json) -> Tool:
-    if not isinstance(tool.get("type"), str):
-        place = f"tools[{number}].type"
-        raise InvalidRequest(f"{place} is missing; say what kind of tool it is", param=place, code="missing_required_parameter")
-    if tool.get("type") != "function":
-        try:
-            formed = forms.define_client_tool(tool)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"tools[{number}]: {error.message}", param=f"tools[{number}]") from None
-        if formed is None:
-            return Unknown(tool)
-        definition = formed
-    else:
-        definition = _parse_function(number, tool)
-    if _NAME.fullmatch(definition.name) is None:
-        message = f"tools[{number}].name must be 1 to 64 ASCII letters, digits, `_` or `-`, not `{definition.name[:80]}`"
-        raise InvalidRequest(message, param=f"tools[{number}].name")
-    return definition
+def _name_all(allowed: tuple[str, ...] | None, tools: Sequence[Tool]) -> tuple[str, ...]:
+    return tuple([name for wanted in allowed or () for name in _name_chosen({"name": wanted}, tools)])
 
 
-def _parse_function(number: int, tool: Json) -> ToolDefinition:
-    try:
-        # Client functions run at the client, whatever else their declaration says.
-        known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
-        return convert(known, ToolDefinition)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
-
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-def _narrow_choice(choice: ToolChoice, allowed: tuple[str, ...] | None) -> ToolChoice:
+def _narrow_choice(choice: ToolChoice, allowed: tuple[str, ...]) -> ToolChoice:
     """The choice among the allowed tools; an empty list allows all."""
     if not allowed:
         return choice
@@ -191,7 +164,7 @@ def _narrow_choice(choice: ToolChoice, allowed: tuple[str, ...] | None) -> ToolC
     return replace(choice, allowed=allowed)
 
 
-def _parse_choice(choice: str | Json | None) -> ToolChoice:
+def _parse_choice(choice: str | Json | None, tools: Sequence[Tool]) -> ToolChoice:
     match choice:
         case None | "auto":
             return ToolChoice()
@@ -199,15 +172,15 @@ def _parse_choice(choice: str | Json | None) -> ToolChoice:
             return ToolChoice("none")
         case "required":
             return ToolChoice("required")
-        case {"type": "function" | "custom", "name": str(name)} | {
-            "type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" as name
-        }:
+        case {"type": "function" | "custom", "name": str()} if isinstance(choice, dict):
+            return ToolChoice("required", name=_name_chosen(choice, tools)[0])
+        case {"type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" | "tool_search" as name}:
             return ToolChoice("required", name=name)
         case {"type": "mcp", "server_label": str(label), **rest}:
             return ToolChoice("required", name=make_choice_mark(label, str(rest["name"]) if rest.get("name") else None))
-        case {"type": "allowed_tools", "tools": [*tools], **rest}:
+        case {"type": "allowed_tools", "tools": [*allowed], **rest}:
             mode = rest.get("mode", "auto")
-            names = tuple([_name_allowed(tool) for tool in tools if isinstance(tool, dict)])
+            names = tuple([name for tool in allowed if isinstance(tool, dict) for name in _name_chosen(tool, tools)])
             if mode in ("auto", "required", "none") and names:
                 return ToolChoice(mode, allowed=names)
         case _:
@@ -216,12 +189,18 @@ def _parse_choice(choice: str | Json | None) -> ToolChoice:
     raise InvalidRequest(message, param="tool_choice")
 
 
-def _name_allowed(tool: Json) -> str:
-    match tool:
+def _name_chosen(chosen: Json, tools: Sequence[Tool]) -> list[str]:
+    """The model's names for what a choice names. A tool of a namespace is `namespace.tool`, or has a `namespace` beside."""
+    match chosen:
         case {"type": "mcp", "server_label": str(label), **rest}:
-            return make_choice_mark(label, str(rest["name"]) if rest.get("name") else None)
+            return [make_choice_mark(label, str(rest["name"]) if rest.get("name") else None)]
+        case {"type": "namespace", "name": str(namespace)}:
+            return [name for (group, _), name in map_names(tools).items() if group == namespace] or [namespace]
         case _:
-            return str(tool.get("name", tool.get("type")))
+            wanted = str(chosen.get("name", chosen.get("type")))
+            paths = {f"{group}.{inner}": name for (group, inner), name in map_names(tools).items()}
+            path = f"{chosen['namespace']}.{wanted}" if chosen.get("namespace") else wanted
+            return [paths.get(path, paths.get(f".{path}", wanted))]
 
 
 def _parse_conversation(given: str | Json | None) -> Conversation | None:

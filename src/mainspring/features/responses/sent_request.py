@@ -5,6 +5,7 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Unknown
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.responses.request import LOGPROBS, MOST_INPUT_CHARS, CreateResponse
 from mainspring.http.bodies import parse_body
@@ -66,9 +67,10 @@ def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
 
 def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
-    for number, tool in enumerate(request.tools or ()):
-        if (kind := TOOL_KINDS.get(str(tool.get("type")))) is not None and kind.fields is not None:
-            ignored.compare(f"tools[{number}]", tool, kind.fields)
+    _compare_tools("tools", request.tools or (), ignored)
+    for number, item in enumerate(request.input if isinstance(request.input, tuple) else ()):
+        if isinstance(item, Unknown) and item.data.get("type") in ("additional_tools", "tool_search_output"):
+            _compare_tools(f"input[{number}].tools", item.data.get("tools"), ignored)
     for place, options, known in (("reasoning", request.reasoning, _REASONING), ("text", request.text, _TEXT)):
         ignored.compare(place, options or {}, known, is_passable=True)
     if isinstance(form := (request.text or {}).get("format"), dict):
@@ -93,6 +95,16 @@ def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
         elif value not in INCLUDES:
             message = f"include[{number}] cannot be `{value[:80]}`; {hint(value[:80], [*INCLUDES, *FOREIGN_INCLUDES])}"
             raise InvalidRequest(message, param=f"include[{number}]", code="invalid_value")
+
+
+def _compare_tools(place: str, tools: object, ignored: IgnoredFields) -> None:
+    for number, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
+        if not isinstance(tool, dict) or (kind := TOOL_KINDS.get(str(tool.get("type")))) is None:
+            continue
+        if kind.fields is not None:
+            ignored.compare(f"{place}[{number}]", tool, kind.fields)
+        if tool["type"] == "namespace":
+            _compare_tools(f"{place}[{number}].tools", tool.get("tools"), ignored)
 
 
 _REASONING: Final = frozenset({"effort", "summary"})

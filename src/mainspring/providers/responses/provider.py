@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from mainspring.core.declared_tools import map_names
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput, Misconfigured, Refused
 from mainspring.core.model_request import ModelRequest
@@ -28,7 +29,8 @@ class Responses(HttpProvider):
 
     def _reader(self, request: ModelRequest) -> ResponsesReply:
         used = map(item_id, request.items)
-        return ResponsesReply(ResponsesTurn(self._new_id, list_call_ids(request.items), used), self._http)
+        names = map_names(request.all_tools)
+        return ResponsesReply(ResponsesTurn(self._new_id, list_call_ids(request.items), used, names), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         return await self._post("responses", build_body(request, self._http.host))

@@ -5,7 +5,7 @@ its deltas said: where a backend leaves deltas out, the whole item stands in for
 counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from mainspring.core import events, items
+from mainspring.core.declared_tools import SEARCH, Identity, flatten_name
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish
@@ -62,16 +63,26 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
 
     def _item(self, raw: msgspec.Raw) -> "_Item":
         item = self._decode(_item, bytes(raw))
+        if item.type == "tool_search_call" and item.execution == "client":
+            item.type, item.name = "function_call", SEARCH
         if item.type not in ("message", "reasoning", "function_call"):
             item.data = self._decode(_object, bytes(raw))
         return item
 
 
 class ResponsesTurn(TurnEvents):
-    """Collects the items of one turn. `calls` and `items` are the ids that the conversation has used already."""
+    """Collects the items of one turn. `calls` and `used` are the ids that the conversation has used already, `names` our names
+    for tools of namespaces."""
 
-    def __init__(self, new_id: NewId, calls: Iterable[str] = (), used: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        new_id: NewId,
+        calls: Iterable[str] = (),
+        used: Iterable[str] = (),
+        names: Mapping[Identity, str] | None = None,
+    ) -> None:
         super().__init__(new_id, calls)
+        self._names = names or {}
         self._item_ids = set(used)
         # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
         self._by_id: dict[str | None, _OpenItem] = {}
@@ -141,9 +152,13 @@ class ResponsesTurn(TurnEvents):
             case "reasoning":
                 return items.Reasoning(id=id, status="in_progress")
             case "function_call":
-                return items.FunctionCall(self._make_unique(given.call_id or ""), given.name or "", id=id, status="in_progress")
+                return items.FunctionCall(self._make_unique(given.call_id or ""), self._name(given), id=id, status="in_progress")
             case _:
                 return self._foreign(given, id)
+
+    def _name(self, given: "_Item") -> str:
+        namespace, name = given.namespace or "", given.name or ""
+        return self._names.get((namespace, name)) or (flatten_name(namespace, name) if namespace else name)
 
     def finish(self, given: "_Item", index: int | None) -> None:
         if given.type == "function_call_output":
@@ -296,6 +311,8 @@ class _Item(Struct):
     encrypted_content: str | None = None
     status: str | None = None
     phase: str | None = None
+    namespace: str | None = None
+    execution: str | None = None
     data: Json = field(default_factory=dict, name="")
 
 

@@ -4,12 +4,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mainspring.core import items
+from mainspring.core.declared_tools import group_tools, identify_declared, identify_tool, map_names
 from mainspring.core.errors import Refused
 from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import drop_none, merge_extra
-from mainspring.providers.transcript import UNANSWERED, is_sealed, render_error, repair_arguments, shorten_id
+from mainspring.providers.transcript import (
+    UNANSWERED,
+    is_sealed,
+    parse_call_arguments,
+    render_error,
+    repair_arguments,
+    shorten_id,
+)
 
 SEALED_ONLY: Final = ("openai.com", "azure.com")
 ID_CHARS: Final = 64
@@ -36,13 +44,13 @@ def build_body(request: ModelRequest, host: str) -> Json:
 
 def build_question(request: ModelRequest, host: str) -> Json:
     """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
-    told = list(_ItemWriter(host).write(request.items))
+    told, tools = list(_ItemWriter(host).write(request.items)), _list_tools(request)
     if not told and not request.instructions:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     body: Json = {"model": request.model, "input": told}
     if request.tools:
-        body["tools"] = list(map(_tool, request.tools))
-        body["tool_choice"] = _choice(request.tool_choice)
+        body["tools"] = group_tools(tools, _tool)
+        body["tool_choice"] = _choice(request.tool_choice, request.all_tools)
         body["parallel_tool_calls"] = request.parallel_tool_calls
     options = {
         "instructions": request.instructions,
@@ -56,11 +64,33 @@ def build_question(request: ModelRequest, host: str) -> Json:
     return body | drop_none(options)
 
 
-def _tool(tool: items.Tool) -> Json:
-    """Strict only if somebody said so: a schema that is not made for it would be refused. Tools we do not know are upstream's."""
-    if isinstance(tool, items.Unknown):
-        return tool.data
-    assert isinstance(tool, items.ToolDefinition)
+def _list_tools(request: ModelRequest) -> list[items.Tool]:
+    """The tools as their client has declared them, but for those that items bring along. Tools we do not know are upstream's."""
+    brought = [tool for item in request.items for tool in _list_brought(item)]
+    known, others = identify_declared(brought), [items.Unknown(tool) for tool in brought]
+    return [
+        tool
+        for tool in request.all_tools
+        if not (identify_tool(tool) in known if isinstance(tool, items.ToolDefinition) else tool in others)
+    ]
+
+
+def _list_brought(item: Item) -> Sequence[Json]:
+    match item:
+        case items.Unknown({"type": "additional_tools", "tools": [*tools]}):
+            return tools
+        case items.FunctionCallOutput(form="tool_search", tools=tuple(tools)):
+            return tools
+        case _:
+            return ()
+
+
+def _tool(tool: items.ToolDefinition) -> Json:
+    """Strict only if somebody said so: a schema that is not made for it would be refused."""
+    if tool.form == "server_tool_search":
+        return {"type": "tool_search"}
+    if tool.form == "tool_search":
+        return {"type": "tool_search", "execution": "client", "description": tool.description, "parameters": tool.parameters}
     return {
         "type": "function",
         "name": tool.name,
@@ -70,12 +100,13 @@ def _tool(tool: items.Tool) -> Json:
     }
 
 
-def _choice(choice: ToolChoice) -> str | Json:
+def _choice(choice: ToolChoice, declared: Sequence[items.Tool]) -> str | Json:
     """What is `allowed` is told and, since a model may not heed it, judged by the engine all the same."""
+    paths = {name: ".".join(path) for path, name in map_names(declared).items() if path[0]}
     if choice.name is not None:
-        return {"type": "function", "name": choice.name}
+        return {"type": "function", "name": paths.get(choice.name, choice.name)}
     if choice.allowed and choice.mode != "none":
-        tools = [{"type": "function", "name": name} for name in choice.allowed]
+        tools = [{"type": "function", "name": paths.get(name, name)} for name in choice.allowed]
         return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
     return choice.mode
 
@@ -90,7 +121,7 @@ class _ItemWriter:
 
     def write(self, history: Sequence[Item]) -> Iterator[Json]:
         pairs = _pairs(history)
-        call_ids: dict[int, str] = {}
+        call_ids: dict[int, str | None] = {}
         for place, item in enumerate(history):
             match item:
                 case items.Message(role="assistant"):
@@ -104,9 +135,9 @@ class _ItemWriter:
                     if place in pairs:
                         call_ids[pairs[place]] = call["call_id"]
                     else:
-                        yield {"type": "function_call_output", "call_id": call["call_id"], "output": UNANSWERED}
+                        yield _write_output(call["call_id"], items.FunctionCallOutput("", UNANSWERED, form=item.form))
                 case items.FunctionCallOutput() if place in call_ids:
-                    yield {"type": "function_call_output", "call_id": call_ids[place], "output": _output(item)}
+                    yield _write_output(call_ids[place], item)
                 case items.Reasoning() if _leads_on(history, place):
                     yield from self._thought(item)
                 # A call or an output must have its counterpart.
@@ -120,13 +151,19 @@ class _ItemWriter:
             yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
 
     def _call(self, call: items.FunctionCall) -> Json:
+        if call.form == "server_tool_search":
+            return _write_search(call, "server", None)
         call_id = shorten_id(call.call_id, ID_CHARS)
         while not call_id or call_id in self._calls:
             # Other backends use an id again in a later turn.
             call_id = shorten_id(f"{call.call_id}.{len(self._calls)}", 0)
         self._calls.add(call_id)
+        if call.form == "tool_search":
+            return _write_search(call, "client", call_id)
         id = self._id(call.id, "fc_")
-        made = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": repair_arguments(call.arguments)}
+        made = {"type": "function_call", "call_id": call_id, "name": call.own_name, "arguments": repair_arguments(call.arguments)}
+        if call.namespace:
+            made["namespace"] = call.namespace
         return made | {"id": id} if id else made
 
     def _thought(self, thought: items.Reasoning) -> Iterator[Json]:
@@ -153,6 +190,17 @@ class _ItemWriter:
             number += 1
         self._ids.add(id)
         return id
+
+
+def _write_search(call: items.FunctionCall, execution: str, call_id: str | None) -> Json:
+    return {"type": "tool_search_call", "execution": execution, "call_id": call_id, "arguments": parse_call_arguments(call)}
+
+
+def _write_output(call_id: str | None, item: items.FunctionCallOutput) -> Json:
+    if item.form in ("tool_search", "server_tool_search"):
+        execution = "client" if item.form == "tool_search" else "server"
+        return {"type": "tool_search_output", "execution": execution, "call_id": call_id, "tools": item.tools or []}
+    return {"type": "function_call_output", "call_id": call_id, "output": _output(item)}
 
 
 def _pairs(history: Sequence[Item]) -> dict[int, int]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from msgspec.structs import replace
 
+from mainspring.core.declared_tools import find_hosted_tool
 from mainspring.core.errors import InvalidRequest, NotFound, SandboxError
 from mainspring.core.ids import derive_id
-from mainspring.core.items import Json, ServerTool, ToolDefinition, Unknown
+from mainspring.core.items import ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
@@ -152,17 +153,6 @@ class DeferredSandbox:
         if isinstance(self.target, SandboxError):
             raise SandboxError(self.target.message)
         return self.target
-
-
-def find_hosted_tool(tool: Json) -> str | None:
-    """The built-in tool that a hosted tool of a request means, None if it means none of them."""
-    match tool:
-        case {"type": "code_interpreter"}:
-            return "code_interpreter"
-        case {"type": "shell", "environment": {"type": str(kind)}} if kind != "local":
-            return "shell"
-        case _:
-            return None
 
 
 def _find_hosted(tool: Declared) -> str | None:

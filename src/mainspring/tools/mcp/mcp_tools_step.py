@@ -4,8 +4,9 @@ A request names its servers in `tools` of type `mcp`, with their credentials. Th
 the order here, before the run starts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
@@ -54,7 +55,8 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
     taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
     found = await servers.collect_tools([*servers.servers, *described], principal=spec.tenant, taken=taken)
     servers.bind(spec.id, found)
-    tools: tuple[Tool, ...] = (*others, *[_build_definition(route) for route in found.routes.values()])
+    deferred = {tool["server_label"] for tool in given if tool.get("defer_loading") is True}
+    tools: tuple[Tool, ...] = (*others, *[_build_definition(route, deferred) for route in found.routes.values()])
     # What the operator's servers have is the operator's business; a client is told of those that it named.
     listed = tuple([_build_list(offer, new_id) for offer in found.offers if not offer.spec.trusted])
     return replace(spec, tools=tools, tool_choice=_resolve_choice(spec.tool_choice, found), listed=listed)
@@ -74,9 +76,10 @@ def _check_labels(servers: Sequence[ServerSpec]) -> None:
             raise InvalidRequest(f"two MCP servers have the label `{label}`; give each its own `server_label`", param="tools")
 
 
-def _build_definition(route: ToolRoute) -> ToolDefinition:
+def _build_definition(route: ToolRoute, deferred: Collection[str]) -> ToolDefinition:
     server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
-    return replace(route.definition, server=server, asks=route.needs_approval)
+    is_deferred = True if route.spec.label in deferred else UNSET
+    return replace(route.definition, server=server, asks=route.needs_approval, deferred=is_deferred)
 
 
 def _build_list(offer: ServerOffer, new_id: NewId) -> Item:

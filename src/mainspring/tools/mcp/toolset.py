@@ -5,10 +5,8 @@ The operator's servers come first: a tool of another server gets none of their n
 its tool.
 """
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,17 +14,16 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Effect, Json, ToolDefinition, encode
 from mainspring.core.text import shorten_line
+from mainspring.core.tool_names import clean_name, fit_name, propose_names
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
-LONGEST_NAME = 64
 # What a model is told of one server, however much that has to say.
 MOST_TOOLS = 128
 LONGEST_DESCRIPTION = 8_000
 MOST_SCHEMA_BYTES = 64_000
 MOST_BYTES = 512_000
-_HASH_CHARS = 8
 
 
 class ServerOffer(Struct, frozen=True):
@@ -89,35 +86,16 @@ def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: 
     qualified: dict[str, ToolRoute] = {}
     for is_trusted in (True, False):
         every = [(offer.spec, tool) for offer in offers if offer.spec.trusted == is_trusted for tool in offer.tools]
-        shorts = Counter([_clean(tool.name) for _, tool in every])
-        used = {*taken, *qualified, *[_clean(route.tool.name) for route in routes.values()]}
+        shorts = Counter([clean_name(tool.name) for _, tool in every])
+        used = {*taken, *qualified, *[clean_name(route.tool.name) for route in routes.values()]}
         for spec, tool in every:
-            short, long = _clean(tool.name), f"{_clean(spec.label)}__{_clean(tool.name)}"
+            whole = f"{spec.label}\0{tool.name}"
+            short, long = clean_name(tool.name), f"{clean_name(spec.label)}__{clean_name(tool.name)}"
             preferred = short if shorts[short] == 1 and short not in used else long
-            name = next(name for name in _propose_names(preferred, spec, tool) if name not in routes and name not in used)
+            name = next(name for name in propose_names(preferred, whole) if name not in routes and name not in used)
             routes[name] = route = _build_route(spec, tool, name)
-            qualified.setdefault(_fit_name(long, spec, tool), route)
+            qualified.setdefault(fit_name(long, whole), route)
     return Toolset(tuple(offers), routes, qualified, principal)
-
-
-def _propose_names(preferred: str, spec: ServerSpec, tool: RemoteTool) -> Iterator[str]:
-    yield _fit_name(preferred, spec, tool)
-    number = 0
-    while True:
-        number += 1
-        yield _append_hash(preferred, f"{spec.label}\0{tool.name}\0{number}")
-
-
-def _fit_name(name: str, spec: ServerSpec, tool: RemoteTool) -> str:
-    return name if 0 < len(name) <= LONGEST_NAME else _append_hash(name, f"{spec.label}\0{tool.name}")
-
-
-def _append_hash(name: str, whole: str) -> str:
-    return f"{name[: LONGEST_NAME - _HASH_CHARS - 1]}_{sha256(whole.encode()).hexdigest()[:_HASH_CHARS]}"
-
-
-def _clean(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
 def _find_flaw(tool: RemoteTool, others: int) -> str | None:
