@@ -28,6 +28,14 @@ Role = Literal["user", "assistant", "function"]
 FinishReason = Literal["stop", "tool_calls", "max_tokens", "error"]
 
 
+class BrokenRule(ValueError):
+    """A field that breaks its rule. `name` is the type and the field, as in `Message.role`."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(f"{name} {rule}")
+        self.field = name.partition(".")[2]
+
+
 class IntentType(StrEnum):
     """What the user wants."""
 
@@ -213,9 +221,8 @@ class DecisionContext(Struct, frozen=True):
         _require_text("DecisionContext.user_id", self.user_id)
         _require_text("DecisionContext.message", self.message)
         if len(self.message) > MAX_MESSAGE_LENGTH:
-            raise ValueError(
-                f"DecisionContext.message must have at most {MAX_MESSAGE_LENGTH} characters, not {len(self.message)}"
-            )
+            rule = f"must have at most {MAX_MESSAGE_LENGTH} characters, not {len(self.message)}"
+            raise BrokenRule("DecisionContext.message", rule)
         _require_text("DecisionContext.conversation_id", self.conversation_id)
 
 
@@ -320,14 +327,14 @@ def parse_outcome(text: str) -> Outcome:
 
 def _require_text(name: str, value: str) -> None:
     if not value.strip():
-        raise ValueError(f"{name} must not be empty")
+        raise BrokenRule(name, "must not be empty")
 
 
 def _require_choice(name: str, value: str, known: Iterable[str]) -> None:
     if value not in (choices := sorted(known)):
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not `{value:.80}`")
+        raise BrokenRule(name, f"must be one of {', '.join(choices)}, not `{value:.80}`")
 
 
 def _require_zone(name: str, value: datetime) -> None:
     if value.tzinfo is None:
-        raise ValueError(f"{name} must say its time zone")
+        raise BrokenRule(name, "must say its time zone")

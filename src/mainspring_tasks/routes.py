@@ -4,7 +4,6 @@ Whose tasks they are is the API key's to say: a tenant has one list, and where t
 The first request opens the agent, and it stays open as long as the server runs; the server's task `keep_open` owns it.
 """
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from logging import getLogger
@@ -190,7 +189,7 @@ def make_run_caller(caller: ApiCaller) -> Caller:
 
 def _parse_context(body: bytes, caller: ApiCaller) -> "DecisionContext":
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
-    from mainspring_tasks.decision_types import DecisionContext
+    from mainspring_tasks.decision_types import BrokenRule, DecisionContext
 
     given = parse_body(body, Decide)
     person = identify_person(caller)
@@ -199,8 +198,8 @@ def _parse_context(body: bytes, caller: ApiCaller) -> "DecisionContext":
     try:
         return convert({**asdict(given), "user_id": person}, DecisionContext)
     except ValidationError as error:
+        # What is inside of a field is told by msgspec with its place; a rule of the context itself knows its field.
         message, _, place = str(error).partition(" - at `$")
-        # A rule of the context itself names its field in its sentence.
-        ours = re.match(r"DecisionContext\.(\w+)", message)
-        field = ours[1] if ours is not None else place.strip("`.").partition("[")[0]
-        raise InvalidRequest(message, param=field or "body", code="invalid_value") from None
+        inner = place.strip("`.").partition("[")[0]
+        field = inner or (error.__cause__.field if isinstance(error.__cause__, BrokenRule) else "body")
+        raise InvalidRequest(message, param=field, code="invalid_value") from None
