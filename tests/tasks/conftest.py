@@ -24,14 +24,14 @@ from tests.tasks.postgres import Postgres, running
 
 from mainspring_tasks.server.identity import fix_user
 from mainspring_tasks.server.mcp_server import build_task_server
-from mainspring_tasks.server.task_definitions import TOOLS
+from mainspring_tasks.server.task_definitions import CALLABLE
 from mainspring_tasks.server.task_store import TaskStore, choose_task_store
 
 Json = dict[str, Any]
 Call = Callable[..., Awaitable[Json]]
 """Calls a tool, by name and arguments, and returns the reply."""
 
-ANSWERS = {name: jsonschema_rs.validator_for(tool.answer) for name, tool in TOOLS.items()}
+ANSWERS = {name: jsonschema_rs.validator_for(tool.answer) for name, tool in CALLABLE.items()}
 SERVE = [sys.executable, "-m", "mainspring", "tasks", "serve"]
 NOBODY = "6a1f6f0e-2a0c-4d56-8a4e-0d2f3c1b9e77"
 

@@ -192,6 +192,20 @@ async def test_a_description_that_is_none_is_refused(store: TaskStore, tool: str
         assert await descriptions(alice) == ["before"]
 
 
+async def test_a_host_puts_a_task_back_as_it_was_and_only_its_users(store: TaskStore) -> None:
+    async with users(store, "alice", "bob") as [alice, bob]:
+        task = await added(alice)
+        was = {"task_id": task["id"], **{name: task[name] for name in ("description", "created_at", "completed_at")}}
+        await alice("complete_task", task_id=task["id"])
+        refused(await bob("restore_task", **{**was, "description": "Mine now"}), "ACCESS_DENIED")
+        assert (await alice("restore_task", **was))["data"] == task
+        await alice("delete_task", task_id=task["id"])
+        assert (await alice("restore_task", **was))["data"] == task
+        assert (await alice("list_tasks"))["data"] == [task]
+        wrong = await alice("restore_task", **{**was, "created_at": "2026-03-02T09:00:00", "completed_at": 7})
+        refused(wrong, "VALIDATION_ERROR", "created_at", "completed_at", "zone")
+
+
 @pytest.mark.parametrize("tool", ["update_task", "complete_task", "delete_task"])
 @pytest.mark.parametrize(
     "id", ["", "1", "the second one", NOBODY[:-1], NOBODY.replace("-", ""), f"{{{NOBODY}}}", f"{NOBODY}\n", 5, None, "é" * 500]

@@ -24,7 +24,7 @@ from mainspring.core.items import Json, to_json
 from mainspring_tasks.server.identity import Identity, Unidentified
 from mainspring_tasks.server.perform import Clock, perform
 from mainspring_tasks.server.task import TaskRefusal, TaskReply, utc_now
-from mainspring_tasks.server.task_definitions import TOOLS, TaskTool, quote
+from mainspring_tasks.server.task_definitions import CALLABLE, TOOLS, TaskTool, quote
 from mainspring_tasks.server.task_store import TaskStore
 
 INSTRUCTIONS = "The user's own list of tasks. Find a task's id with list_tasks; ask the user before deleting anything."
@@ -39,7 +39,7 @@ def build_task_server(store: TaskStore, identity: Identity, *, clock: Clock = ut
         return ListToolsResult(tools=[_describe_tool(tool) for tool in TOOLS.values()])
 
     async def call_tool(context: "ServerRequestContext[Any]", params: CallToolRequestParams) -> CallToolResult:
-        if params.name not in TOOLS:
+        if params.name not in CALLABLE:
             raise MCPError(INVALID_PARAMS, f"there is no tool `{quote(params.name)}`; known: {', '.join(TOOLS)}")
         try:
             user = identity(_headers(context))
@@ -60,7 +60,7 @@ def build_task_server(store: TaskStore, identity: Identity, *, clock: Clock = ut
 
 
 def _schema(name: str) -> Json | None:
-    tool = TOOLS.get(name)
+    tool = CALLABLE.get(name)
     return None if tool is None else tool.parameters
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from mainspring.core.errors import StoreError
 from mainspring.core.items import Json
 from mainspring_tasks.server.task import LONGEST_USER, Task, TaskRefusal, TaskReply, make_task, utc_now
-from mainspring_tasks.server.task_definitions import TOOLS, TaskArguments, TaskTool, check_arguments
+from mainspring_tasks.server.task_definitions import CALLABLE, TaskArguments, TaskTool, check_arguments
 from mainspring_tasks.server.task_store import TaskStore
 
 Clock = Callable[[], datetime]
@@ -19,7 +19,7 @@ Data = Task | tuple[Task, ...] | None
 
 async def perform(store: TaskStore, user: str, name: str, arguments: Json, *, clock: Clock = utc_now) -> TaskReply:
     """The reply to a call of a tool of ours; `KeyError` for another. Whatever goes wrong with it is a reply as well."""
-    tool = TOOLS[name]
+    tool = CALLABLE[name]
     try:
         _check_user(user)
         work = _Work(store, user, check_arguments(tool, arguments), clock)
@@ -63,12 +63,19 @@ async def _delete(work: _Work) -> Data:
     return None
 
 
+async def _restore(work: _Work) -> Data:
+    given = work.arguments
+    task = make_task(given.task_id, given.description, given.created_at, given.completed_at)
+    return await work.store.restore(work.user, task) or await _missing(work)
+
+
 _ACTIONS: Final[Mapping[str, Callable[[_Work], Awaitable[Data]]]] = {
     "add_task": _add,
     "list_tasks": _list,
     "update_task": _update,
     "complete_task": _complete,
     "delete_task": _delete,
+    "restore_task": _restore,
 }
 
 

@@ -37,6 +37,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 _COLUMNS = "id, description, created_at, completed_at"
+_ADD = "INSERT INTO mainspring_tasks (id, owner, description, created_at, completed_at) VALUES ($1, $2, $3, $4, $5)"
 _CHOICE = {None: "", "pending": "AND completed_at IS NULL", "completed": "AND completed_at IS NOT NULL"}
 
 
@@ -68,8 +69,7 @@ class PostgresTasks:
             pool.terminate()
 
     async def add(self, owner: str, task: Task) -> None:
-        statement = "INSERT INTO mainspring_tasks (id, owner, description, created_at, completed_at) VALUES ($1, $2, $3, $4, $5)"
-        await self._rows(statement, task.id, owner, task.description, task.created_at, task.completed_at)
+        await self._rows(_ADD, task.id, owner, task.description, task.created_at, task.completed_at)
 
     async def list(self, owner: str, status: Status | None = None) -> Sequence[Task]:
         statement = f"SELECT {_COLUMNS} FROM mainspring_tasks WHERE owner = $1 {_CHOICE[status]} ORDER BY number DESC"
@@ -86,6 +86,13 @@ class PostgresTasks:
 
     async def delete(self, owner: str, id: UUID) -> bool:
         return bool(await self._rows("DELETE FROM mainspring_tasks WHERE id = $1 AND owner = $2 RETURNING id", id, owner))
+
+    async def restore(self, owner: str, task: Task) -> Task | None:
+        change = "SET description = excluded.description, completed_at = excluded.completed_at"
+        whose = "WHERE mainspring_tasks.owner = excluded.owner"
+        statement = f"{_ADD} ON CONFLICT (id) DO UPDATE {change} {whose} RETURNING {_COLUMNS}"
+        rows = await self._rows(statement, task.id, owner, task.description, task.created_at, task.completed_at)
+        return next((_task(row) for row in rows), None)
 
     async def exists(self, id: UUID) -> bool:
         return bool(await self._rows("SELECT 1 FROM mainspring_tasks WHERE id = $1", id))

@@ -32,6 +32,7 @@ TASKS = Schema(
     name="the file of the tasks",
 )
 _COLUMNS = "id, description, created_at, completed_at"
+_ADD = "INSERT INTO tasks (id, owner, description, created_at, completed_at) VALUES (?, ?, ?, ?, ?)"
 _CHOICE = {None: "", "pending": "AND completed_at IS NULL", "completed": "AND completed_at IS NOT NULL"}
 
 Row = tuple[str, str, str, str | None]
@@ -51,9 +52,7 @@ class SqliteTasks:
         await self._database.close()
 
     async def add(self, owner: str, task: Task) -> None:
-        values = (str(task.id), owner, task.description, task.created_at.isoformat(), _text(task.completed_at))
-        statement = "INSERT INTO tasks (id, owner, description, created_at, completed_at) VALUES (?, ?, ?, ?, ?)"
-        await self._database.write(lambda connection: connection.execute(statement, values).rowcount)
+        await self._database.write(lambda connection: connection.execute(_ADD, _values(owner, task)).rowcount)
 
     async def list(self, owner: str, status: Status | None = None) -> Sequence[Task]:
         statement = f"SELECT {_COLUMNS} FROM tasks WHERE owner = ? {_CHOICE[status]} ORDER BY number DESC"
@@ -72,15 +71,25 @@ class SqliteTasks:
         statement = "DELETE FROM tasks WHERE id = ? AND owner = ?"
         return await self._database.write(lambda connection: connection.execute(statement, (str(id), owner)).rowcount > 0)
 
+    async def restore(self, owner: str, task: Task) -> Task | None:
+        change = "SET description = excluded.description, completed_at = excluded.completed_at WHERE owner = excluded.owner"
+        statement = f"{_ADD} ON CONFLICT (id) DO UPDATE {change} RETURNING {_COLUMNS}"
+        return await self._change(statement, *_values(owner, task))
+
     async def exists(self, id: UUID) -> bool:
         statement = "SELECT 1 FROM tasks WHERE id = ?"
         return await self._database.read(lambda connection: connection.execute(statement, (str(id),)).fetchone() is not None)
 
-    async def _change(self, statement: str, *values: str) -> Task | None:
+    async def _change(self, statement: str, *values: str | None) -> Task | None:
         return next(iter(await self._database.write(_fetch, statement, *values)), None)
 
 
-def _fetch(connection: sqlite3.Connection, statement: str, *values: str) -> Sequence[Task]:
+def _values(owner: str, task: Task) -> tuple[str | None, ...]:
+    ended = None if task.completed_at is None else task.completed_at.isoformat()
+    return (str(task.id), owner, task.description, task.created_at.isoformat(), ended)
+
+
+def _fetch(connection: sqlite3.Connection, statement: str, *values: str | None) -> Sequence[Task]:
     return [_task(row) for row in connection.execute(statement, values).fetchall()]
 
 
@@ -88,7 +97,3 @@ def _task(row: Row) -> Task:
     id, description, created_at, completed_at = row
     ended = None if completed_at is None else datetime.fromisoformat(completed_at)
     return make_task(UUID(id), description, datetime.fromisoformat(created_at), ended)
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

@@ -5,6 +5,7 @@ the SDK.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Final, Literal
 from uuid import UUID
 
@@ -34,14 +35,16 @@ _STATUS: Final[Json] = {
     "default": "all",
     "description": "Which tasks to list.",
 }
+_AT: Final[Json] = {"type": "string", "format": "date-time"}
+_MAYBE_AT: Final[Json] = {"anyOf": [_AT, {"type": "null"}]}
 _TASK: Final[Json] = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "description": {"type": "string"},
         "status": {"type": "string", "enum": ["pending", "completed"]},
-        "created_at": {"type": "string", "format": "date-time"},
-        "completed_at": {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        "created_at": _AT,
+        "completed_at": _MAYBE_AT,
     },
     "required": ["id", "description", "status", "created_at", "completed_at"],
     "additionalProperties": False,
@@ -67,6 +70,8 @@ class TaskArguments(Struct, frozen=True):
     description: str = ""
     task_id: UUID = UUID(int=0)
     status: Which = "all"
+    created_at: datetime = datetime.min.replace(tzinfo=UTC)
+    completed_at: datetime | None = None
 
 
 def _takes(required: Mapping[str, Json], optional: Mapping[str, Json] | None = None) -> Json:
@@ -129,6 +134,17 @@ TOOLS: Final[Mapping[str, TaskTool]] = {
         ),
     )
 }
+
+
+# How a host takes a change back. It is in no list of tools, so no model is offered it.
+RESTORE: Final = TaskTool(
+    "restore_task",
+    "Restore a task",
+    "Puts one of the user's tasks back as it was before a change or a deletion, and returns it.",
+    _takes({"task_id": _TASK_ID, "description": _DESCRIPTION, "created_at": _AT, "completed_at": _MAYBE_AT}),
+    _answers(_TASK),
+)
+CALLABLE: Final[Mapping[str, TaskTool]] = {**TOOLS, RESTORE.name: RESTORE}
 
 
 def make_definitions() -> tuple[ToolDefinition, ...]:
@@ -225,7 +241,27 @@ def _status(value: object) -> Which:
             raise ValueError(f"must be `pending`, `completed` or `all`, not {said}")
 
 
-_READERS: Final[Mapping[str, Callable[[object], object]]] = {"description": _description, "task_id": _task_id, "status": _status}
+def _time(value: object) -> datetime:
+    try:
+        at = datetime.fromisoformat(_text(value))
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError("must be a time with its zone, such as `2026-11-15T10:10:30Z`")
+    return at
+
+
+def _maybe_time(value: object) -> datetime | None:
+    return None if value is None else _time(value)
+
+
+_READERS: Final[Mapping[str, Callable[[object], object]]] = {
+    "description": _description,
+    "task_id": _task_id,
+    "status": _status,
+    "created_at": _time,
+    "completed_at": _maybe_time,
+}
 
 
 def _kind(value: object) -> str:

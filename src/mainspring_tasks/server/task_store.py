@@ -34,6 +34,9 @@ class TaskStore(Protocol):
 
     async def delete(self, owner: str, id: UUID) -> bool: ...
 
+    async def restore(self, owner: str, task: Task) -> Task | None:
+        """Puts a task back as it was, whether it has changed or is gone."""
+
     async def exists(self, id: UUID) -> bool:
         """Whether anybody has this task."""
 
