@@ -14,10 +14,10 @@ from msgspec import Struct
 from mainspring.core.items import Json
 from mainspring_tasks.decision_types import IntentType
 
-Kind = Literal["respond", "clarify", "refuse"]
+Kind = Literal["respond", "clarify", "refuse", "undo"]
 Why = Literal["none", "unclear", "several_tasks", "no_such_task", "missing_detail", "bad_input", "off_topic", "not_allowed"]
 
-_INTENTS: Final = [intent.value for intent in IntentType if not intent.value.startswith("CONFIRM_")]
+_INTENTS: Final = [intent.value for intent in IntentType]
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _WHYS: Final[tuple[Why, ...]] = get_args(Why)
 

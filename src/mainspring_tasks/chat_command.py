@@ -24,7 +24,15 @@ from mainspring_tasks.speech import ReplyListener
 from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
-HINT = "Tell me about your tasks: add, list, change, complete, delete. /quit or Ctrl-D ends."
+HINT = "Tell me about your tasks: add, list, change, complete, delete, undo. /help says more, /quit or Ctrl-D ends."
+HELP = """Say in your own words, in any language, what you want:
+  add        "remind me to call the dentist tomorrow"
+  list       "what is left to do?"
+  complete   "I got the milk", "the second one is done"
+  change     "make it oat milk"
+  delete     "we don't need bread any more" (asks you first; answer yes or no)
+  undo       "undo", or in other words: takes back what the last change in this conversation did
+/help shows this, /undo undoes, /quit or Ctrl-D ends."""
 
 
 class ChatOptions(Struct, frozen=True):
@@ -54,7 +62,8 @@ def chat(
     json: AsJson = False,
 ) -> Coroutine[object, object, int]:
     """
-    Talks about your tasks in plain language, and does what you say: add, list, change, complete, delete. Deleting asks first.
+    Talks about your tasks in plain language, and does what you say: add, list, change, complete, delete. Deleting asks first,
+    and "undo" takes the last change back. /help says more.
 
     Tasks, conversations and the log of decisions are stored in your data folder. Any model will do, also none of your own:
 
@@ -90,7 +99,9 @@ async def _talk(talk: ChatOptions, chats: Chats, as_json: bool) -> int:
     while (message := talk.message if talk.message is not None else await _read_line("> " if is_terminal else "")) is not None:
         if message.strip() in QUIT:
             break
-        if message.strip():
+        if message.strip() == "/help":
+            print(HELP)
+        elif message.strip():
             sent = await _send(message, conversation, talk, chats, as_json)
             conversation = conversation if sent is None else sent.conversation_id
             code = 1 if sent is not None and sent.recorded.report.cause is not None else 0

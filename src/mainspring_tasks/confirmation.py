@@ -16,6 +16,7 @@ from mainspring.engine.approvals import continuing_id, make_answer
 from mainspring.ports import Document, Store
 from mainspring_tasks.decision_types import PendingAction
 from mainspring_tasks.task_references import Seen
+from mainspring_tasks.task_tools import Change
 
 Reply = Literal["yes", "no"]
 
@@ -34,6 +35,7 @@ _POLITE: Final = frozenset({"please", "thanks", "thank you", "delete it", "remov
 # What they say of the task, once they have said yes or no.
 _ABOUT: Final = frozenset({"and", "delete", "remove", "the", "this", "my", "one", "task", "item", "for good"})
 _LONGEST: Final = 3
+_LONGEST_YES: Final = 60
 _QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
 
 
@@ -55,6 +57,12 @@ def parse_confirmation(message: str, task: str = "") -> Reply | None:
     return found.pop() if len(found) == 1 else None
 
 
+def is_clear(message: str) -> bool:
+    """Whether a message may be the yes that a model takes it for: short, no question, and without a no that we know."""
+    is_short = len(message) <= _LONGEST_YES and _QUESTION.search(message) is None
+    return is_short and not {*NO, "not", "but"}.intersection(_words(message))
+
+
 def _words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.casefold().replace("\u2019", "'"))
 
@@ -68,11 +76,14 @@ class PendingDeletion(Struct, frozen=True):
 
 
 class DecisionThread(Struct, frozen=True):
-    """State of a user's conversation between two messages. `is_asked` says that the last reply asked for clarification."""
+    """State of a user's conversation between two messages. `is_asked` says that the last reply asked for clarification,
+    `changes` are what the run `changed_by` did, and nobody has taken back."""
 
     waiting: PendingDeletion | None = None
     seen: Seen = Seen()
     is_asked: bool = False
+    changes: tuple[Change, ...] = ()
+    changed_by: str = ""
 
 
 def is_same(given: PendingAction, waiting: PendingDeletion) -> bool:

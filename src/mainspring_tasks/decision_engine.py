@@ -3,7 +3,7 @@
 Theory of operation. A message is answered by a run with the `decision` preset, the five task tools and the policies of
 `decision_rules`; `projection.project_decision` derives the decision from that run. A deletion pauses its run at an approval. The
 thread of the conversation finds it when the next message comes: a yes continues the run, which deletes; a no or anything else
-refuses the approval. No model is asked what a yes is.
+refuses the approval. A plain English yes or no needs no model; in other words and languages, its structured answer says which.
 
 Every decision is in the log before anything is done about it, with the id of the run that will do it, and again when it is made.
 If the log cannot be written, nothing is done. What one person says in one conversation is decided in order.
@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound, ProviderError
 from mainspring.core.events import ModelEvent, Recorded
-from mainspring.core.ids import NewId, random_id
+from mainspring.core.ids import NewId, derive_id, random_id
 from mainspring.core.items import ApprovalResponse, assistant, to_json, user
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
@@ -40,9 +40,18 @@ from mainspring.providers.wrapper import ProviderWrapper
 from mainspring_tasks import words
 from mainspring_tasks.answer_format import FORMAT
 from mainspring_tasks.call_trace import TracedCall
-from mainspring_tasks.confirmation import DecisionThread, PendingDeletion, Threads, is_expired, is_same, parse_confirmation
+from mainspring_tasks.confirmation import (
+    DecisionThread,
+    PendingDeletion,
+    Reply,
+    Threads,
+    is_clear,
+    is_expired,
+    is_same,
+    parse_confirmation,
+)
 from mainspring_tasks.decision_log import DecisionLogs
-from mainspring_tasks.decision_rules import ASKED, RULES, SEEN
+from mainspring_tasks.decision_rules import ASKED, RULES, SEEN, UNDOES
 from mainspring_tasks.decision_settings import load_constitution
 from mainspring_tasks.decision_types import (
     ALLOWED_TOOLS,
@@ -58,10 +67,11 @@ from mainspring_tasks.decision_types import (
     UserIntent,
 )
 from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
-from mainspring_tasks.projection import DecisionReport, project_decision, salvage_run
+from mainspring_tasks.projection import DecisionReport, project_decision, report_undo, salvage_run
 from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
-from mainspring_tasks.task_tools import TOOLS, TaskServer, TaskTools, UserTurn
+from mainspring_tasks.task_tools import TOOLS, Change, TaskServer, TaskTools, UserTurn
+from mainspring_tasks.undo import is_undo, make_undo_call
 
 logger = getLogger(__name__)
 
@@ -246,28 +256,82 @@ class LLMAgentEngine:
         context = order.context
         place = (order.owner, context.user_id, context.conversation_id)
         thread = await self._threads.load(*place)
-        done = await self._answer_pending(order, thread) or await self._run(self._spec(order, thread), order)
+        done = await self._answer_pending(order, thread)
+        if done is None:
+            done = await (self._undo if is_undo(context.message) else self._ask_model)(order, thread)
         if (after := _update_thread(thread, done)) != thread:
             await self._threads.save(*place, after)
         return done
 
     async def _answer_pending(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult | None:
-        """Handles a yes or a no to the pending deletion; None for any other message, which withdraws the question."""
-        given, waiting = order.context.pending_confirmation, thread.waiting
-        said = parse_confirmation(order.context.message, "" if waiting is None else waiting.action.task_description)
-        is_meant = given is not None and waiting is not None and is_same(given, waiting)
-        if waiting is not None and not (is_meant and said == "yes"):
-            await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
-        if given is None or said is None:
+        """Handles a plain English yes or no to the pending deletion; None for any other message, which the model reads."""
+        message, waiting = order.context.message, thread.waiting
+        said = parse_confirmation(message, "" if waiting is None else waiting.action.task_description)
+        if said is None and is_undo(message) and _find_meant(order, thread) is not None:
+            said = "no"
+        if waiting is not None and _find_meant(order, thread) is None:
+            await self._refuse(order, waiting)
+        if order.context.pending_confirmation is None or said is None:
             return None
-        intent = UserIntent(IntentType.CONFIRM_YES if said == "yes" else IntentType.CONFIRM_NO)
-        if waiting is None or not is_meant:
+        return await self._confirm(order, thread, said)
+
+    async def _confirm(self, order: _DecisionOrder, thread: DecisionThread, said: Reply) -> _DecisionResult:
+        """Carries out a yes or a no to the pending deletion, if it is the one that is meant, and in time."""
+        waiting, intent = _find_meant(order, thread), UserIntent(IntentType(f"CONFIRM_{said.upper()}"))
+        if waiting is None:
             return _DecisionResult(_make_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
+        if said == "yes" and not is_expired(waiting.action, self._clock()):
+            return await self._delete_confirmed(order, waiting, intent)
+        await self._refuse(order, waiting)
         if is_expired(waiting.action, self._clock()):
             return _DecisionResult(_make_cancelled(_format_task(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
-        if said == "no":
-            return _DecisionResult(_make_cancelled(_format_task(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
-        return await self._delete_confirmed(order, waiting, intent)
+        return _DecisionResult(_make_cancelled(_format_task(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
+
+    async def _refuse(self, order: _DecisionOrder, waiting: PendingDeletion) -> None:
+        await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
+
+    async def _ask_model(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult:
+        """Has the model read the message. If it is a yes, a no or an undo, in whatever language, that is carried out; anything
+        else withdraws a pending question."""
+        done = await self._run(self._spec(order, thread), order)
+        said, waiting = done.report.said, _find_meant(order, thread)
+        if waiting is not None and said in ("yes", "no"):
+            if said == "no" or is_clear(order.context.message):
+                return await self._confirm(order, thread, said)
+            await self._refuse(order, waiting)
+            return _DecisionResult(_make_cancelled(_format_task(words.UNSURE, waiting), Outcome.MISSING_CONTEXT, None))
+        if waiting is not None:
+            await self._refuse(order, waiting)
+        return await self._undo(order, thread) if said == "undo" and waiting is None else done
+
+    async def _undo(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult:
+        """Takes the last changes of this conversation back, the latest first. Each is taken back once, whoever asks again."""
+        reports: list[tuple[Change, DecisionReport]] = []
+        run_id = ""
+        for number, change in reversed([*enumerate(thread.changes)]):
+            run_id = derive_id("resp", f"{thread.changed_by}_undo{number}")
+            await self._logs.assign(order.id, run_id)
+            done = await self._read_ended(run_id)
+            if done is None:
+                done = await self._run(
+                    self._undo_spec(order, run_id, change), order, UserTurn(order.context.message, undoes=change)
+                )
+            reports.append((change, done.report))
+        return _DecisionResult(report_undo(reports), run_id)
+
+    def _undo_spec(self, order: _DecisionOrder, run_id: str, change: Change) -> RunSpec:
+        return spec_for(
+            "decision",
+            id=run_id,
+            model=self._model,
+            input=(user(order.context.message, id=self._new_id("msg")),),
+            tools=TOOLS,
+            dictated=make_undo_call(change),
+            metadata={DECISION: order.id, UNDOES: change.task.id},
+            tenant=order.owner,
+            caller=order.caller or Caller(order.context.user_id),
+            scope=order.context.user_id,
+        )
 
     async def _delete_confirmed(self, order: _DecisionOrder, waiting: PendingDeletion, intent: UserIntent) -> _DecisionResult:
         """Continues the run that asked, which deletes the task if it is unchanged."""
@@ -283,20 +347,21 @@ class LLMAgentEngine:
         )
         await self._logs.assign(order.id, spec.id)
         try:
-            return await self._run(spec, order, agreed=waiting.action.task_description)
+            agreed = UserTurn(order.context.message, agreed=waiting.action.task_description)
+            return await self._run(spec, order, agreed)
         except InvalidRequest as error:
             if error.code not in (EXPIRED, SPENT):
                 raise
             text = _format_task(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
             return _DecisionResult(_make_cancelled(text, Outcome.MISSING_CONTEXT, intent))
 
-    async def _run(self, spec: RunSpec, order: _DecisionOrder, agreed: str | None = None) -> _DecisionResult:
-        self._tools.bind(spec.id, UserTurn(order.context.message, _read_seen(spec), agreed))
+    async def _run(self, spec: RunSpec, order: _DecisionOrder, said: UserTurn | None = None) -> _DecisionResult:
+        self._tools.bind(spec.id, said or UserTurn(order.context.message, _read_seen(spec)))
         try:
             handle = await self._engine.start(spec)
             records = []
-            # What comes of a yes is ours to say.
-            speech = Speech(order.listener) if order.listener is not None and agreed is None else None
+            # What comes of a yes or an undo is ours to say.
+            speech = Speech(order.listener) if order.listener is not None and said is None else None
             async for record in handle.events():
                 records.append(record)
                 if speech is not None:
@@ -311,6 +376,8 @@ class LLMAgentEngine:
         context = order.context
         earlier = context.message_history[max(len(context.message_history) - self._history, 0) :]
         said = [(user if message.role == "user" else assistant)(message.content, id=self._new_id("msg")) for message in earlier]
+        if not said and (waiting := _find_meant(order, thread)) is not None:
+            said = [assistant(_format_task(words.CONFIRM, waiting), id=self._new_id("msg"))]
         metadata = {DECISION: order.id, SEEN: to_json(thread.seen)}
         return spec_for(
             "decision",
@@ -453,10 +520,19 @@ def _update_thread(thread: DecisionThread, done: _DecisionResult) -> DecisionThr
         waiting = PendingDeletion(decided.decision.pending_action, decided.approval, done.run_id)
     shown = thread.seen.shown if decided.shown is None else decided.shown
     seen = Seen(shown, decided.recent or thread.seen.recent)
-    return DecisionThread(waiting, seen, decided.decision.decision_type is DecisionType.ASK_CLARIFICATION)
+    is_asked = decided.decision.decision_type is DecisionType.ASK_CLARIFICATION
+    if decided.changes is None:
+        return DecisionThread(waiting, seen, is_asked, thread.changes, thread.changed_by)
+    return DecisionThread(waiting, seen, is_asked, decided.changes, done.run_id)
 
 
-def _make_cancelled(text: str, outcome: Outcome, intent: UserIntent) -> DecisionReport:
+def _find_meant(order: _DecisionOrder, thread: DecisionThread) -> PendingDeletion | None:
+    """The pending deletion, if the client speaks of the same."""
+    given, waiting = order.context.pending_confirmation, thread.waiting
+    return waiting if given is not None and waiting is not None and is_same(given, waiting) else None
+
+
+def _make_cancelled(text: str, outcome: Outcome, intent: UserIntent | None) -> DecisionReport:
     return DecisionReport(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
 
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.events import Reason, Recorded
 from mainspring.core.history import approval_id
@@ -18,11 +19,12 @@ from mainspring_tasks.call_trace import TracedCall, trace_calls
 from mainspring_tasks.decision_rules import (
     ASKED,
     CHANGES,
+    UNDOES,
     describe_subject,
     find_last_list,
     find_listed_tasks,
     find_message,
-    read_seen,
+    is_named,
 )
 from mainspring_tasks.decision_types import (
     ALLOWED_TOOLS,
@@ -36,7 +38,9 @@ from mainspring_tasks.decision_types import (
     UserIntent,
     choose_outcome,
 )
-from mainspring_tasks.task_references import find_named_tasks
+from mainspring_tasks.task_references import find_mentioned
+from mainspring_tasks.task_tools import Change
+from mainspring_tasks.undo import describe_undone, find_changes
 
 _INTENTS: Final = {
     "add_task": IntentType.CREATE_TASK,
@@ -62,6 +66,10 @@ _UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0
 # A line of the instructions that long, word for word, is no coincidence.
 _TELLING_CHARS: Final = 50
 _LONGEST_TOLD: Final = 80
+# How sure a model must be that a message is a yes.
+_SURE: Final = 0.8
+
+Said = Literal["yes", "no", "undo"]
 
 
 class DecisionReport(Struct, frozen=True):
@@ -69,7 +77,8 @@ class DecisionReport(Struct, frozen=True):
 
     `approval` is the id of the confirmation request, if there is one. `shown` are the tasks that the user is shown or asked
     about, in order, None if that does not change; `recent` is the task that was changed last. `cause` tells an operator why the
-    model or the list did not answer.
+    model or the list did not answer. `changes` are what can be undone from now on, None if that stays; `said` is what the model
+    takes the message for, if that is more than a request.
     """
 
     decision: AgentDecision
@@ -80,6 +89,8 @@ class DecisionReport(Struct, frozen=True):
     shown: tuple[str, ...] | None = None
     recent: str | None = None
     cause: str | None = None
+    changes: tuple[Change, ...] | None = None
+    said: Said | None = None
 
 
 def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
@@ -98,8 +109,29 @@ def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
         found.add(Outcome.INTENT_CLASSIFICATION)
     shown = _find_shown(decision.decision_type, run, calls)
     return DecisionReport(
-        decision, choose_outcome(found), meaning.intent, calls, None, shown, _find_recent(calls), _cause(run, calls)
+        decision,
+        choose_outcome(found),
+        meaning.intent,
+        calls,
+        None,
+        shown,
+        _find_recent(calls),
+        _cause(run, calls),
+        find_changes(run) or None,
+        None if answer is None or _find_changes(calls) else _read_said(answer),
     )
+
+
+def _read_said(answer: ModelAnswer) -> Said | None:
+    match answer:
+        case ModelAnswer(decision="undo"):
+            return "undo"
+        case ModelAnswer(intent=IntentType.CONFIRM_NO):
+            return "no"
+        case ModelAnswer(intent=IntentType.CONFIRM_YES, decision="respond", confidence=float(sure)) if sure >= _SURE:
+            return "yes"
+        case _:
+            return None
 
 
 def salvage_run(run: Run, log: Sequence[Recorded]) -> DecisionReport:
@@ -109,6 +141,27 @@ def salvage_run(run: Run, log: Sequence[Recorded]) -> DecisionReport:
     text = f"{_account(run, calls)} {words.BROKEN}".strip()
     kind = DecisionType.INVOKE_TOOL if made else DecisionType.RESPOND_ONLY
     return DecisionReport(AgentDecision(kind, tuple(made), response_text=text), Outcome.RESPONSE_GENERATION, None, calls)
+
+
+def report_undo(undone: Sequence[tuple[Change, DecisionReport]]) -> DecisionReport:
+    """The report of an undo: one run for each change, none if there is nothing to undo."""
+    if not undone:
+        decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NOTHING_TO_UNDO)
+        return DecisionReport(decision, Outcome.MISSING_CONTEXT)
+    calls = tuple([call for _, report in undone for call in report.calls])
+    made = [call for _, report in undone for call in report.decision.tool_calls]
+    failed = [(change, _find_cause(report)) for change, report in undone if not any(call.result.success for call in report.calls)]
+    back = [describe_undone(change) for change, report in undone if any(call.result.success for call in report.calls)]
+    told = [f"I've undone that: {', '.join(back)}."] if back else []
+    told += [words.NOT_UNDONE.format(task=change.task.description, why=why.rstrip(".")) for change, why in failed]
+    kind = DecisionType.INVOKE_TOOL if made else DecisionType.RESPOND_ONLY
+    numbered = tuple([replace(call, sequence=number) for number, call in enumerate(made, 1)])
+    outcome = Outcome.TOOL_INVOCATION if failed else Outcome.TASK_COMPLETED
+    return DecisionReport(AgentDecision(kind, numbered, response_text=" ".join(told)), outcome, None, calls, changes=())
+
+
+def _find_cause(report: DecisionReport) -> str:
+    return next((call.result.error for call in report.calls if call.result.error), report.cause or "it was not carried out")
 
 
 def _tool_call(run: Run, call: TracedCall) -> ToolCall | None:
@@ -130,7 +183,8 @@ def _check(run: Run, calls: Sequence[TracedCall]) -> None:
     for call in calls:
         if call.was_performed and call.name not in ALLOWED_TOOLS:
             raise ValueError(f"run {run.spec.id} called `{call.name}`, which is none of the task tools")
-        if call.was_performed and call.name == "delete_task" and not any(said.approve for said in run.approvals):
+        is_agreed = UNDOES in run.spec.metadata or any(said.approve for said in run.approvals)
+        if call.was_performed and call.name == "delete_task" and not is_agreed:
             raise ValueError(f"run {run.spec.id} deleted a task without having asked")
 
 
@@ -152,11 +206,11 @@ def _project_question(run: Run, calls: tuple[TracedCall, ...]) -> DecisionReport
     asked_at = datetime.fromtimestamp(run.clock, UTC)
     until = asked_at + (PENDING_LIFETIME if seconds is None else timedelta(seconds=seconds))
     pending = PendingAction(task_id, task, asked_at, until)
-    decision = AgentDecision(
-        DecisionType.REQUEST_CONFIRMATION, response_text=words.CONFIRM.format(task=task), pending_action=pending
-    )
+    text = f"{_account(run, calls)} {words.CONFIRM.format(task=task)}".strip()
+    decision = AgentDecision(DecisionType.REQUEST_CONFIRMATION, response_text=text, pending_action=pending)
     intent = UserIntent(IntentType.DELETE_TASK, None, {"task_reference": task})
-    return DecisionReport(decision, Outcome(told(run).outcome), intent, calls, approval_id(call), None, task_id)
+    outcome, changes = Outcome(told(run).outcome), find_changes(run) or None
+    return DecisionReport(decision, outcome, intent, calls, approval_id(call), None, task_id, changes=changes)
 
 
 def _project_deletion(run: Run, calls: tuple[TracedCall, ...]) -> DecisionReport:
@@ -168,11 +222,14 @@ def _project_deletion(run: Run, calls: tuple[TracedCall, ...]) -> DecisionReport
         text = words.NOT_DELETED.format(task=task, why=hide_ids(why, run))
     else:
         text = words.DELETED.format(task=task)
-    made = () if call is None else _tool_calls(run, [call])
+    rest = [other for other in calls if other is not call and other.was_performed]
+    text = f"{text} {_account(run, rest)}".strip()
+    made = _tool_calls(run, [other for other in (call, *rest) if other is not None])
     decision = AgentDecision(DecisionType.EXECUTE_PENDING, made, response_text=text)
     found = {Outcome.TOOL_INVOCATION} if call is None else _find_failures(run, [call])
     intent = UserIntent(IntentType.CONFIRM_YES)
-    return DecisionReport(decision, choose_outcome(found or {Outcome.TASK_COMPLETED}), intent, calls, cause=_cause(run, calls))
+    outcome, changes = choose_outcome(found or {Outcome.TASK_COMPLETED}), find_changes(run) or None
+    return DecisionReport(decision, outcome, intent, calls, cause=_cause(run, calls), changes=changes)
 
 
 def _answer(run: Run) -> ModelAnswer:
@@ -189,7 +246,7 @@ def _answer(run: Run) -> ModelAnswer:
 def _reply(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None) -> str:
     """What the user reads: the model's reply, or our own if that contradicts what was done."""
     if answer is not None and not _disagrees(run, calls, answer) and (text := hide_ids(answer.reply, run)):
-        return text
+        return f"{text} {_tell_unnamed(text, run, calls)}".strip()
     if told := _account(run, calls):
         return told if answer is not None else f"{told} {words.INTERRUPTED}"
     match run.reason:
@@ -210,6 +267,19 @@ def _reply(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None) ->
             return words.UNAVAILABLE
 
 
+def _tell_unnamed(text: str, run: Run, calls: Sequence[TracedCall]) -> str:
+    """What was done to a task that the user did not name, unless the reply says which one it was."""
+    listed = {task.id: task for task in find_listed_tasks(run)}
+    unnamed = [
+        (call.name, _describe_task(call, run))
+        for call in _find_changes(calls)
+        if (task := listed.get(str(call.arguments.get("task_id")))) is not None
+        and task.description.casefold() not in text.casefold()
+        and not is_named(task, run)
+    ]
+    return f"{words.say_account(unnamed, ())} {words.UNDO_HINT}" if unnamed else ""
+
+
 def _disagrees(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer) -> bool:
     """Whether the reply may contradict what was done: report a failure as a success, or a change that was not made."""
     done, failed = _find_changes(calls), _find_lacking(run, calls)
@@ -218,7 +288,7 @@ def _disagrees(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer) -> bo
             return False
         case "refuse":
             return bool(done)
-        case "respond":
+        case "respond" | "undo":
             is_talk = answer.intent in TALK and not CLAIM.search(answer.reply)
             missed = [call for call in failed if call.was_performed or not is_talk]
             return bool(missed) or (not done and _claims(answer))
@@ -283,8 +353,8 @@ def _outcomes(run: Run, calls: Sequence[TracedCall], answer: ModelAnswer | None)
             if not done:
                 found.add(Outcome.MISSING_PERMISSION if answer.why == "not_allowed" else Outcome.OUT_OF_SCOPE)
         case "clarify":
-            found.add(_ambiguity(calls, answer))
-        case "respond":
+            found.add(_AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT))
+        case "respond" | "undo":
             if answer.why == "bad_input":
                 found.add(Outcome.USER_INPUT)
             elif not done and not found and _claims(answer):
@@ -311,14 +381,6 @@ def _failure(run: Run, call: TracedCall) -> Outcome:
     text = str(call.arguments.get("description", ""))
     is_theirs = call.code == "VALIDATION_ERROR" and bool(text) and text.casefold() in find_message(run).casefold()
     return Outcome.USER_INPUT if is_theirs else Outcome.TOOL_INVOCATION
-
-
-def _ambiguity(calls: Sequence[TracedCall], answer: ModelAnswer) -> Outcome:
-    """Why the user is asked for clarification; our own rules take precedence over the model's reason."""
-    for call in reversed(calls):
-        if call.policy in ("named_task", "one_task"):
-            return Outcome.MULTIPLE_MATCHES if call.policy == "one_task" else Outcome.MISSING_CONTEXT
-    return _AMBIGUITIES.get(answer.why, Outcome.UNCLEAR_INTENT)
 
 
 class _Meaning(Struct, frozen=True):
@@ -372,12 +434,9 @@ def _find_shown(kind: DecisionType, run: Run, calls: Sequence[TracedCall]) -> tu
     """The tasks that the user sees: a list that they asked for, or those to choose from."""
     performed = {call.name for call in calls if call.was_performed}
     if kind is DecisionType.ASK_CLARIFICATION:
-        choices = [
-            match.tasks
-            for match in find_named_tasks(find_message(run), find_listed_tasks(run), read_seen(run))
-            if len(match.tasks) > 1
-        ]
-        return tuple([task.id for task in choices[0]]) if choices else None
+        tasks = find_listed_tasks(run)
+        choices = find_mentioned(parse_model_answer(run.text).reply, tasks) or find_mentioned(find_message(run), tasks)
+        return tuple([task.id for task in choices]) or None
     if kind is DecisionType.INVOKE_TOOL and performed == {"list_tasks"}:
         return tuple([task.id for task in find_last_list(run)])
     return None

@@ -1,233 +1,218 @@
-"""Which task does a person mean? Their words are held against their own tasks, by rules that a reader can follow.
+"""Do the user's words contradict what a model is about to do? Words are held against the user's own tasks, in any language.
 
-The order is: the whole description, words of it, a position ("the second one"), a number ("task 2"), and last "it", which is the
-task that was spoken of before. The first rule that fits any task decides; where it fits several, nobody picks one of them. A word
-that says something counts: a task without it is not meant. A question names nothing, and neither does a message that says what
-not to do, unless it is a description as it stands.
-
-Positions count in the list that the person has seen last, if they have seen one.
+Which task is meant is the model's to say: it knows synonyms, grammar and languages, and we do not. What we can tell without is
+whether the words name another task: they have a telling part of its description, and nothing of the one that is to be changed
+that the other has not too. Words match by their letters; in scripts without spaces, by pairs of characters. The short lists of
+English words decide nothing about other languages: a message that has any word beside them is none of theirs.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
-How = Literal["exact", "partial", "position", "number", "it"]
-
 
 class ListedTask(Struct, frozen=True):
-    """A task as far as references go. `number` is its place in its list, counted from 1; 0 if it is in none."""
+    """A task as a list tells it. `number` is its place in that list, counted from 1; 0 if it is in none."""
 
     id: str
     description: str
     number: int = 0
+    status: str = "pending"
+    created_at: str = ""
+    completed_at: str | None = None
 
 
 class Seen(Struct, frozen=True):
-    """What the person has before their eyes: the tasks shown last, in order, and the one that was spoken of last."""
+    """What the person has before their eyes: the tasks shown last, in order, and the one that was changed last."""
 
     shown: tuple[str, ...] = ()
     recent: str | None = None
 
 
-class Match(Struct, frozen=True):
-    """The tasks that some words fit, and by which rule; none if no rule fits."""
+class Naming(Struct, frozen=True):
+    """How a text names a task: which of its words do, by their places, and how much of the description they are.
 
-    tasks: tuple[ListedTask, ...] = ()
-    how: How | None = None
+    `touched` has also words that are too little of the description to name it.
+    """
+
+    touched: frozenset[int] = frozenset()
+    places: frozenset[int] = frozenset()
+    share: float = 0.0
+    is_telling: bool = False
 
 
 NOTHING_SEEN: Final = Seen()
 # Of what somebody writes at length, the beginning says which tasks they mean.
-MOST_PHRASES: Final = 24
-MOST_WORDS: Final = 32
+MOST_WORDS: Final = 200
 
-_POSITIONS: Final = {
-    "first": 0, "1st": 0, "second": 1, "2nd": 1, "third": 2, "3rd": 2, "fourth": 3, "4th": 3, "fifth": 4, "5th": 4,
-    "sixth": 5, "6th": 5, "seventh": 6, "7th": 6, "eighth": 7, "8th": 7, "ninth": 8, "9th": 8, "tenth": 9, "10th": 9,
-    "last": -1,
-}  # fmt: skip
-# Words of an order that say nothing about which task is meant; a description that has them still counts as a whole.
-_IDLE: Final = frozenset(
+# These name no task, whatever its description is.
+_COMMON: Final = frozenset(
     {
-        "a", "about", "actually", "already", "also", "am", "an", "and", "are", "as", "be", "been", "can", "change", "check",
-        "complete", "completed", "could", "delete", "do", "done", "edit", "erase", "finally", "finish", "finished", "for", "from",
-        "get", "got", "had", "has", "have", "hey", "hi", "i", "i'd", "i'm", "i've", "into", "is", "item", "it's", "just",
-        "kindly", "let's", "like", "list", "make", "mark", "me", "my", "now", "number", "of", "off", "ok", "okay", "on",
-        "one", "our", "out", "please", "put", "reminder", "remove", "rename", "rid", "set", "so", "task",
-        "thank", "thanks", "that", "the", "then", "thing", "this", "tick", "to", "todo", "too", "update", "want", "was", "we",
-        "well", "with", "would", "yes", "you",
+        "a", "an", "and", "as", "at", "be", "do", "done", "for", "from", "i", "in", "is", "it", "its", "my", "of", "on",
+        "one", "or", "so", "that", "the", "this", "to", "with",
     }
 )  # fmt: skip
 _SMALL: Final = frozenset(
     {
-        "a", "afternoon", "again", "and", "are", "bye", "cheers", "cool", "day", "evening", "fine", "good", "goodbye", "great",
-        "have", "hello", "hey", "hi", "how", "it's", "lot", "lovely", "morning", "much", "nice", "night", "see", "so", "thank",
-        "thanks", "that's", "there", "today", "tomorrow", "very", "welcome", "well", "wow", "you",
+        "a", "afternoon", "again", "and", "are", "bye", "cheers", "cool", "day", "evening", "fine", "good", "goodbye",
+        "great", "have", "hello", "hey", "hi", "how", "it", "lot", "lovely", "morning", "much", "nice", "night", "s", "see",
+        "so", "thank", "thanks", "that", "there", "today", "tomorrow", "very", "welcome", "well", "wow", "you",
     }
 )  # fmt: skip
-# What people have done, as a list would have it.
-_DONE: Final = {
-    "bought": "buy", "paid": "pay", "sent": "send", "wrote": "write", "made": "make", "took": "take", "met": "meet",
-    "told": "tell", "went": "go", "brought": "bring", "did": "do",
-}  # fmt: skip
-_IT: Final = frozenset({"it", "this", "that", "this one", "that one", "this task", "that task", "the same", "same one"})
-_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
-_NUMBER: Final = re.compile(r"(?:^|\b(?:task|number|no|item|nr)\b\.?\s*|#\s*)(\d{1,4})(?:\.|\b)(?!\s*\w)")
-_NOT: Final = re.compile(
-    r"\b(?:not|never|except|excepting|besides|but|without|unless|instead|cannot|dont|\w+n['\u2019]t)\b", re.IGNORECASE
+_SHOWS: Final = _SMALL.union(
+    {
+        "all", "display", "do", "list", "me", "my", "of", "on", "please", "show", "task", "tasks", "the", "to", "todo",
+        "todos",
+    }
+)  # fmt: skip
+# With these, a message orders something and says nothing else about which task is meant.
+_ORDERS: Final = _COMMON.union(
+    {
+        "can", "change", "check", "complete", "could", "delete", "edit", "finish", "finished", "item", "m", "mark", "now", "off",
+        "please", "remove", "rename", "task", "thing", "tick", "update", "ve", "you",
+    }
+)  # fmt: skip
+_QUESTION: Final = re.compile(
+    r"\s*(?:what|which|when|where|who|how many|is|are|was|were|do i|did i|have i)\b(?!\s+(?:about|if|it|you|there))"
+    r"[^,;.!\n]*\?\s*",
+    re.IGNORECASE,
 )
-_QUOTED: Final = re.compile(r"[\"“”«»]([^\"“”«»]+)[\"“”«»]|(?<!\w)['\u2018]([^'\u2019]+)['\u2019](?!\w)")
-_CLAUSES: Final = re.compile(r"[,;.!\n]+|(?<=[?\uff1f\u061f])|\band\b|\bthen\b", re.IGNORECASE)
-_ASKS: Final = re.compile(
-    r".*[?\uff1f\u061f]\s*$|\s*(?:is|are|was|were|did|does|do i|have i|should|shall|what|which|when|where|who|why|how)\b",
-    re.IGNORECASE | re.DOTALL,
+_FORBIDS: Final = re.compile(
+    r"\b(?:don['\u2019]?t|do not|never)\s+(?:complete|finish|mark|tick|check|change|rename|update|edit|touch)\b([^,;.!?\n]*)",
+    re.IGNORECASE,
 )
-# A question in form, an order in fact.
-_ORDERS: Final = re.compile(r"\s*(?:please|ok(?:ay)?|hey|hi|so)?[\s,]*(?:can|could|would|will)\s+you\b", re.IGNORECASE)
-_MOMENT: Final = re.compile(r"\b(?:a|one) second\b(?! one| task)", re.IGNORECASE)
-_BEFORE: Final = re.compile(r"\b(?:to|into|as|with)\b|:|->|=>")
+_QUOTED: Final = re.compile('["\u201c\u201e\u00ab\u300c]([^"\u201c\u201d\u00bb\u300d]+)["\u201c\u201d\u00bb\u300d]')
+# A quotation that long is what somebody says; a shorter one may be the name of a task.
+_SPEECH_WORDS: Final = 6
+_ORDINAL: Final = re.compile(
+    r"\b(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)\s+(?:one|task|item)\b", re.IGNORECASE
+)
+_ORDINALS: Final = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+# Han, kana and Hangul, where a character says more than a letter does; then the other scripts that write no spaces.
+_DENSE: Final = re.compile("[\u30a0-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 
 
-def resolve(reference: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> Match:
-    """The tasks that a reference such as `the grocery one`, `buy milk`, `the second` or `2` fits."""
-    wanted = _normalize(reference)
-    if exact := [task for task in tasks if _normalize_description(task.description) == wanted]:
-        return Match(tuple(exact), "exact")
-    said = _words(wanted)
-    telling = list(islice(dict.fromkeys([word for word in said if word not in _IDLE and word not in _IT]), MOST_WORDS))
-    order = _count_tasks(tasks, seen)
-    match telling:
-        case []:
-            is_it = wanted in _IT or any(word in _IT for word in said)
-            return Match(tuple([task for task in tasks if task.id == seen.recent]), "it") if is_it else Match()
-        case [word] if word in _POSITIONS:
-            return _at(_POSITIONS[word], order, "position")
-        case [word] if word.isdigit() or word == "no":
-            found = _NUMBER.search(wanted)
-            return _at(int(found[1]) - 1, order, "number") if found is not None and int(found[1]) else Match()
-        case ["no", number] if number.isdigit():
-            return _at(int(number) - 1, order, "number") if len(number) <= 4 and int(number) else Match()
-        case _:
-            partial = [task for task in tasks if all(_has(task, word) for word in telling)]
-            return Match(tuple(partial), "partial") if partial else Match()
-
-
-def find_named_tasks(message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> tuple[Match, ...]:
-    """What the message names: all of it as one reference, what it quotes, and each of its clauses. Nothing comes twice."""
-    whole = Match() if _is_question(message) else resolve(_without_order(message), tasks, seen)
-    if whole.how == "exact":
-        return (whole,)  # a part of it may be the description of another
-    if _NOT.search(_QUOTED.sub("", message)):
-        return ()
-    found: list[Match] = []
-    for phrase in islice(dict.fromkeys(_phrases(_MOMENT.sub("a moment", message))), MOST_PHRASES):
-        match = resolve(phrase, tasks, seen)
-        if match.tasks and match not in found:
-            found.append(match)
-    return tuple(found)
-
-
-def find_mismatch(task_id: str, message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> Match | None:
-    """None if the message names this task and no other could be meant; else the tasks that could be, which may be none."""
-    matches = find_named_tasks(message, tasks, seen)
-    if any([task.id for task in match.tasks] == [task_id] for match in matches):
+def find_conflict(task_id: str, message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> ListedTask | None:
+    """The task that the message names instead of this one, or no less; None if it names this one, no other, or nothing."""
+    named = {task.id: name_task(message, task.description) for task in tasks}
+    own = named.get(task_id, Naming())
+    # Where no word is left that only a model could understand, two tasks that fit the same words fit equally well.
+    is_all = own.share != 1 and all(at in own.touched or word in _ORDERS for at, word in enumerate(_read_words(message)))
+    for task in tasks:
+        other = named[task.id]
+        is_better = other.is_telling and own.places < other.places
+        is_better = is_better or (own.places <= other.places and own.share < other.share == 1)
+        is_alike = is_all and own.touched == other.touched
+        if task.id != task_id and other.touched and (is_better or is_alike):
+            return task
+    if own.places or any(naming.is_telling for naming in named.values()):
         return None
-    return next((match for match in matches if any(task.id == task_id for task in match.tasks)), Match())
+    counted = find_counted(message, tasks, seen)
+    return counted[0] if counted and all(task.id != task_id for task in counted) else None
 
 
-def is_said(text: str, message: str) -> bool:
-    """Whether a text for a task has a word that says something, and that is in the message too."""
-    if _normalize(text) in _normalize(message):
-        return True
-    own = ListedTask("", message)
-    telling = [word for word in _words(_normalize(text)) if word not in _IDLE]
-    return any(_has(own, word) for word in telling)
+def find_other(message: str, own: ListedTask, tasks: Sequence[ListedTask]) -> ListedTask | None:
+    """Another task that has any word of the message which this one has not: enough to doubt a yes."""
+    said = [word for word in _read_words(message) if word not in _ORDERS and not _has(own, word)]
+    return next((task for task in tasks if task.id != own.id and any(_has(task, word) for word in said)), None)
+
+
+def is_forbidden(message: str, description: str) -> bool:
+    """Whether the message says, in English, not to change this task: `don't complete the milk one`."""
+    return any(name_task(found[1], description).places for found in _FORBIDS.finditer(message))
+
+
+def is_quoted(message: str, description: str) -> bool:
+    """Whether the message names the task only in what it quotes somebody as saying."""
+    rest = _QUOTED.sub(lambda found: " " if len(_read_words(found[1])) >= _SPEECH_WORDS else found[0], message)
+    return bool(name_task(message, description).places) and not name_task(rest, description).places
+
+
+def find_counted(message: str, tasks: Sequence[ListedTask], seen: Seen = NOTHING_SEEN) -> tuple[ListedTask, ...]:
+    """The tasks that the message names by their numbers or places in the list that the person has seen last."""
+    known = {task.id: task for task in tasks}
+    order = [known.get(id) for id in seen.shown] or [task for task in tasks if task.number]
+    places = [int(word) for word in _split(message) if word.isdecimal() and len(word) <= 4]
+    places += [_ORDINALS.index(found[1].lower()) + 1 for found in _ORDINAL.finditer(message)]
+    return tuple([task for place in places if 0 < place <= len(order) and (task := order[place - 1]) is not None])
+
+
+def find_mentioned(text: str, tasks: Sequence[ListedTask]) -> tuple[ListedTask, ...]:
+    """The tasks that a text names, in the order of the words that name them."""
+    found = [(min(naming.places), task) for task in tasks if (naming := name_task(text, task.description)).places]
+    return tuple([task for _, task in sorted(found, key=lambda pair: pair[0])])
+
+
+def name_task(text: str, description: str) -> Naming:
+    """Which words of the text are words of the description."""
+    every = _read_words(description)
+    own = [word for word in every if word not in _ORDERS] or [word for word in every if word not in _COMMON]
+    fits = {word: [at for at, other in enumerate(_read_words(text)) if _is_same(word, other)] for word in own}
+    weights = [_weigh(word) for word in own if fits[word]]
+    whole = sum([_weigh(word) for word in own])
+    touched = frozenset([at for places in fits.values() for at in places])
+    if not weights or (max(weights) < 4 and sum(weights) * 3 < whole):
+        return Naming(touched=touched)
+    share = sum(weights) / whole
+    return Naming(touched, touched, share, max(weights) >= 5 or share >= 0.5)
+
+
+def is_said(text: str, said: str) -> bool:
+    """Whether a text for a task has anything of what was said."""
+    is_alike = bool(name_task(said, text).places) or not set(_DENSE.findall(text)).isdisjoint(_DENSE.findall(said))
+    return is_alike or text.strip().casefold() in said.casefold()
 
 
 def is_small_talk(message: str) -> bool:
-    """Whether there is nothing but greetings and thanks in it."""
-    return all(word in _SMALL for word in _words(_normalize(message)))
+    """Whether there is nothing but greetings and thanks in it, in English."""
+    return all(word in _SMALL for word in _read_words(message))
 
 
-def _phrases(message: str) -> Iterator[str]:
-    if not _is_question(message):
-        yield _without_order(message)
-    for clause in _clauses(message):
-        if _is_question(clause):
-            continue
-        yield from [quoted[1] or quoted[2] for quoted in _QUOTED.finditer(clause)]
-        stripped = _without_order(clause)
-        yield stripped
-        yield _BEFORE.split(stripped, maxsplit=1)[0]
+def is_question(message: str) -> bool:
+    """Whether it is a plain English question, which orders nothing."""
+    return _QUESTION.fullmatch(message) is not None
 
 
-def _clauses(message: str) -> Iterator[str]:
-    """The parts of the message, each with what it quotes whole; first all of it, for what it quotes."""
-    quotes = [found.span() for found in _QUOTED.finditer(message)]
-    begin = 0
-    yield message
-    for cut in _CLAUSES.finditer(message):
-        if not any(start < cut.end() and cut.start() < end for start, end in quotes):
-            yield message[begin : cut.start()]
-            begin = cut.end()
-    yield message[begin:]
-
-
-def _is_question(clause: str) -> bool:
-    return _ASKS.match(clause) is not None and _ORDERS.match(clause) is None
-
-
-def _without_order(clause: str) -> str:
-    """The clause without the idle words that it begins and ends with, so that a whole description is left standing."""
-    words = clause.strip().split()
-    while words and _normalize(words[0]) in _IDLE:
-        words.pop(0)
-    while words and _normalize(words[-1]) in _IDLE:
-        words.pop()
-    return " ".join(words)
+def is_look(message: str) -> bool:
+    """Whether it asks for nothing but to be shown the list, in English."""
+    return all(word in _SHOWS for word in _read_words(message))
 
 
 def _has(task: ListedTask, word: str) -> bool:
-    """Whether a word of the description begins with it; short ones must be the same, lest `at` fit `attic`."""
-    word = _DONE.get(word, word)
-    stem = word.removesuffix("s").removesuffix("ie") if len(word) > 3 else word
-    return any(other == word or (len(stem) >= 3 and other.startswith(stem)) for other in _own(task.description))
+    return _weigh(word) >= 3 and any(_is_same(word, other) for other in _read_words(task.description))
+
+
+def _is_same(word: str, other: str) -> bool:
+    """Whether two words are forms of one: one in the other, or alike at the beginning."""
+    short, long = sorted((word, other), key=len)
+    if short == long:
+        return True
+    if len(short) < 3:
+        return False
+    alike = next((at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
+    return (short in long and len(short) * 2 >= len(long)) or (alike >= 4 and alike * 5 >= len(long) * 3)
+
+
+def _weigh(word: str) -> float:
+    return len(word) + 1.5 * len(_DENSE.findall(word))
 
 
 @lru_cache(maxsize=4096)
-def _own(description: str) -> tuple[str, ...]:
-    return tuple(_words(_normalize(description)))
+def _read_words(text: str) -> tuple[str, ...]:
+    """The words of a text; of scripts without spaces, each pair of neighbours."""
+    found: list[str] = []
+    for word in _split(text):
+        rest = _UNSPACED.sub(" ", word).split()
+        runs = _UNSPACED.findall(word)
+        found += [*rest, *[run[at : at + 2] for run in runs for at in range(max(len(run) - 1, 1))]]
+    return tuple(found[:MOST_WORDS])
 
 
-def _count_tasks(tasks: Sequence[ListedTask], seen: Seen) -> tuple[ListedTask | None, ...]:
-    """The tasks as the person counts them; None where one is gone that was shown, or is not told."""
-    if seen.shown:
-        known = {task.id: task for task in tasks}
-        return tuple([known.get(id) for id in seen.shown])
-    if not any(task.number for task in tasks):
-        return tuple(tasks)
-    places = {task.number: task for task in tasks if task.number}
-    return tuple([places.get(number) for number in range(1, max(places) + 1)])
-
-
-def _at(place: int, order: Sequence[ListedTask | None], how: How) -> Match:
-    found = order[place] if -len(order) <= place < len(order) else None
-    return Match((found,), how) if found is not None else Match()
-
-
-@lru_cache(maxsize=4096)
-def _normalize_description(description: str) -> str:
-    return _normalize(description)
-
-
-def _normalize(text: str) -> str:
-    return " ".join(text.casefold().replace("\u2019", "'").strip().strip(".!?,;:\"'“”«»").split())
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text)
+def _split(text: str) -> list[str]:
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return "".join([sign if sign.isalnum() or unicodedata.category(sign)[0] == "M" else " " for sign in plain]).split()

@@ -1,7 +1,7 @@
 """The task tools as a decision run has them: a real MCP server behind them, in this process or at a URL, asked as the run's user.
 
 Theory of operation. A run's `scope` is the person whose tasks it is about; that, and nothing a model writes, says whose tasks are
-touched. A list of tasks is numbered for the model, and comes with what the person's words refer to in it.
+touched. A list of tasks is numbered for the model, and comes with what the person's words may refer to in it.
 """
 
 from collections import OrderedDict
@@ -20,9 +20,9 @@ from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
 from mainspring_tasks.server.identity import fix_user, issue_token
-from mainspring_tasks.server.task_definitions import make_definitions
+from mainspring_tasks.server.task_definitions import CALLABLE, RESTORE, make_definitions
 from mainspring_tasks.server.task_store import TaskStore, choose_task_store
-from mainspring_tasks.task_references import ListedTask, Match, Seen, find_named_tasks
+from mainspring_tasks.task_references import ListedTask, Seen, find_counted, find_other, name_task
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -96,7 +96,7 @@ class RemoteTasks:
         self._released: set[Connection] = set()
 
     async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
-        repeatable = next(tool.repeatable for tool in TOOLS if tool.name == name)
+        repeatable = CALLABLE[name].is_idempotent
         return await self._connection(user).call(name, arguments, seconds=SECONDS, repeatable=repeatable)
 
     async def close(self) -> None:
@@ -118,12 +118,32 @@ class RemoteTasks:
         return self._connections[user]
 
 
+class Change(Struct, frozen=True):
+    """What a call has done to a task: the task before and after it, None where there was none."""
+
+    before: ListedTask | None
+    after: ListedTask | None
+
+    @property
+    def task(self) -> ListedTask:
+        task = self.before or self.after
+        assert task is not None, "a change has a task"
+        return task
+
+
 class UserTurn(Struct, frozen=True):
-    """What the person of a run has said, has before their eyes, and has agreed to see deleted: the task as it was called."""
+    """What the person of a run has said, has before their eyes, and has agreed to see deleted: the task as it was called.
+
+    `undoes` is the change that the run takes back; the call only says by which tool.
+    """
 
     message: str
     seen: Seen = Seen()
     agreed: str | None = None
+    undoes: Change | None = None
+
+
+_NOBODY: Final = UserTurn("")
 
 
 class TaskTools:
@@ -145,22 +165,34 @@ class TaskTools:
         return tool.kind == self.kind and tool.server == ServerTool(LABEL, tool.name)
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
-        said = self._said.get(context.run_id)
-        if call.name == "delete_task" and (other := await self._other_than_agreed(call, context.scope, said)) is not None:
-            return ToolResult(call.id, to_json(_make_changed_reply(other)), is_error=True)
-        answer = await self._server.call(context.scope, call.name, call.parsed)
-        if call.name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
+        said = self._said.get(context.run_id, _NOBODY)
+        if (refusal := await self._refuse(call, context.scope, said)) is not None:
+            return ToolResult(call.id, to_json(refusal), is_error=True)
+        name, arguments = call.name, call.parsed
+        if said.undoes is not None and (before := said.undoes.before) is not None:
+            name, arguments = RESTORE.name, _make_restore(before)
+        answer = await self._server.call(context.scope, name, arguments)
+        if name != "list_tasks" or answer.is_error or not isinstance(answer.structured, dict):
             return ToolResult(call.id, render_answer(answer), answer.is_error)
         # Holding words against a long list takes a while, and others are waiting too.
         told = await to_thread.run_sync(_number_tasks, answer.structured, said)
         return ToolResult(call.id, to_json(told))
 
-    async def _other_than_agreed(self, call: ToolCall, user: str, said: UserTurn | None) -> str | None:
-        """What the task says now, if that is not what the person agreed to. One that is gone is no other."""
+    async def _refuse(self, call: ToolCall, user: str, said: UserTurn) -> Json | None:
+        """Why a deletion or an undo is not carried out: the task is not as the person knows it, or they name another."""
+        if call.name != "delete_task" and said.undoes is None:
+            return None
         answer = await self._server.call(user, "list_tasks", {})
-        now = {task.id: task.description for task in parse_list(to_json(answer.structured))}
-        found = now.get(str(call.parsed.get("task_id")))
-        return None if found is None or (said is not None and found == said.agreed) else found
+        tasks = parse_list(to_json(answer.structured))
+        now = next((task for task in tasks if task.id == call.parsed.get("task_id")), None)
+        if said.undoes is not None:
+            return None if now == said.undoes.after else _make_refusal("it has changed since")
+        if now is not None and now.description != said.agreed:
+            again = "which is not what you agreed to; ask me again if you want it deleted"
+            return _make_refusal(f'it says "{now.description}" now, {again}')
+        if now is not None and (other := find_other(said.message, now, tasks)) is not None:
+            return _make_refusal(f'your answer names "{other.description}"; ask me again if you want one of them deleted')
+        return None
 
 
 def parse_list(output: str) -> tuple[ListedTask, ...]:
@@ -171,8 +203,12 @@ def parse_list(output: str) -> tuple[ListedTask, ...]:
         return ()
 
 
-def _make_changed_reply(description: str) -> Json:
-    error = f'it says "{description}" now, which is not what you agreed to; ask me again if you want it deleted'
+def _make_restore(task: ListedTask) -> Json:
+    times = {"created_at": task.created_at, "completed_at": task.completed_at}
+    return {"task_id": task.id, "description": task.description, **times}
+
+
+def _make_refusal(error: str) -> Json:
     return {"success": False, "data": None, "error": error, "error_code": "CHANGED"}
 
 
@@ -180,16 +216,19 @@ class _List(Struct, frozen=True):
     data: tuple[ListedTask, ...]
 
 
-def _number_tasks(reply: Json, said: UserTurn | None) -> Json:
-    """The reply with a number for each task. Of a long list the model reads the beginning, and what the person names."""
+def _number_tasks(reply: Json, said: UserTurn) -> Json:
+    """The reply with a number for each task. Of a long list the model reads the beginning, and what the person may mean."""
     tasks: list[Json] = [{"number": number, **task} for number, task in enumerate(reply.get("data") or (), 1)]
     known = [ListedTask(str(task["id"]), str(task["description"]), int(task["number"])) for task in tasks]
-    matches = () if said is None else find_named_tasks(said.message, known, said.seen)
-    wanted = {task.id for match in matches for task in match.tasks}
-    told = [task for task in tasks if task["number"] <= MOST_TOLD or task["id"] in wanted]
-    whole: Json = {**reply, "data": told, "named_by_the_user": [_describe_match(match) for match in matches]}
+    named = [task for task in known if name_task(said.message, task.description).places]
+    named += [task for task in find_counted(said.message, known, said.seen) if task not in named]
+    numbers = {task.id: task.number for task in known}
+    hints: Json = {
+        "named_by_the_user": [task.number for task in named],
+        "shown_to_the_user": [numbers[id] for id in said.seen.shown if id in numbers],
+        "changed_last": numbers.get(said.seen.recent or ""),
+    }
+    wanted = {task.number for task in named} | set(hints["shown_to_the_user"]) | {hints["changed_last"]}
+    told = [task for task in tasks if task["number"] <= MOST_TOLD or task["number"] in wanted]
+    whole: Json = {**reply, "data": told, **hints}
     return whole if len(told) == len(tasks) else {**whole, "tasks_not_shown": len(tasks) - len(told)}
-
-
-def _describe_match(match: Match) -> Json:
-    return {"how": match.how, "numbers": [task.number for task in match.tasks]}

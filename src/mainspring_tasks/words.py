@@ -21,6 +21,10 @@ CONFIRM: Final = 'Shall I delete "{task}" for good? Please answer yes or no.'
 DELETED: Final = 'I\'ve deleted "{task}".'
 NOT_DELETED: Final = 'I couldn\'t delete "{task}": {why}.'
 UNCERTAIN: Final = "I was interrupted, so it may have been done all the same"
+UNSURE: Final = 'I wasn\'t sure that you meant yes, so "{task}" is still on your list. Ask me again if you want it deleted.'
+UNDO_HINT: Final = 'Say "undo" to take it back.'
+NOTHING_TO_UNDO: Final = "There is nothing in this conversation that I could undo."
+NOT_UNDONE: Final = 'I couldn\'t undo what I did to "{task}": {why}.'
 INTERRUPTED: Final = "I was interrupted after that, so please check your list."
 
 _DONE: Final = {
@@ -39,8 +43,8 @@ _NOT_DONE: Final = {
 _REFUSED: Final = {
     "valid_arguments": "I got the details wrong",
     "named_task": "I can't tell which task you mean",
-    "one_task": "I can't tell which task you mean",
-    "one_deletion": "a deletion needs a message of its own",
+    "one_task": "you didn't name it, so I've left it for you to say",
+    "one_deletion": "I delete one task at a time",
     "own_words": "those were not your words",
     "small_talk": "you didn't ask for it",
 }

@@ -12,6 +12,7 @@ from tests.cli.command import Shell, plain
 
 from mainspring.core.items import Json
 from mainspring_tasks import words
+from mainspring_tasks.chat_command import HELP
 from mainspring_tasks.decision_settings import load_constitution
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 from mainspring_tasks.server.task import make_task, utc_now
@@ -47,6 +48,13 @@ def test_a_talk_through_a_pipe_is_a_line_for_each_reply(shell: Shell) -> None:
     assert out == 'I have added "Buy milk".\n1. Buy milk\nJust words.\n'
     assert chat(shell, "", "list") == "1. Buy milk\n"
     assert (shell.folder / "data" / "tasks.db").exists()
+
+
+def test_help_says_what_can_be_done_and_undo_does_it(shell: Shell) -> None:
+    out = chat(shell, "/help\nadd milk\n/undo\nundo\n")
+    assert out.startswith(HELP)
+    assert all(word in HELP for word in ("add", "list", "complete", "change", "delete", "undo", "/quit"))
+    assert out.splitlines()[-2:] == ['I\'ve undone that: "Buy milk" is off your list again.', words.NOTHING_TO_UNDO]
 
 
 def test_what_would_steer_a_terminal_is_not_shown(shell: Shell) -> None:

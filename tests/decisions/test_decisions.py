@@ -138,7 +138,7 @@ OUTCOMES: dict[Outcome, tuple[str, tuple[Cue, ...]]] = {
     ),
     Outcome.MISSING_CONTEXT: (
         "complete the dairy thing",
-        (LIST, on("complete_task", "Buy milk"), answer("Which one?", "COMPLETE_TASK", "clarify", "no_such_task")),
+        (LIST, answer("Which one?", "COMPLETE_TASK", "clarify", "no_such_task")),
     ),
 }
 
@@ -417,7 +417,7 @@ async def test_the_second_one_is_the_second_of_those_that_were_asked_about(tmp_p
         def told_which(request: ModelRequest) -> Call:
             listed = last_output(request)
             assert [task["description"] for task in listed["data"]] == ["Call mom", "Buy bread", "Buy milk"]
-            assert listed["named_by_the_user"] == [{"how": "position", "numbers": [3]}]
+            assert (listed["named_by_the_user"], listed["shown_to_the_user"]) == ([3], [2, 3])
             return call("complete_task", task_id=id_of(request, "Buy milk"))
 
         await w.say("the second one", LIST, told_which, answer("Done.", "COMPLETE_TASK"))
@@ -433,32 +433,47 @@ async def test_it_is_the_task_that_was_added_before(tmp_path: Path) -> None:
         assert await w.names() == ["x Milk", "Call mom"]
 
 
-async def test_a_guess_of_the_models_is_refused_and_it_asks(tmp_path: Path) -> None:
+async def test_a_guess_against_the_words_is_refused_and_one_that_they_do_not_decide_is_told(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.add("Buy milk", "Call mom")
 
         def must_ask(request: ModelRequest) -> Turn:
-            assert "name no task of theirs" in told(request)
+            assert 'fit "Call mom" no less than "Buy milk"' in told(request)
             return answer("Which one do you mean?", "COMPLETE_TASK", "clarify", "no_such_task")
 
-        made = await w.say("I'm done with the dairy", LIST, on("complete_task", "Buy milk"), must_ask)
+        made = await w.say("I'm done with calling mom", LIST, on("complete_task", "Buy milk"), must_ask)
         assert made.decision.decision_type == "ASK_CLARIFICATION"
         assert await w.names() == ["Call mom", "Buy milk"]
+        made = await w.say("I'm done with the dairy", LIST, on("complete_task", "Buy milk"), answer("Fine.", "COMPLETE_TASK"))
+        assert made.decision.response_text == f'Fine. I have completed "Buy milk". {words.UNDO_HINT}'
+        assert await w.names() == ["Call mom", "x Buy milk"]
 
 
-async def test_a_deletion_stands_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_a_change_and_a_deletion_are_both_done(is_at_once: bool, tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.add("Buy milk")
 
-        def refused(request: ModelRequest) -> Turn:
-            assert "Something was changed already" in told(request)
-            return answer('Added "Tea". Ask me once more to delete "Buy milk".', "MULTI_INTENT")
+        def both(request: ModelRequest) -> Turn:
+            return calls(on("delete_task", "Buy milk")(request), add("Eggs"))
 
-        made = await w.say("add tea and delete buy milk", add("Tea"), LIST, on("delete_task", "Buy milk"), refused)
-        assert made.decision.decision_type == "INVOKE_TOOL"
-        assert made.report.intent is not None
-        assert made.report.intent.intent_type == "MULTI_INTENT"
-        assert await w.names() == ["Tea", "Buy milk"]
+        cues: tuple[Cue, ...] = (LIST, both) if is_at_once else (add("Eggs"), LIST, on("delete_task", "Buy milk"))
+        made = await w.say("delete milk, add eggs", *cues)
+        assert made.decision.decision_type == "REQUEST_CONFIRMATION"
+        assert made.decision.response_text == f'I have added "Eggs". {words.CONFIRM.format(task="Buy milk")}'
+        assert await w.names() == ["Eggs", "Buy milk"]
+        await w.say("yes", answer("Gone.", "DELETE_TASK"))
+        assert await w.names() == ["Eggs"]
+
+
+async def test_what_a_deletion_held_up_is_done_after_the_yes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await w.say("delete milk, add eggs", LIST, on("delete_task", "Buy milk"))
+        made = await w.say("yes", add("Eggs"))
+        assert made.decision.response_text == f'{words.DELETED.format(task="Buy milk")} I have added "Eggs".'
+        assert [each.tool_name for each in made.decision.tool_calls] == ["delete_task", "add_task"]
+        assert await w.names() == ["Eggs"]
 
 
 async def test_ids_and_instructions_are_nobodys_to_read(tmp_path: Path) -> None:
@@ -675,11 +690,11 @@ async def test_what_was_refused_or_failed_is_told_as_such_whatever_the_model_say
         for reply in ("Deleted!", "I've just added it for you.", "I have updated it."):
             assert (await w.say("so what?", say(reply))).decision.response_text == words.NOTHING_DONE
         half = await w.say(
-            "complete the dairy and mum", LIST, on("complete_task", "Buy milk"), LIST, on("complete_task", "Call mum"),
+            "complete mum and the dairy", LIST, on("complete_task", "Call mum"), LIST, on("complete_task", "Buy milk"),
             lie("Both are done.", "COMPLETE_TASK"),
         )  # fmt: skip
         assert half.decision.response_text == (
-            'I have completed "Call mum". I couldn\'t complete "Buy milk": I can\'t tell which task you mean.'
+            'I have completed "Call mum". I couldn\'t complete "Buy milk": you didn\'t name it, so I\'ve left it for you to say.'
         )
         assert half.report.outcome is Outcome.INTENT_CLASSIFICATION
         assert await w.names() == ["x Call mum", "Buy milk"]

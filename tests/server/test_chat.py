@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 from aiohttp import ClientSession
-from tests.decisions.world import Actor, Cue, answer, heard, on
+from tests.decisions.world import Actor, Cue, answer, heard, last_output, on
 from tests.kit.processes import run
 from tests.server.hosting import hosted
 
@@ -113,6 +113,27 @@ async def test_deleting_asks_in_one_request_and_is_done_in_the_next(tmp_path: Pa
         assert given["decision"]["decision_type"] == "EXECUTE_PENDING"
         left = await d.chat("list", LIST, answer("Nothing.", "LIST_TASKS"), conversation=conversation)
         assert left["decision"]["tool_calls"] == [{"tool_name": "list_tasks", "parameters": {"user_id": "local"}, "sequence": 1}]
+
+
+async def test_a_change_is_undone_by_the_same_person_in_the_same_conversation_once(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        ada, bob = await d.keys.create(tenant="ada"), await d.keys.create(tenant="bob")
+        said = await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"), key=ada)
+        conversation = said["conversation_id"]
+        await d.post("/chat", {"content": "undo", "conversation_id": conversation}, key=bob, status=404)
+        elsewhere = await d.chat("undo", key=ada)
+        assert elsewhere["message"]["content"] == words.NOTHING_TO_UNDO
+        undone = await d.chat("zurück damit", answer("Gern.", "DELETE_TASK", "undo"), conversation=conversation, key=ada)
+        assert undone["message"]["content"] == 'I\'ve undone that: "Tea" is off your list again.'
+        assert [each["tool_name"] for each in undone["decision"]["tool_calls"]] == ["delete_task"]
+        again = await d.chat("undo", conversation=conversation, key=ada)
+        assert again["message"]["content"] == words.NOTHING_TO_UNDO
+
+        def empty(request: ModelRequest) -> Turn:
+            assert last_output(request)["data"] == []
+            return answer("Nothing.", "LIST_TASKS")
+
+        await d.chat("list", LIST, empty, conversation=conversation, key=ada)
 
 
 async def test_two_tenants_have_two_lists_and_no_conversation_in_common(tmp_path: Path) -> None:

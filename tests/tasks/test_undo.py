@@ -1,0 +1,158 @@
+"""Undo: the last change of a conversation is taken back, once, by whoever made it, also after the process is gone."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.decisions.world import Actor, World, answer, on, world
+
+from mainspring import Engine
+from mainspring.core.items import Json
+from mainspring.providers.scripted import call, calls
+from mainspring.tools.mcp.exchange import ToolAnswer
+from mainspring_tasks import words
+from mainspring_tasks.decision_engine import LLMAgentEngine
+from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_types import DecisionContext, Outcome
+from mainspring_tasks.task_tools import LocalTasks
+
+LIST = call("list_tasks")
+UNDO = answer("Gern.", "UPDATE_TASK", "undo")
+
+
+async def complete(w: World, task: str) -> None:
+    await w.say(f"{task} is done", LIST, on("complete_task", task), answer("Done.", "COMPLETE_TASK"))
+
+
+@pytest.mark.parametrize("message", ["undo", "Undo that!", "mach das rückgängig", "元に戻して"])
+async def test_each_kind_of_change_is_taken_back_exactly(message: str, tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk", "Call mom")
+        before = await w.listed()
+        cues = () if "ndo" in message else (UNDO,)
+        await complete(w, "Buy milk")
+        made = await w.say(message, *cues)
+        assert (made.decision.decision_type, made.report.outcome) == ("INVOKE_TOOL", Outcome.TASK_COMPLETED)
+        assert made.decision.response_text == 'I\'ve undone that: "Buy milk" is open again.'
+        assert await w.listed() == before
+        await w.say("make it oat milk", LIST, on("update_task", "Buy milk", description="Oat milk"), answer("Ok.", "UPDATE_TASK"))
+        await w.say(message, *cues)
+        assert await w.listed() == before
+        await w.say("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+        made = await w.say(message, *cues)
+        assert [each.tool_name for each in made.decision.tool_calls] == ["delete_task"]
+        assert await w.listed() == before
+        await w.say("delete call mom", LIST, on("delete_task", "Call mom"))
+        await w.say("yes", answer("Gone.", "DELETE_TASK"))
+        assert await w.names() == ["Buy milk"]
+        await w.say(message, *cues)
+        assert await w.listed() == before
+
+
+async def test_it_is_done_once_and_only_for_whoever_made_the_change(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await complete(w, "Buy milk")
+        for context, tenant in (
+            (DecisionContext("ada", "undo", "conv_2"), ""),
+            (DecisionContext("bob", "undo", "conv_1"), ""),
+            (DecisionContext("ada", "undo", "conv_1"), "acme"),
+        ):
+            made = await w.agent.decide(context, tenant=tenant)
+            assert (made.decision.response_text, made.report.outcome) == (words.NOTHING_TO_UNDO, Outcome.MISSING_CONTEXT)
+        assert await w.names() == ["x Buy milk"]
+        await w.say("thanks", answer("You're welcome."))
+        assert (await w.say("undo")).decision.decision_type == "INVOKE_TOOL"
+        await w.tasks.call("ada", "complete_task", {"task_id": (await w.listed())[0]["id"]})
+        again = await w.say("undo")
+        assert (again.decision.decision_type, again.decision.response_text) == ("RESPOND_ONLY", words.NOTHING_TO_UNDO)
+        assert await w.names() == ["x Buy milk"]
+
+
+async def test_all_that_a_message_changed_is_taken_back_together(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk", "Call mom")
+
+        def both(request: object) -> object:
+            return calls(on("complete_task", "Buy milk")(request), on("complete_task", "Call mom")(request))  # type: ignore[arg-type]
+
+        await w.say("milk and mom are done", LIST, both, answer("Both done.", "COMPLETE_TASK"))  # type: ignore[arg-type]
+        assert await w.names() == ["x Call mom", "x Buy milk"]
+        made = await w.say("undo")
+        assert await w.names() == ["Call mom", "Buy milk"]
+        trace = await w.logs.get_decision_trace(made.id)
+        assert [(tool.tool_name, tool.success) for tool in trace.tools] == [("update_task", True)] * 2
+
+
+async def test_what_has_changed_since_is_left_alone(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await complete(w, "Buy milk")
+        await w.tasks.call("ada", "update_task", {"task_id": (await w.listed())[0]["id"], "description": "Buy rum"})
+        made = await w.say("undo")
+        assert made.decision.response_text == words.NOT_UNDONE.format(task="Buy milk", why="it has changed since")
+        assert made.report.outcome is Outcome.TOOL_INVOCATION
+        assert await w.names() == ["x Buy rum"]
+
+
+async def test_while_a_deletion_waits_undo_means_no(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk", "Call mom")
+        await complete(w, "Call mom")
+        await w.say("delete milk", LIST, on("delete_task", "Buy milk"))
+        made = await w.say("undo")
+        assert made.decision.response_text == words.KEPT.format(task="Buy milk")
+        assert await w.names() == ["x Call mom", "Buy milk"]
+
+
+async def test_a_task_that_was_done_before_stays_done(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.add("Buy milk")
+        await w.tasks.call("ada", "complete_task", {"task_id": (await w.listed())[0]["id"]})
+        await complete(w, "Buy milk")
+        assert (await w.say("undo")).decision.response_text == words.NOTHING_TO_UNDO
+        assert await w.names() == ["x Buy milk"]
+
+
+@asynccontextmanager
+async def process(folder: Path, tasks: LocalTasks, actor: Actor) -> AsyncIterator[LLMAgentEngine]:
+    """One life of an agent on files, as a server has them."""
+    logs = DecisionLogs(folder / "decisions.db")
+    try:
+        async with Engine(actor, database=folder / "runs.db") as engine, LLMAgentEngine(engine.host, tasks, logs) as agent:
+            yield agent
+    finally:
+        await tasks.close()
+        await logs.close()
+
+
+class Dying(LocalTasks):
+    """The process ends when a task has been put back, before anybody hears of it."""
+
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
+        answer = await super().call(user, name, arguments)
+        if name == "restore_task":
+            raise KeyboardInterrupt
+        return answer
+
+
+async def test_another_process_takes_it_back_and_a_third_does_not_do_it_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "tasks.db")
+    first = Actor(LIST, on("complete_task", "Buy milk"), answer("Done.", "COMPLETE_TASK"))
+    tasks = LocalTasks(path)
+    async with process(tmp_path, tasks, first) as agent:
+        await tasks.call("ada", "add_task", {"description": "Buy milk"})
+        await agent.decide(DecisionContext("ada", "milk is done", "c"))
+    async with process(tmp_path, Dying(path), Actor()) as agent:
+        await agent.process_message(DecisionContext("ada", "undo", "c"))
+    tasks = LocalTasks(path)
+    async with process(tmp_path, tasks, Actor()) as agent:
+        found = (await tasks.call("ada", "list_tasks", {})).structured
+        assert isinstance(found, dict)
+        assert found["data"][0]["status"] == "pending"
+        await tasks.call("ada", "complete_task", {"task_id": found["data"][0]["id"]})
+        await agent.decide(DecisionContext("ada", "undo", "c"))
+        found = (await tasks.call("ada", "list_tasks", {})).structured
+        assert isinstance(found, dict)
+        assert found["data"][0]["status"] == "completed"
