@@ -7,6 +7,7 @@ import pytest
 from tests.policies.world import folder, lookup, order
 
 from mainspring.core.autonomy import Level
+from mainspring.core.effects import EVERYTHING, read_effects, read_operation
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.spec import Caller
 from mainspring.engine.engine import Engine
@@ -20,7 +21,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.file_ops import FileOps
 from mainspring.tools.builtin.web_fetch import WebFetch
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.declarations import EVERYTHING, parsed_arguments, read_effects, read_operation, read_texts
+from mainspring.tools.declarations import parsed_arguments, read_texts
 from mainspring.tools.functions import tool
 from mainspring.tools.registry import Registry
 

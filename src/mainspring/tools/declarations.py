@@ -1,4 +1,5 @@
-"""What a tool's definition declares about a call: its effects, and which arguments are commands, paths or URLs.
+"""What a tool's definition declares about a call: whose it is, and which arguments are commands, paths or URLs; its effects are
+read in `core.effects`.
 
 Policies judge a tool by these declarations alone. They are fields of its definition and not part of its schema, so that an
 untrusted schema cannot vouch for its own tool, and no model sees them.
@@ -8,15 +9,13 @@ import re
 import shlex
 import unicodedata
 from functools import lru_cache
-from typing import Final, get_args
 
 from msgspec import Struct
 
-from mainspring.core.items import Effect, Json, Purpose, ServerTool, ToolDefinition
+from mainspring.core.effects import read_operation
+from mainspring.core.items import Json, Purpose, ServerTool, ToolDefinition
 from mainspring.core.items import parse_arguments as parsed
 from mainspring.core.run import Call, Run
-
-EVERYTHING: Final[frozenset[Effect]] = frozenset(get_args(Effect))
 
 # Every policy wants the same arguments, and they may be as long as a file. Nobody changes what this returns.
 parsed_arguments = lru_cache(maxsize=16)(parsed)
@@ -67,25 +66,6 @@ def list_other_names(tool: ToolDefinition) -> tuple[str, ...]:
     if tool.kind != "mcp" or not isinstance(whose := tool.server, ServerTool):
         return ()
     return whose.name, f"{whose.label}__{whose.name}", f"{whose.label}.{whose.name}"
-
-
-def read_effects(tool: ToolDefinition, arguments: Json) -> frozenset[Effect]:
-    """What this call may do. A tool that declares nothing may do everything; so may an operation that it does not declare."""
-    operation = read_operation(tool, arguments)
-    if isinstance(operation, str) and operation in tool.operations:
-        return frozenset(tool.operations[operation]) or EVERYTHING
-    return frozenset(tool.effects) or EVERYTHING
-
-
-def read_operation(tool: ToolDefinition, arguments: Json) -> str | None:
-    """The argument `operation`, or its default; empty if the tool has no such parameter, None if it has but it says nothing."""
-    properties = (tool.parameters or {}).get("properties")
-    declared = properties.get("operation") if isinstance(properties, dict) else None
-    if declared is None and not tool.operations and "operation" not in arguments:
-        return ""
-    default = declared.get("default") if isinstance(declared, dict) else None
-    said = arguments.get("operation", default)
-    return said if isinstance(said, str) else None
 
 
 def read_texts(tool: ToolDefinition, arguments: Json, purpose: Purpose) -> list[str]:

@@ -12,9 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from mainspring.core.effects import read_effects
 from mainspring.core.items import Effect, FunctionCall, ToolDefinition
 from mainspring.features.budgets.budget import AutonomyBudget, Files
-from mainspring.tools.declarations import parsed_arguments, read_effects, read_texts
+from mainspring.tools.declarations import parsed_arguments, read_texts
 from mainspring.tools.scope import (
     Misspelling,
     Objection,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.core.autonomy import Autonomy, Level
+from mainspring.core.effects import read_effects
 from mainspring.core.items import Effect
 from mainspring.core.run import Call, Run
 from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
-from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_effects, read_texts
+from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
 
 MINUTE: Final = 60.0
 BURST: Final = 1.0
