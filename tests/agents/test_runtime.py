@@ -302,11 +302,12 @@ async def test_d65_strange_arguments_are_answered_not_fatal(tmp_path: Path) -> N
 async def test_d77_repeats_are_seen_in_all_calls_of_a_turn(tmp_path: Path) -> None:
     written(tmp_path, "worker-bee")
     differing = [calls(call("look", at="same"), call("look", at=str(n))) for n in range(4)]
-    same = [calls(call("look", at="same"), call("look", at="x"))] * 4
-    engine, _ = engine_of(tmp_path, *differing, say("Done."), *same)
+    same = [calls(call("look", at="same"), call("look", at="x"))] * 6
+    engine, script = engine_of(tmp_path, *differing, say("Done."), *same, say("So far."))
     async with engine:
         assert (await engine.agents.invoke_iterative("worker-bee", {}, PLAIN)).termination_reason == "completed"
         assert (await engine.agents.invoke_iterative("worker-bee", {}, PLAIN)).termination_reason == "loop_detected"
+    script.assert_done()
 
 
 @pytest.mark.requirement("S17", "D78")

@@ -88,10 +88,11 @@ async def test_what_goes_wrong_is_told_and_completed_is_still_last(tmp_path: Pat
 
 async def test_repeats_are_told(tmp_path: Path) -> None:
     written(tmp_path, "bee")
-    engine, _ = engine_of(tmp_path, *[call("look", at="a")] * 4)
+    engine, _ = engine_of(tmp_path, *[call("look", at="a")] * 6, say("So far."))
     async with engine:
         events = await events_of(engine, (await engine.agents.invoke_iterative("bee", {}, PLAIN)).run_id)
-    assert [event.data["warned"] for event in events if event.event_type == "loop_detected"] == [True, False]
+    found = [event.data for event in events if event.event_type == "loop_detected"]
+    assert [(data["warned"], data.get("withheld")) for data in found] == [(True, None), (True, "look"), (False, None)]
     assert events[-1].data["termination_reason"] == "loop_detected"
 
 

@@ -79,3 +79,36 @@ async def test_runs_are_listed_as_lines_of_json(shell: Shell) -> None:
             "previous": None,
         }
     ]
+
+
+async def test_every_rung_of_a_run_that_goes_round_in_circles_is_shown(shell: Shell) -> None:
+    circle: tuple[Json, ...] = ({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]},) * 6
+    live = shell.run("run", "Add.", "--model", shell.script(*circle, {"say": "Three."}), *KEEP)
+    [run] = await shell.stored()
+    shown = shell.run("show", run.id, "--database", "runs.db")
+    assert (shown.out, shown.err) == (live.out, live.err)
+    rungs = (
+        "? You have made the same calls in 3 turns in a row",
+        "✗ add is withheld",
+        "? You have gone on making the same calls",
+    )
+    places = [shown.out.index(rung) for rung in rungs]
+    assert places == sorted(places)
+    assert "(loop_detected)" in shown.out
+    traced = shell.run("traces", "show", run.id, "--database", "runs.db").out
+    assert "turn 4, repeat" in traced
+    assert "withheld from now on: add" in traced
+
+
+async def test_a_result_that_is_given_back_is_shown_as_such(shell: Shell) -> None:
+    (shell.folder / "again.py").write_text(
+        (shell.folder / "mytools.py").read_text().replace("@tool\n", "@tool(repeatable=True)\n")
+    )
+    circle: tuple[Json, ...] = ({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]},) * 4
+    keep = ("--tool", "again", "--database", "runs.db")
+    shell.run("run", "Add.", "--model", shell.script(*circle, {"say": "Three."}), *keep)
+    [run] = await shell.stored()
+    assert "✓ 3  not run again" in shell.run("show", run.id, "--database", "runs.db").out
+    assert (shell.folder / "tally").read_text() == "1 + 2\n" * 3
+    assert "not run again: the result of the same call" in shell.run("traces", "show", run.id, "--database", "runs.db").out
+    assert "reused" in shell.run("audit", "list", "--database", "runs.db", "--json").out

@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[list[Json], list[str]]] = {
     "tools": ([ADD, {"say": "Three."}], []),
     "denied": ([{"calls": [{"name": "add", "arguments": {"a": "x"}}]}, {"say": "Sorry."}], []),
     "max-turns": ([ADD, ADD, ADD], ["--max-turns", "2"]),
+    "circles": ([*[ADD] * 6, {"say": "Three, as ever."}], []),
     "failed": ([{"fail": {"code": "provider_unauthorized"}}], []),
     "confirmed": ([ADD, {"say": "Three."}, {"say": "Yes, three."}], ["--preset", "iterative"]),
     "deadline": ([{"say": "Slow", "stall": True}], ["--max-seconds", "0.3"]),

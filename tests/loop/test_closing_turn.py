@@ -32,7 +32,7 @@ def test_max_tool_calls_grants_a_closing_turn() -> None:
 
 
 def test_repeated_calls_grant_a_closing_turn() -> None:
-    story = Story(closing_order(max_repeats=1))
+    story = Story(closing_order(max_repeats=1, max_cycle=None))
     story.play(calls("look"), calls("look"), says("so far"))
     assert story.nudges == ["repeat", "close"]
     assert story.end == ("incomplete", Reason.REPEATED_CALL)

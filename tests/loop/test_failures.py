@@ -80,7 +80,7 @@ def test_two_turns_of_failing_tools_do_not_end_the_run() -> None:
 
 
 def test_error_counting_can_be_switched_off() -> None:
-    story = Story(order(max_errors_in_row=None), tools=BROKEN)
+    story = Story(order(max_errors_in_row=None, max_repeats=None), tools=BROKEN)
     story.play(*[calls("look")] * 9, says("done"))
     assert story.end == ("completed", Reason.FINAL_ANSWER)
 

@@ -62,7 +62,7 @@ def test_a_run_that_is_too_long_by_itself_and_by_its_budget_is_too_long() -> Non
 
 
 def test_run_without_a_turn_limit_goes_on() -> None:
-    story = Story(order(max_turns=None))
+    story = Story(order(max_turns=None, max_repeats=None))
     story.play(*[calls("look")] * 30, says("done"))
     assert story.end == ("completed", Reason.FINAL_ANSWER)
 

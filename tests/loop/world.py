@@ -31,6 +31,7 @@ from mainspring.core.events import (
     TextDelta,
     ToolEnded,
     ToolStarted,
+    ToolWithheld,
     TurnAborted,
     TurnEnded,
     TurnStarted,
@@ -192,6 +193,10 @@ class Story:
                 self.apply(*[self.result(call_id) for call_id in self.completion(call_ids)])
             case actions.Nudge(kind, text, reason):
                 self.apply(Nudged(kind, text, reason))
+            case actions.Reuse(call_id, output, is_error):
+                self.apply(ToolEnded(call_id, output, is_error, recorded="reused"))
+            case actions.Withhold(name, reason):
+                self.apply(ToolWithheld(name, reason))
             case actions.Finish():
                 self.apply(*closing(self.run, action))
 

@@ -140,6 +140,14 @@ def test_the_operator_can_declare_a_tool_repeatable() -> None:
     assert (one.repeatable, other.repeatable) == (True, False)
 
 
+def test_the_operator_and_a_trusted_server_can_declare_a_tool_to_poll() -> None:
+    [one, other] = build_toolset([ServerOffer(server(polling=("put",)), (remote("put"), remote("post")))]).definitions
+    assert (one.polls, other.polls) == (True, False)
+    for trusted in (True, False):
+        offer = ServerOffer(server(trusted=trusted), (remote("put", pollingHint=True),))
+        assert [tool.polls for tool in build_toolset([offer]).definitions] == [trusted]
+
+
 def test_each_tool_is_looked_at_by_itself() -> None:
     broken = RemoteTool("broken", "", {"type": "object", "properties": {"text": {"pattern": "("}}})
     listing = ToolListing((remote("read"), broken, remote("read"), remote("secret")), (RejectedTool("null", "no schema"),))

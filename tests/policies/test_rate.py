@@ -23,7 +23,7 @@ class Clock:
 
 
 async def calls(rate: RatePolicy, count: int, *, tenant: str = "", subject: str = "ada") -> Outcome:
-    return await tried([rate], *[NOTES] * count, tenant=tenant, caller=Caller(subject), max_errors_in_row=None)
+    return await tried([rate], *[NOTES] * count, tenant=tenant, caller=Caller(subject), max_errors_in_row=None, max_repeats=None)
 
 
 def verdicts(judged: list[CallJudged]) -> list[str]:

@@ -26,6 +26,7 @@ from mainspring.core.events import (
     ToolEnded,
     ToolProgress,
     ToolStarted,
+    ToolWithheld,
     TurnAborted,
     TurnEnded,
     TurnStarted,
@@ -129,6 +130,7 @@ middles: st.SearchStrategy[Event] = (
     | st.builds(ToolProgress, words, words)
     | st.builds(ToolEnded, words, words | st.lists(parts, max_size=2).map(tuple), st.booleans(), st.floats(0, 1e6))
     | st.builds(Nudged, st.just("confirm"), words, st.none() | reasons)
+    | st.builds(ToolWithheld, words, words)
 )
 specs = st.builds(
     RunSpec,

@@ -9,10 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
-from tests.store.logs import answer, begin, end, say
+from tests.store.logs import answer, begin, end, say, spec
 
 from mainspring.core.errors import StoreError
+from mainspring.core.events import RunStarted
 from mainspring.core.items import assistant
+from mainspring.core.spec import Completion, Limits
 from mainspring.ports import Document, Filter, StoredRun
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite import Migration, Schema, connect
@@ -233,7 +235,11 @@ async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) ->
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(Path(__file__).with_name("version_1.sql").read_text())
     async with SqliteStore(path) as store:
-        assert await store.events("a") == [*begin("a"), *say(1, "hi"), *end(2)]
+        (started, *rest) = await store.events("a")
+        assert isinstance(started.event, RunStarted)
+        # Runs of that time said nothing about cycles.
+        assert started.event.spec == replace(spec("a"), limits=Limits(), completion=Completion())
+        assert rest == [*say(1, "hi"), *end(2)]
         assert await store.load("a") == StoredRun("a", "completed", 1.0, model="m", response=answer("a", "hi").response)
         assert await store.items(["msg_0", ""], tenant="") == {"msg_0": assistant("hi", id="msg_0")}
         assert await store.list_unfinished() == ["b"]

@@ -90,7 +90,7 @@ class Node(msgspec.Struct):
 
 
 def test_a_function_becomes_a_definition() -> None:
-    @tool(repeatable=True, effects=("read", "network"), timeout=2.5)
+    @tool(repeatable=True, polls=True, effects=("read", "network"), timeout=2.5)
     def weather(city: str, days: int = 1) -> str:
         """Tells the weather,
         as far as it is known.
@@ -120,6 +120,7 @@ def test_a_function_becomes_a_definition() -> None:
         repeatable=True,
         effects=("read", "network"),
         timeout=2.5,
+        polls=True,
     )
     assert weather("Rome") == "Rome 1"
 

@@ -306,7 +306,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-DEFINED = "name: weather\nstatus: blocked\nreason: under review\nowner: ops\neffects: [network, read]\ntimeout: 5\n"
+DEFINED = "name: weather\nstatus: blocked\nreason: under review\nowner: ops\neffects: [network, read]\ntimeout: 5\npolls: true\n"
 
 
 @pytest.mark.parametrize("code_first", [True, False])
@@ -320,6 +320,7 @@ def test_a_definition_file_and_code_find_each_other_in_either_order(tmp_path: Pa
     (entry,) = registry.entries
     assert (entry.status, entry.reason, entry.owner, entry.timeout) == ("blocked", "under review", "ops", 5.0)
     assert (entry.description, entry.schema, entry.repeatable) == ("Tells the weather.", CITY, True)
+    assert (entry.polls, [tool.polls for tool in Registry([Weather()]).definitions]) == (True, [False])
     assert entry.effects == ("network", "read")
 
 

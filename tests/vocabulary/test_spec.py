@@ -10,7 +10,7 @@ from mainspring.core.items import ToolDefinition, Unknown, decode, encode, user
 from mainspring.core.spec import (
     CONFIRM,
     PRESETS,
-    REPEAT,
+    REPEAT_ADVICE,
     Caller,
     Completion,
     Limits,
@@ -33,7 +33,10 @@ def spec(**changes: Any) -> RunSpec:
 @pytest.mark.requirement("A10")
 def test_responses_preset_has_ten_turns_and_leaves_the_rest_to_the_request() -> None:
     assert PRESETS["responses"] == Preset(
-        Limits(max_turns=10, max_errors_in_row=None), Completion(repeat=REPEAT), Sampling(), Window()
+        Limits(max_turns=10, max_errors_in_row=None, max_repeats=3, max_cycle=6),
+        Completion(repeat=REPEAT_ADVICE),
+        Sampling(),
+        Window(),
     )
 
 
@@ -46,10 +49,11 @@ def test_iterative_preset_is_twenty_turns_five_calls_three_errors_sixty_seconds_
             max_tool_calls_per_turn=5,
             max_errors_in_row=3,
             max_repeats=3,
+            max_cycle=6,
             tool_seconds=60.0,
             concurrency=1,
         ),
-        Completion(confirm=CONFIRM, retry_model_errors=True),
+        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True),
         Sampling(temperature=0.7),
         Window(),
     )
@@ -58,8 +62,8 @@ def test_iterative_preset_is_twenty_turns_five_calls_three_errors_sixty_seconds_
 @pytest.mark.requirement("B7", "B15", "B16", "B17", "B18", "B19", "S11")
 def test_decision_preset_is_five_turns_cold_and_short() -> None:
     assert PRESETS["decision"] == Preset(
-        Limits(max_turns=5, max_errors_in_row=3, max_repeats=3, turn_seconds=30.0, concurrency=1),
-        Completion(),
+        Limits(max_turns=5, max_errors_in_row=3, max_repeats=2, max_cycle=6, turn_seconds=30.0, concurrency=1),
+        Completion(repeat=REPEAT_ADVICE),
         Sampling(temperature=0.0, max_turn_tokens=1024),
         Window(max_messages=20, max_chars=4000),
     )

@@ -111,6 +111,7 @@ class RunOptions(TypedDict, total=False):
     max_seconds: float | None
     max_errors_in_row: int | None
     max_repeats: int | None
+    max_cycle: int | None
     turn_seconds: float | None
     tool_seconds: float | None
     tool_output_chars: int | None

@@ -102,6 +102,7 @@ class Screen:
                 | events.TurnEnded()
                 | events.TurnAborted()
                 | events.Nudged()
+                | events.ToolWithheld()
                 | events.RunEnded()
             ):
                 self._draw_progress(event)
@@ -167,7 +168,8 @@ class Screen:
 
     def _draw_result(self, event: events.ToolEnded) -> None:
         """What a call returned; where several were made at once, it says which."""
-        call, took = self._calls.get(event.call_id), format_duration(event.seconds)
+        is_reused = event.outcome == "reused"
+        call, took = self._calls.get(event.call_id), "not run again" if is_reused else format_duration(event.seconds)
         mark, colour, style = ("✗ ", "red", "red") if event.is_error else ("✓ ", "green", "dim")
         self._writer.put(mark, f"bold {colour}")
         if call is not None and self._calls_of_turn > 1:
@@ -184,6 +186,7 @@ class Screen:
         | events.TurnEnded
         | events.TurnAborted
         | events.Nudged
+        | events.ToolWithheld
         | events.RunEnded,
     ) -> None:
         """The run itself goes a step further; nobody is speaking."""
@@ -206,6 +209,8 @@ class Screen:
             case events.Nudged(text=text):
                 self._writer.put("\n")
                 self._writer.block("? ", text, "magenta", ERROR_LINES)
+            case events.ToolWithheld(name, reason):
+                self._writer.block("✗ ", f"{name} is withheld for the rest of this run. {reason}", "red", ERROR_LINES)
             case events.RunResumed():
                 self._writer.put("\n… taken up again\n", "magenta")
             case events.TurnEnded() | events.RunEnded():

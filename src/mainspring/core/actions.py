@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from mainspring.core.events import ErrorInfo, NudgeKind, Reason, Status
+from mainspring.core.items import Part
 
 
 class CallModel(Struct, frozen=True):
@@ -29,6 +30,21 @@ class Nudge(Struct, frozen=True):
     reason: Reason | None = None
 
 
+class Reuse(Struct, frozen=True):
+    """Answer this call with the result that the same call had before."""
+
+    call_id: str
+    output: str | tuple[Part, ...]
+    is_error: bool = False
+
+
+class Withhold(Struct, frozen=True):
+    """Deny this tool for the rest of the run."""
+
+    name: str
+    reason: str
+
+
 class Compact(Struct, frozen=True):
     """Have the model sum up what came before; it goes on seeing that many of the last items besides."""
 
@@ -43,4 +59,4 @@ class Finish(Struct, frozen=True):
     error: ErrorInfo | None = None
 
 
-Action = CallModel | Judge | Execute | Nudge | Compact | Finish
+Action = CallModel | Judge | Execute | Nudge | Reuse | Withhold | Compact | Finish

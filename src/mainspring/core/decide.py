@@ -6,7 +6,7 @@ There is no phase variable. Where a run stands is read off the `Run` that its lo
 from mainspring.core.actions import Action, CallModel, Execute, Finish, Judge
 from mainspring.core.context_window import before_turn, exceeds_allowance
 from mainspring.core.events import INTERRUPTED, Event, Reason, RunEnded, RunResumed, ToolEnded, TurnAborted
-from mainspring.core.rules import first_stop, has_refused, pick_at_once, review, tools_off
+from mainspring.core.rules import answer_repetition, first_stop, has_refused, pick_at_once, review, tools_off
 from mainspring.core.run import Call, Run, add_prompt
 
 _WHY_NOT_RUN: dict[Reason, str] = {
@@ -26,6 +26,8 @@ def next_action(run: Run) -> Action:
         if run.turns and tools_off(run):
             return Finish("completed", Reason.FINAL_ANSWER)
         if fresh := [call for call in calls if call.verdict is None]:
+            if answer := answer_repetition(run, fresh):
+                return answer
             return Judge(tuple([call.item.call_id for call in fresh]))
         if ready := [call for call in calls if call.verdict == "allow"]:
             return Execute(tuple([call.item.call_id for call in pick_at_once(run, ready)]))

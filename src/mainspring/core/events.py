@@ -157,8 +157,9 @@ class Used(Struct, frozen=True):
         return Used(self.turns + other.turns, self.calls + other.calls, self.usage + other.usage)
 
 
-CallOutcome = Literal["ok", "error", "timeout", "interrupted", "not_run"]
-"""How a call ended. An `interrupted` one was started and may have had its effect, one that was `not_run` never started."""
+CallOutcome = Literal["ok", "error", "timeout", "interrupted", "not_run", "reused"]
+"""How a call ended. An `interrupted` one was started and may have had its effect, one that was `not_run` never started. One that
+was `reused` was not started either: the result of the same call before it was given back."""
 
 INTERRUPTED: Final = "Interrupted: the call was started but its outcome is unknown. Check what it did before trying again."
 
@@ -190,6 +191,13 @@ class Nudged(Struct, frozen=True, tag_field="type", tag="nudged"):
     reason: Reason | None = None
 
 
+class ToolWithheld(Struct, frozen=True, tag_field="type", tag="tool_withheld"):
+    """Calls of this tool are denied for the rest of the run, because the model repeats itself."""
+
+    name: str
+    reason: str = ""
+
+
 class Compacted(Struct, frozen=True, tag_field="type", tag="compacted"):
     """The model has summed up what came before: `item` stands for that from now on. Without one, `error` says what went wrong."""
 
@@ -208,7 +216,7 @@ Delta = TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta
 ModelEvent = ItemStarted | Delta | Annotated | ItemDone | TurnEnded
 Event = (
     RunStarted | RunResumed | TurnStarted | ModelEvent | TurnAborted
-    | CallJudged | ToolStarted | ToolProgress | ToolEnded | Nudged | Compacted | RunEnded
+    | CallJudged | ToolStarted | ToolProgress | ToolEnded | Nudged | ToolWithheld | Compacted | RunEnded
 )  # fmt: skip
 
 

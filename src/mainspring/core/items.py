@@ -181,10 +181,11 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     """A callable tool: what the model sees, and what the engine must know to run it.
 
     `kind` says who performs it: `function` is the client's, everything else runs on the server. `repeatable` promises that
-    performing a call twice does no harm; only then is an interrupted call tried again. A client's tool that is no function has a
-    `form`: the model calls it like one, the client sees its own kind of item. `inner` and `namespace` are as in `FunctionCall`;
-    the first tool of a namespace says what that is `about`. One that is `deferred` is shown once the model has searched for it,
-    and that `is_loaded` if it had done so before the run.
+    performing a call twice does no harm; only then is an interrupted call tried again. A tool that `polls` is there to be called
+    again and again, until something has changed: that counts as no repetition. A client's tool that is no function has a `form`:
+    the model calls it like one, the client sees its own kind of item. `inner` and `namespace` are as in `FunctionCall`; the first
+    tool of a namespace says what that is `about`. One that is `deferred` is shown once the model has searched for it, and that
+    `is_loaded` if it had done so before the run.
 
     Governance judges by what is declared here, never by the tool's name. `effects` is all that a call may do, and none declared
     means everything; `operations` says the same for each value of the parameter `operation`; `purposes` says which parameters are
@@ -209,6 +210,7 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     about: str | UnsetType = UNSET
     deferred: bool | UnsetType = UNSET
     is_loaded: bool | UnsetType = UNSET
+    polls: bool = False
 
 
 class Usage(Struct, frozen=True):

@@ -20,6 +20,7 @@ from mainspring.core.items import (
     OutputText,
     Part,
     Tool,
+    ToolDefinition,
 )  # fmt: skip
 from mainspring.core.rules import tools_off
 from mainspring.core.run import Run
@@ -132,8 +133,15 @@ def _choice(run: Run) -> ToolChoice:
     if tools_off(run):
         return ToolChoice("none")
     if (choice.mode == "required" or choice.name) and run.answered:
-        return ToolChoice("auto", allowed=choice.allowed)
-    return choice
+        choice = ToolChoice("auto", allowed=choice.allowed)
+    return _without_withheld(choice, run) if run.withheld else choice
+
+
+def _without_withheld(choice: ToolChoice, run: Run) -> ToolChoice:
+    """The choice without the tools that are withheld. What is still allowed is named; the model goes on seeing all of them."""
+    names = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition)]
+    left = [name for name in choice.allowed or names if name not in run.withheld]
+    return replace(choice, allowed=tuple(left)) if left else ToolChoice("none")
 
 
 def _tokens_left(run: Run, items: Sequence[Item]) -> int | None:

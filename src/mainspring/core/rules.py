@@ -5,14 +5,21 @@ Each rule is a small function of the run. `first_stop` puts them in order; the o
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.actions import Finish, Nudge
+from mainspring.core.actions import Finish, Nudge, Reuse, Withhold
+from mainspring.core.effects import is_harmless_again
 from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.items import Message, Refusal
+from mainspring.core.repetition import find_due_cycle, find_repeated_calls
 from mainspring.core.run import OVERFLOW, Call, Run
+from mainspring.core.spec import CLOSE_CYCLE
+
+SHOWN_CALLS: Final = 3
+SHOWN_CHARS: Final = 200
 
 
 def first_stop(run: Run) -> Finish | Nudge | None:
@@ -82,14 +89,16 @@ def _between_turns(run: Run) -> Finish | Nudge | None:
         return _limit(run, Reason.MAX_TURNS)
     if limits.budget_turns is not None and turns >= limits.budget_turns:
         return _limit(run, Reason.BUDGET)
-    if limits.max_repeats is not None and run.repeats == limits.max_repeats and not run.is_warned:
-        return Nudge("repeat", run.spec.completion.repeat)
+    if limits.max_repeats is not None and not run.repetition.is_warned and (cycle := find_due_cycle(run.repetition, limits)):
+        return Nudge("repeat", _name_repetition(run, cycle) + run.spec.completion.repeat)
     return None
 
 
 def _limit(run: Run, reason: Reason) -> Finish | Nudge:
     """A limit ends the run, after one closing turn without tools if the spec grants it."""
     close = run.spec.completion.close
+    if close is None and reason is Reason.REPEATED_CALL and run.spec.limits.max_cycle is not None:
+        close = CLOSE_CYCLE
     return Finish("incomplete", reason) if close is None else Nudge("close", close, reason)
 
 
@@ -105,9 +114,12 @@ def excess(run: Run, call: Call) -> Excess | None:
     """The limit that this call, judged now, would exceed. Calls for the client do not count as tool calls of the run."""
     limits = run.spec.limits
     cap, most = limits.max_tool_calls_per_turn, limits.max_tool_calls
-    if limits.max_repeats is not None and run.repeats > limits.max_repeats:
-        told = f"Not executed: this is the same call as in the last {run.repeats - 1} turns."
+    if run.repetition.rung == "close":
+        told = "Not executed: this run goes round in circles, and ends."
         return Excess("max_repeats", told, Reason.REPEATED_CALL)
+    if call.item.name in run.withheld:
+        told = f"Not executed: the tool `{call.item.name}` is withheld for the rest of this run. Go on without it, or answer."
+        return Excess("max_repeats", told)
     if cap is not None and call.position >= cap:
         told = f"Not executed: at most {cap} tool calls are allowed in one turn. Call again in the next."
         return Excess("max_tool_calls_per_turn", told)
@@ -130,6 +142,45 @@ def pick_at_once(run: Run, ready: Sequence[Call]) -> Sequence[Call]:
     delegates = run.spec.delegates(ready[0].item.name)
     alike = list(takewhile(lambda call: run.spec.delegates(call.item.name) is delegates, ready))
     return alike[: limits.agent_concurrency if delegates else limits.concurrency]
+
+
+def answer_repetition(run: Run, calls: list[Call]) -> Reuse | Withhold | None:
+    """What is done about a repeated call among these before any is judged: its result is given back, or its tool withheld."""
+    rung = run.repetition.rung
+    if rung not in ("reuse", "withhold"):
+        return None
+    repeated = find_repeated_calls(run.repetition)
+    # A tool that is called for something else as well is not withheld: that may be progress.
+    busy = {call.name for call in run.repetition.calls if call.call_id not in repeated}
+    for item in [call.item for call in calls if call.item.call_id in repeated]:
+        tool, known = run.spec.tool(item.name), repeated[item.call_id]
+        if tool is None or tool.kind == "function" or tool.name in run.withheld:
+            continue
+        is_free, is_known = (
+            tool.name not in busy,
+            known is not None and known.is_reusable and is_harmless_again(tool, item.arguments),
+        )
+        if known is not None and is_known and (rung == "reuse" or not is_free):
+            return Reuse(item.call_id, known.output, known.is_error)
+        if is_free and (rung == "withhold" or known is not None):
+            return Withhold(tool.name, f"This call was made again and again: {_show_call(tool.name, item.arguments)}")
+    return None
+
+
+def _name_repetition(run: Run, cycle: int) -> str:
+    """The repetition in words. Runs of older versions were told nothing of it."""
+    if run.spec.limits.max_cycle is None:
+        return ""
+    past, streak = run.repetition.past, run.repetition.streaks[cycle - 1]
+    calls = list(dict.fromkeys([_show_call(call.name, call.arguments) for turn in past[-cycle:] for call in turn]))
+    shown = ", ".join(calls[:SHOWN_CALLS]) + (" and others" if len(calls) > SHOWN_CALLS else "")
+    if cycle == 1:
+        return f"You have made the same calls in {streak.turns + 1} turns in a row: {shown}. "
+    return f"Your last {streak.turns + cycle} turns repeat the same {cycle} turns: {shown}. "
+
+
+def _show_call(name: str, arguments: str) -> str:
+    return f"`{name}` with {arguments[:SHOWN_CHARS]}{'...' if len(arguments) > SHOWN_CHARS else ''}"
 
 
 def tools_off(run: Run) -> bool:

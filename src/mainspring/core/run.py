@@ -41,6 +41,7 @@ from mainspring.core.events import (
     ToolEnded,
     ToolProgress,
     ToolStarted,
+    ToolWithheld,
     TurnAborted,
     TurnEnded,
     TurnStarted,
@@ -61,6 +62,7 @@ from mainspring.core.items import (
     Usage,
     user,
 )
+from mainspring.core.repetition import CallResult, PastCall, Repetition, begin_turn, end_turn, note_result
 from mainspring.core.spec import RunSpec
 from mainspring.core.tokens import estimate, tokens_of
 
@@ -100,7 +102,8 @@ class Run(Struct, frozen=True):
     `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
     `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
     out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
-    its calls: it counts against the limits of this one. `loaded` are the deferred tools that were found by searches in it.
+    its calls: it counts against the limits of this one. `withheld` are tools that may not be called any more, `loaded` the
+    deferred tools that were found by searches in it.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -137,10 +140,9 @@ class Run(Struct, frozen=True):
     tool_failed: bool = False
     turn_succeeded: bool = False
     errors_in_row: int = 0
-    signature: tuple[tuple[str, str], ...] = ()
-    repeats: int = 0
+    repetition: Repetition = Repetition()
+    withheld: tuple[str, ...] = ()
     is_confirming: bool = False
-    is_warned: bool = False
     stop: Reason | None = None
     closing: Reason | None = None
     loaded: tuple[str, ...] = ()
@@ -279,10 +281,14 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             run.call(call_id)
             return {}
         case ToolEnded(call_id, output, is_error):
-            answered = _answered(run, run.call(call_id), output, is_error, _read_loaded(event))
+            loaded = _read_loaded(event)
+            result = CallResult(output, is_error, event.outcome in ("ok", "error", "reused") and not loaded)
+            answered = _answered(run, run.call(call_id), result, loaded)
             return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
         case Nudged(kind, text, reason):
             return _nudged(run, kind, text, reason)
+        case ToolWithheld(name):
+            return {"withheld": (*run.withheld, name)}
         case RunResumed():
             calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
             return {"idle": run.idle + at - run.clock, "calls": calls}
@@ -372,14 +378,10 @@ def _turn_ended(run: Run, event: TurnEnded) -> Changes:
         "context": 0 if event.usage is None else event.usage.total_tokens,
         "counted": len(run.transcript) + len(entries),
     }
-    if made:
-        signature = tuple([(call.name, canonical(call.arguments)) for call in made])
-        repeats = run.repeats + 1 if signature == run.signature else 1
-        changes |= {"is_confirming": False, "signature": signature, "repeats": repeats}
-        if repeats == 1:
-            changes["is_warned"] = False
-    else:
-        changes |= {"errors_in_row": 0, "signature": (), "repeats": 0}
+    changes |= {"is_confirming": False} if made else {"errors_in_row": 0}
+    if run.spec.limits.max_repeats is not None:
+        calls = [PastCall(call.call_id, call.name, canonical(call.arguments)) for call in made if not _polls(run, call)]
+        changes["repetition"] = begin_turn(run.repetition, calls, run.spec.limits)
     return changes
 
 
@@ -444,7 +446,8 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
             request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
             changes["transcript"] = run.transcript.extend([Entry(request, "tool", run.turns)])
         case "deny":
-            changes |= _answered(replace(run, calls=changes["calls"]), judged, event.reason, is_error=True)
+            denied = CallResult(event.reason, is_error=True, is_reusable=False)
+            changes |= _answered(replace(run, calls=changes["calls"]), judged, denied)
         case "client":
             pass
         case _:
@@ -467,11 +470,12 @@ def _read_loaded(event: ToolEnded) -> tuple[str, ...]:
             return ()
 
 
-def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bool, loaded: tuple[str, ...] = ()) -> Changes:
+def _answered(run: Run, call: Call, result: CallResult, loaded: tuple[str, ...] = ()) -> Changes:
     """The call has its output. Outputs enter the transcript once every call before theirs has one."""
     if call.output is not None:
         raise Malformed(f"call `{call.item.call_id}` has been answered already")
-    answer = _output(call.item, output, is_error)
+    is_error, is_withheld = result.is_error, call.item.name in run.withheld
+    answer = _output(call.item, result.output, is_error)
     if call.item.form == "server_tool_search":
         answer = replace(answer, tools=declare_found(run.spec.tools, loaded))
     calls = list(_swapped(run.calls, call, replace(call, output=answer)))
@@ -487,10 +491,14 @@ def _answered(run: Run, call: Call, output: str | tuple[Part, ...], is_error: bo
     }
     if call.item.form == "server_tool_search":
         changes["loaded"] = (*run.loaded, *loaded)
+    repetition = note_result(run.repetition, call.item.call_id, None if is_withheld else result)
     if not calls:
         changes["unanswered"] = True
-        changes["errors_in_row"] = 0 if changes["turn_succeeded"] else run.errors_in_row + 1
-    return changes
+        # A tool that is withheld has not failed.
+        errors = run.errors_in_row if is_withheld else run.errors_in_row + 1
+        changes["errors_in_row"] = 0 if changes["turn_succeeded"] else errors
+        repetition = end_turn(repetition, run.spec.limits)
+    return changes | {"repetition": repetition}
 
 
 def add_prompt(run: Run, text: str) -> Run:
@@ -505,7 +513,7 @@ def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
         case "confirm":
             changes["is_confirming"] = True
         case "repeat":
-            changes["is_warned"] = True
+            changes["repetition"] = replace(run.repetition, is_warned=True)
         case _:
             changes["closing"] = reason
     return changes
@@ -527,6 +535,11 @@ def _run_ended(run: Run, status: Status, reason: Reason, error: ErrorInfo | None
 def _may_repeat(run: Run, call: Call) -> bool:
     tool = run.spec.tool(call.item.name)
     return call.output is None and tool is not None and tool.repeatable
+
+
+def _polls(run: Run, call: FunctionCall) -> bool:
+    tool = run.spec.tool(call.name)
+    return tool is not None and tool.polls
 
 
 def _swapped(calls: tuple[Call, ...], old: Call, new: Call) -> tuple[Call, ...]:

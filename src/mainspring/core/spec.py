@@ -34,6 +34,15 @@ REPEAT = (
     "You have made the very same tool call several times in a row. Repeating it will not help: try something else, "
     "or give your answer with what you know."
 )
+REPEAT_ADVICE = (
+    "Repeating this will not help: the calls will not be run again, and their tools will be withheld. Try something else, "
+    "or give your answer with what you know."
+)
+CLOSE_CYCLE = (
+    "You have gone on making the same calls, so this run ends here and tools are switched off. Give your best final answer now, "
+    "with what you know so far."
+)
+MAX_CYCLE: Final = 6
 
 
 class ToolChoice(Struct, frozen=True):
@@ -47,12 +56,13 @@ class ToolChoice(Struct, frozen=True):
 class Limits(Struct, frozen=True):
     """What a run may use. None means unlimited.
 
-    `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns in a
-    row with identical calls that earn a nudge; one more is not executed and ends the run. `max_output_tokens` is for the whole
-    run, `max_tokens` counts input and output of all its turns. `tool_seconds` bounds each call, also of a tool that allows itself
-    more. `concurrency` is how many calls of a turn run at once, `agent_concurrency` how many of those that are work for other
-    agents; None counts them as any other.
-    `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
+    `max_errors_in_row` counts turns in which something failed and nothing succeeded. `max_repeats` is the number of turns with
+    the same calls that earn a nudge, and `max_cycle` the most turns after which calls may come again to count as the same; what
+    follows the nudge is in `core.repetition`. Orders of older versions have no `max_cycle`: only identical turns in a row count,
+    and the one after the nudge is not executed and ends the run. `max_output_tokens` is for the whole run, `max_tokens` counts
+    input and output of all its turns. `tool_seconds` bounds each call, also of a tool that allows itself more. `concurrency` is
+    how many calls of a turn run at once, `agent_concurrency` how many of those that are work for other agents; None counts them
+    as any other. `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
     `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
     """
 
@@ -64,6 +74,7 @@ class Limits(Struct, frozen=True):
     max_seconds: float | None = None
     max_errors_in_row: int | None = 3
     max_repeats: int | None = None
+    max_cycle: int | None = None
     turn_seconds: float | None = None
     tool_seconds: float | None = None
     tool_output_chars: int | None = 15_000
@@ -102,7 +113,7 @@ class Completion(Struct, frozen=True):
 
     `confirm` is asked once after a first text answer; `close` grants one last turn without tools after a limit;
     `retry_model_errors` asks again after a passing model failure instead of failing the run, but no more than `max_retries`
-    times in all.
+    times in all. `repeat` follows the words that name a repetition; in orders of older versions it is all that was said.
     """
 
     confirm: str | None = None
@@ -262,16 +273,21 @@ class Preset(Struct, frozen=True):
 
 
 PRESETS: dict[PresetName, Preset] = {
-    "responses": Preset(Limits(max_turns=10, max_errors_in_row=None), Completion(), Sampling(), Window()),
+    "responses": Preset(
+        Limits(max_turns=10, max_errors_in_row=None, max_repeats=3, max_cycle=MAX_CYCLE),
+        Completion(repeat=REPEAT_ADVICE),
+        Sampling(),
+        Window(),
+    ),
     "iterative": Preset(
-        Limits(max_turns=20, max_tool_calls_per_turn=5, max_repeats=3, tool_seconds=60.0, concurrency=1),
-        Completion(confirm=CONFIRM, retry_model_errors=True),
+        Limits(max_turns=20, max_tool_calls_per_turn=5, max_repeats=3, max_cycle=MAX_CYCLE, tool_seconds=60.0, concurrency=1),
+        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True),
         Sampling(temperature=0.7),
         Window(),
     ),
     "decision": Preset(
-        Limits(max_turns=5, max_repeats=3, turn_seconds=30.0, concurrency=1),
-        Completion(),
+        Limits(max_turns=5, max_repeats=2, max_cycle=MAX_CYCLE, turn_seconds=30.0, concurrency=1),
+        Completion(repeat=REPEAT_ADVICE),
         Sampling(temperature=0.0, max_turn_tokens=1024),
         Window(max_messages=20, max_chars=4000),
     ),

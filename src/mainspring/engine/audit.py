@@ -32,7 +32,7 @@ What = Literal["flagged", "judged", "approval", "started", "ended", "run_ended"]
 
 
 class AuditEntry(Struct, frozen=True, omit_defaults=True):
-    """What a note says. `outcome` is the verdict, `approved` or `refused`, `ok` or `error`, or the status of the run.
+    """What a note says. `outcome` is the verdict, `approved` or `refused`, `ok`, `error` or `reused`, or the status of the run.
 
     `seq` is the event's place in the log of the run. `subject` is who of the tenant ordered the run. Of a verdict, `policy` and
     `reason` say which rule decided, and why.
@@ -90,7 +90,7 @@ class Auditor:
         if isinstance(event, ToolStarted):
             return [self._entry(record, "started", "", event.call_id)]
         if isinstance(event, ToolEnded):
-            outcome = "error" if event.is_error else "ok"
+            outcome = "reused" if event.outcome == "reused" else "error" if event.is_error else "ok"
             return [self._entry(record, "ended", outcome, event.call_id, seconds=round(event.seconds, 6))]
         if isinstance(event, RunStarted):
             return [*self._flags(record, event.spec), *[self._answer(record, said) for said in list_answers(event.spec.input)]]

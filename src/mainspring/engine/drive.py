@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.core.actions import CallModel, Compact, Execute, Finish, Judge, Nudge
+from mainspring.core.actions import CallModel, Compact, Execute, Finish, Judge, Nudge, Reuse, Withhold
 from mainspring.core.compaction import Summary, compaction_item
 from mainspring.core.context_window import summary_request
 from mainspring.core.decide import closing, next_action
@@ -26,6 +26,8 @@ from mainspring.core.events import (
     ModelEvent,
     Nudged,
     TextDelta,
+    ToolEnded,
+    ToolWithheld,
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
@@ -67,6 +69,10 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                 await toolbox.perform(journal, [journal.run.call(call_id).item for call_id in call_ids])
             case Nudge(kind, text, reason):
                 journal.record(Nudged(kind, text, reason))
+            case Reuse(call_id, output, is_error):
+                journal.record(ToolEnded(call_id, output, is_error, recorded="reused"))
+            case Withhold(name, reason):
+                journal.record(ToolWithheld(name, reason))
             case Compact(keeps):
                 await _compact(journal, provider, seal, guard, keeps)
             case Finish() as finish:

@@ -1,7 +1,8 @@
 """The interface of a tool: a name, a description and `execute`, with its context and its result.
 
 A tool declares more in optional class attributes. `effects` is what it does to the world, `repeatable` promises that calls are
-idempotent, `timeout` is in seconds, `result_limit` in characters.
+idempotent, `polls` that they are made again and again until something has changed, `timeout` is in seconds, `result_limit` in
+characters.
 
 A tool with several operations takes an argument `operation` and declares the effects of each in `operation_effects`, so that
 reading a file is not judged like writing one. `purposes` names the parameters that are shell commands, paths and URLs, which have

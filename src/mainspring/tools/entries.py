@@ -42,6 +42,7 @@ class ToolEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags: tuple[str, ...] | None = None
     effects: tuple[Effect, ...] | None = None
     repeatable: bool | None = None
+    polls: bool | None = None
     timeout: float | None = None
     result_limit: int | None = None
 
@@ -55,6 +56,7 @@ def read_entry(tool: Tool) -> ToolEntry:
         source=getattr(tool, "source", type(tool).__module__),
         effects=tuple(getattr(tool, "effects", ())),
         repeatable=getattr(tool, "repeatable", False),
+        polls=getattr(tool, "polls", False),
         timeout=getattr(tool, "timeout", None),
         result_limit=getattr(tool, "result_limit", None),
     )

@@ -54,6 +54,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     repeatable: bool = False,
+    polls: bool = False,
     effects: Sequence[Effect] = (),
     purposes: Mapping[str, Purpose] = {},
     timeout: float | None = None,
@@ -65,21 +66,28 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     repeatable: bool = False,
+    polls: bool = False,
     effects: Sequence[Effect] = (),
     purposes: Mapping[str, Purpose] = {},
     timeout: float | None = None,
 ) -> F | Callable[[F], F]:
     """Declares a function to be a tool and returns it unchanged.
 
-    `repeatable` promises that the call is idempotent, `effects` says what it does to the world, `purposes` which of its
-    parameters are shell commands, paths and URLs, `timeout` is in seconds. Raises `TypeError` naming a parameter that no model
-    could fill in, or `ValueError` for an invalid name or option.
+    `repeatable` promises that the call is idempotent, `polls` that it is made again and again to see whether something has
+    changed, `effects` says what it does to the world, `purposes` which of its parameters are shell commands, paths and URLs,
+    `timeout` is in seconds. Raises `TypeError` naming a parameter that no model could fill in, or `ValueError` for an invalid
+    name or option.
     """
 
     def declare(function: F) -> F:
         declared = _read_declaration(function, name, description)
         options = replace(
-            declared.definition, repeatable=repeatable, effects=tuple(effects), purposes=dict(purposes), timeout=timeout
+            declared.definition,
+            repeatable=repeatable,
+            polls=polls,
+            effects=tuple(effects),
+            purposes=dict(purposes),
+            timeout=timeout,
         )
         try:
             setattr(function, MARK, replace(declared, definition=check_definition(options)))
@@ -109,6 +117,7 @@ class FunctionTool:
         self.effects = self._definition.effects
         self.purposes = self._definition.purposes
         self.repeatable = self._definition.repeatable
+        self.polls = self._definition.polls
         self.timeout = self._definition.timeout
         self.source = _unwrap_callable(function).__module__
 

@@ -222,6 +222,7 @@ class _Known:
                 parameters=self.entry.schema,
                 kind="builtin",
                 repeatable=bool(self.entry.repeatable),
+                polls=bool(self.entry.polls),
                 effects=self.entry.effects or (),
                 timeout=self.entry.timeout,
                 operations=dict(operations),

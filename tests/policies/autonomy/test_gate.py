@@ -188,7 +188,7 @@ async def test_a_budget_whose_state_cannot_be_learned_denies() -> None:
 
 def test_an_order_is_narrowed_and_never_widened() -> None:
     wide = apply_budget(order(), with_limits(max_tokens=500))
-    unlimited = RunLimits(max_turns=None, max_errors_in_row=None)
+    unlimited = RunLimits(max_turns=None, max_errors_in_row=None, max_repeats=3, max_cycle=6)
     assert wide.limits == replace(unlimited, budget_turns=100, max_seconds=3600, max_tool_calls=200)
     assert wide.allowance == Allowance(tokens=500)
     own = RunLimits(max_turns=5, max_seconds=10.0, max_tokens=7, max_tool_calls=3)

@@ -20,6 +20,7 @@ from mainspring.core.events import (
     ToolEnded,
     ToolProgress,
     ToolStarted,
+    ToolWithheld,
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
@@ -75,6 +76,8 @@ def _render_pairs(before: Run, record: Recorded, after: Run) -> Pairs:
             if kind == "repeat":
                 return [("loop_detected", {"warned": True, "message": text})]
             return [("confirmation_prompt", {"message": text})] if kind == "confirm" else []
+        case ToolWithheld(name, reason):
+            return [("loop_detected", {"warned": True, "withheld": name, "message": reason})]
         case Compacted(error=None):
             return [("context_compressed", {})]
         case RunEnded():
@@ -104,6 +107,8 @@ def _render_blocked(event: CallJudged, before: Run) -> Pairs:
 
 def _render_ended(event: ToolEnded, before: Run) -> Pairs:
     named, output = _find_call(before, event.call_id), text_of(event.output)
+    if event.outcome == "reused":
+        return [("tool_call_completed", {**named, "success": not event.is_error, "output": output, "reused": True})]
     if not before.call(event.call_id).is_started:
         return [("tool_call_blocked", {**named, "verdict": "deny", "policy": "run", "reason": output})]
     done = {**named, "success": not event.is_error, "output": output, "duration_ms": round(event.seconds * 1000, 3)}

@@ -46,6 +46,8 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds for the whole run; an agent's definition may allow it less."""
     max_tool_calls_per_turn: Turns | Unlimited | None = None
     """Calls of tools in one turn; the model is told to make the others later."""
+    max_repeats: Turns | Unlimited | None = None
+    """Turns with the same calls, after which the model is told so, then gets no new results, then no tool."""
     most: MostLimits = MostLimits()
     """The most that a request or an agent's definition may ask for: a table `[limits.most]`."""
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.actions import Action, CallModel, Compact, Execute, Finish, Judge, Nudge
+from mainspring.core.actions import Action, CallModel, Compact, Execute, Finish, Judge, Nudge, Reuse, Withhold
 from mainspring.core.compaction import summary_of
 from mainspring.core.decide import closing, next_action, recovery
 from mainspring.core.errors import MainspringError
@@ -31,6 +31,7 @@ from mainspring.core.events import (
     ToolEnded,
     ToolProgress,
     ToolStarted,
+    ToolWithheld,
     TurnStarted,
 )  # fmt: skip
 from mainspring.core.history import Entry, History
@@ -134,6 +135,10 @@ class _Replayer:
                 return self._take_results(self._expect(run, map(ToolStarted, call_ids)), call_ids)
             case Nudge(kind, text, reason):
                 return self._expect(run, [Nudged(kind, text, reason)])
+            case Reuse(call_id, output, is_error):
+                return self._expect(run, [ToolEnded(call_id, output, is_error, recorded="reused")])
+            case Withhold(name, reason):
+                return self._expect(run, [ToolWithheld(name, reason)])
             case Compact(keeps):
                 return self._take_summary(run, keeps)
             case Finish() as finish:

@@ -105,6 +105,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
             "mainspring.step.id": step.step_id,
             "mainspring.step.kind": step.kind,
             "mainspring.nudge": step.nudge,
+            "mainspring.withheld": step.withheld,
         }
     )
     attributes["gen_ai.request.stream"] = True

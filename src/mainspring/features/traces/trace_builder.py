@@ -25,6 +25,7 @@ from mainspring.core.events import (
     RunStarted,
     ToolEnded,
     ToolStarted,
+    ToolWithheld,
     TurnAborted,
     TurnEnded,
     TurnStarted,
@@ -50,6 +51,7 @@ from mainspring.ports import EndedRun, RunObserver
 
 _DELTAS: Final = frozenset(get_args(Delta))
 _UNKNOWN: Final = FunctionCall("", "unknown")
+_REUSED: Final = "not run again: the result of the same call before was given back"
 
 
 def build_trace(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = ()) -> TraceRecord:
@@ -99,6 +101,7 @@ class _Reader:
         self._has_token = True
         self._clock = at
         self._nudge = ""
+        self._withheld: tuple[str, ...] = ()
         self._text = self._said = ""
         self._made = 0
         self._usage = Usage()
@@ -135,6 +138,9 @@ class _Reader:
                 self._read_tool_end(record.event, at)
             case Nudged(kind):
                 self._nudge = kind
+            case ToolWithheld(name):
+                self._withheld = (*self._withheld, name)
+                self._collector.update_step(self._id, self._step, withheld=self._withheld)
             case Compacted():
                 self._read_summary(record.event, at)
             case RunResumed():
@@ -147,7 +153,7 @@ class _Reader:
         self._number += 1
         self._step = f"step-{self._number}"
         self._has_token, self._said, self._made = False, "", 0
-        self._actions = {}
+        self._actions, self._withheld = {}, ()
         kind = "step" if self._spec.step_call is not None else "turn"
         self._collector.add_step(self._id, self._step, at=at, kind=kind, nudge=self._nudge)
         self._nudge = ""
@@ -205,7 +211,8 @@ class _Reader:
             status = "timeout"
         if status in ("failure", "timeout"):
             self._fail("TL02", text, at, event.call_id)
-        self._act(event.call_id, at, status=status, completed_at=at, output=text)
+        facts = {"reason": _REUSED} if event.outcome == "reused" else {}
+        self._act(event.call_id, at, status=status, completed_at=at, output=text, **facts)
 
     def _act(self, call_id: str, at: float, **facts: Any) -> TraceAction:
         if (known := self._actions.get(call_id)) is None:
@@ -245,7 +252,20 @@ class _Reader:
 
 
 _TOLD: Final = frozenset(
-    {TurnStarted, ItemDone, TurnEnded, TurnAborted, CallJudged, ToolStarted, ToolEnded, Nudged, Compacted, RunResumed, RunEnded}
+    {
+        TurnStarted,
+        ItemDone,
+        TurnEnded,
+        TurnAborted,
+        CallJudged,
+        ToolStarted,
+        ToolEnded,
+        Nudged,
+        ToolWithheld,
+        Compacted,
+        RunResumed,
+        RunEnded,
+    }
 )
 
 

@@ -15,7 +15,8 @@ StepStatus = Literal["running", "completed", "failed", "aborted"]
 
 
 class TraceAction(Struct, frozen=True, kw_only=True):
-    """A call. One that was not performed here is `skipped`: denied, handed to the client, or waiting for a person.
+    """A call. One that was not performed here is `skipped`: denied, handed to the client, waiting for a person, or answered with
+    the result of the same call before it.
 
     `verdict`, `policy` and `reason` are those of the gate, at `judged_at`; `started_at` is null for a call that was never
     started.
@@ -40,7 +41,8 @@ class TraceStep(Struct, frozen=True, kw_only=True):
     """A turn of the model and the calls it made, a summary (`compaction`) that the model was asked for between turns, the
     `opening` of a run that takes over calls from the one before it, or a step of a workflow, for which no model is asked.
 
-    `model_at` is when the model was done; the calls come after that. `nudge` is what the engine had said before the turn.
+    `model_at` is when the model was done; the calls come after that. `nudge` is what the engine had said before the turn,
+    `withheld` are tools that it withheld after it, because the model repeats itself.
     """
 
     step_id: str
@@ -55,6 +57,7 @@ class TraceStep(Struct, frozen=True, kw_only=True):
     error: str = ""
     usage: Usage | None = None
     nudge: str = ""
+    withheld: tuple[str, ...] = ()
     actions: tuple[TraceAction, ...] = ()
 
 

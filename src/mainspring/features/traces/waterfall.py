@@ -95,6 +95,8 @@ def _draw_step(writer: ConsoleWriter, step: TraceStep, axis: Axis, number: int) 
         _draw_row(writer, label, used, _format_time(step.started_at, step.model_at), bar, _COLOURS[step.status], "blue")
     for action in step.actions:
         _draw_action(writer, action, axis)
+    if step.withheld:
+        writer.put(f"    {fit_line('withheld from now on: ' + ', '.join(step.withheld), writer.width - 4)}\n", "dim")
 
 
 def _draw_action(writer: ConsoleWriter, action: TraceAction, axis: Axis) -> None:
@@ -106,6 +108,8 @@ def _draw_action(writer: ConsoleWriter, action: TraceAction, axis: Axis) -> None
     if action.verdict in _VERDICTS:
         why = f": {action.reason}" if action.reason else ""
         writer.put(f"    {fit_line(f'{_VERDICTS[action.verdict]} {action.policy}{why}', writer.width - 4)}\n", "dim")
+    elif action.verdict is None and action.reason:
+        writer.put(f"    {fit_line(action.reason, writer.width - 4)}\n", "dim")
 
 
 def _draw_row(writer: ConsoleWriter, label: str, used: str, took: str, bar: str, label_colour: str, colour: str) -> None:

@@ -70,6 +70,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds that a call may take."""
     repeatable: tuple[str, ...] = ()
     """Tools whose calls do no harm when made twice."""
+    polling: tuple[str, ...] = ()
+    """Tools that are called again and again until something has changed; that counts as no repetition."""
     sandboxed: bool = True
     """Run the program in the sandbox."""
     network: bool = False

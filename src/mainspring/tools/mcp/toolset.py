@@ -120,6 +120,7 @@ def _build_route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
         strict=False,
         kind="mcp",
         repeatable=tool.name in spec.repeatable or tool.is_read_only or tool.annotations.get("idempotentHint") is True,
+        polls=tool.name in spec.polling or (spec.trusted and tool.annotations.get("pollingHint") is True),
         effects=_read_effects(spec, tool),
         timeout=spec.timeout,
     )
