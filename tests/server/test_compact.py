@@ -253,6 +253,69 @@ async def test_w17_a_compacted_conversation_goes_on_over_a_socket_without_storin
             assert linted(events)["status"] == "completed"
 
 
+TRIGGER: Json = {"type": "compaction_trigger"}
+
+
+async def test_a_trigger_makes_exactly_one_compaction_item_and_no_answer(tmp_path: Path) -> None:
+    """Also with tools, and when an answer in JSON is asked for: a summary is neither a call nor JSON."""
+    sums_up = say(SUMMARY, expect=lambda request: request.tool_choice.mode == "none" and request.text is None)
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}
+    async with world(sums_up, say("Sunny."), database=tmp_path / "runs.db") as here:
+        made = await here.created(input=[*TALK, TRIGGER], tools=[WEATHER], text=form)
+        [item] = made["output"]
+        assert (made["status"], item["type"], set(item)) == ("completed", "compaction", {"type", "id", "encrypted_content"})
+        assert made["usage"]["total_tokens"] > 0
+        # What the server keeps is short from now on, but for what the system and the user said.
+        await here.created(input="And now?", previous_response_id=made["id"])
+        assert here.seen() == [
+            "[system] Be brief.",
+            "user] I am Alice.",
+            "user] How is the weather in Paris?",
+            f"user] {HEADING}\n\n{SUMMARY}",
+            "user] And now?",
+        ]
+
+
+async def test_a_trigger_over_a_socket_and_the_client_goes_on_with_what_it_keeps() -> None:
+    async with world(SUMS_UP, say("Sunny.")) as here, connect(f"{here.url.replace('http', 'ws')}/responses") as socket:
+
+        async def ask(*items: Json) -> Json:
+            await socket.send(json.dumps({"type": "response.create", "model": "m", "store": False, "input": items}))
+            told: list[Json] = []
+            while not told or not told[-1]["type"].endswith(("completed", "error")):
+                told.append(json.loads(await socket.recv()))
+            return linted(told)
+
+        [item] = (await ask(*TALK, TRIGGER))["output"]
+        assert item["type"] == "compaction"
+        kept = [said for said in TALK if said["role"] == "user"]
+        assert (await ask(*kept, item, {"role": "user", "content": "And now?"}))["output"][0]["content"][0]["text"] == "Sunny."
+        assert [line.partition("] ")[2][:12] for line in here.seen()] == ["I am Alice.", "How is the w", HEADING[:12], "And now?"]
+
+
+async def test_a_conversation_too_long_for_its_trigger_loses_its_oldest_part() -> None:
+    too_long = fail("context_length_exceeded")
+    async with world(too_long, SUMS_UP) as here:
+        [item] = (await here.created(input=[*TALK, TRIGGER]))["output"]
+        assert item["type"] == "compaction"
+        assert len(here.seen(1)) < len(here.seen(0))
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": [TRIGGER, *TALK]}, "input[0]"),
+        ({"input": [*TALK, TRIGGER, TRIGGER]}, "input[4]"),
+        ({"input": [TRIGGER]}, "input"),
+        ({"input": [*TALK, TRIGGER], "generate": False}, "generate"),
+    ],
+)
+async def test_a_trigger_that_makes_no_sense_is_refused(body: Json, param: str) -> None:
+    async with world() as here:
+        status, made = await here.post("/responses", {"model": "m", **body})
+        assert (status, made["error"]["param"]) == (400, param)
+
+
 async def test_openai_python_compacts_and_goes_on() -> None:
     async with (
         world(SUMS_UP, say("Sunny.", expect=SUMMARY)) as here,

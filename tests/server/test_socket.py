@@ -168,6 +168,20 @@ async def test_w11_the_events_are_those_of_the_http_stream_one_by_one_and_no_don
         assert (await client.asked("hello"))["status"] == "completed", "what comes next is the next response, not [DONE]"
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_request_that_generates_nothing_prepares_the_next(store: bool) -> None:
+    """As Codex does it: first everything that is known, then the rest, which is what the model is asked."""
+    async with world() as here, here.opened() as client:
+        options: Json = {"store": store, "instructions": "Be brief.", "tools": [WEATHER]}
+        prepared = await client.asked("I am Alice.", generate=False, **options)
+        assert (prepared["status"], prepared["output"], prepared["usage"]["total_tokens"]) == ("completed", [], 0)
+        assert not here.model.requests
+        made = await client.asked("What is my name?", previous_response_id=prepared["id"], **options)
+        assert made["output"][0]["content"][0]["text"] == "Your name is Alice."
+        nothing = await client.asked([], previous_response_id=prepared["id"], generate=False, **options)
+        assert nothing["output"] == []
+
+
 async def test_background_without_storing_is_refused_here_too() -> None:
     async with world() as here, here.opened() as client:
         refused = await client.refused(type="response.create", model="m", input="hello", background=True, store=False)

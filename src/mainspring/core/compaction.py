@@ -27,10 +27,11 @@ HEADING = "Summary of the earlier conversation:"
 
 class Summary(Struct, frozen=True, omit_defaults=True):
     """What a compaction item says. With `keeps`, the model sees of what came before only that many items, directly before it,
-    and what `apply_compaction` never drops; without, it sees all of that."""
+    and what `apply_compaction` never drops; without, it sees all of that. One that `keeps_user` leaves all that the user said."""
 
     text: str
     keeps: int | None = None
+    keeps_user: bool = False
 
 
 def is_compaction(item: Item) -> bool:
@@ -69,16 +70,18 @@ def apply_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
     for place in reversed(range(len(items))):
         summary = summary_of(items[place])
         if summary is not None and summary.keeps is not None:
-            items = pair_outputs(_shortened(items, place, summary.keeps)).items
+            items = pair_outputs(_shortened(items, place, summary.keeps, keeps_user=summary.keeps_user)).items
             break
     return tuple([_message(item) for item in items])
 
 
-def _shortened(items: Sequence[Item], place: int, keeps: int) -> list[Item]:
+def _shortened(items: Sequence[Item], place: int, keeps: int, *, keeps_user: bool) -> list[Item]:
     start = max(place - keeps, 0)
     older, kept = items[:start], items[start:place]
-    lasting = [item for item in older if isinstance(item, Message) and item.role in ("system", "developer")]
-    asked = [] if any(map(_is_asked, kept)) else [item for item in older if _is_asked(item)][-1:]
+    lasting = [
+        item for item in older if isinstance(item, Message) and item.role != "assistant" and (keeps_user or not _is_asked(item))
+    ]
+    asked = [] if keeps_user or any(map(_is_asked, kept)) else [item for item in older if _is_asked(item)][-1:]
     return [*lasting, items[place], *asked, *kept, *items[place + 1 :]]
 
 

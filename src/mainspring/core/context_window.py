@@ -21,6 +21,9 @@ def before_turn(run: Run) -> Compact | Finish | None:
     if exceeds_allowance(run):
         return Finish("incomplete", run.closing or Reason.BUDGET, None if run.turns else _too_dear(run))
     window = run.spec.window
+    if run.spec.goal == "compaction":
+        is_done = any(is_compaction(entry.item) for entry in run.transcript[run.base :])
+        return Finish("completed", Reason.FINAL_ANSWER) if is_done else Compact(0)
     if window.compact_threshold is None and window.context_tokens is None:
         return None
     request = request_for(run)

@@ -33,7 +33,7 @@ def next_action(run: Run) -> Action:
             return Execute(tuple([call.item.call_id for call in pick_at_once(run, ready)]))
         asked = any(call.verdict == "ask" for call in calls)
         return Finish("requires_action", Reason.APPROVAL_NEEDED if asked else Reason.CLIENT_ACTION)
-    if run.unanswered:
+    if run.unanswered and run.spec.goal != "nothing":
         return before_turn(run) or CallModel()
     if (nudge := review(run)) and not exceeds_allowance(add_prompt(run, nudge.text)):
         return nudge

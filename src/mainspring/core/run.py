@@ -222,6 +222,8 @@ def open_run(record: Recorded, history: History) -> Run:
         base=len(transcript),
         started_at=record.at,
         clock=record.at,
+        # With nothing to do, it has begun once it is here.
+        status="in_progress" if spec.goal == "nothing" else "queued",
         approvals=start.approvals,
         calls=tuple([Call(item, position) for position, item in enumerate(start.waiting)]),
         allowed=Chain(),

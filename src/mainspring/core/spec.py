@@ -17,6 +17,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
 
 PresetName = Literal["responses", "iterative", "decision"]
+Goal = Literal["answer", "compaction", "nothing"]
 Amount = Annotated[float, Meta(ge=0)]
 N = TypeVar("N", int, float)
 
@@ -206,7 +207,8 @@ class RunSpec(Struct, frozen=True):
     `allowance` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all hold.
     `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
     `governed` is a digest of the operator's settings that it began under, empty if there were none. `dictated` is the call that a
-    step of a workflow makes; no model is asked then."""
+    step of a workflow makes; no model is asked then. `goal` is what the run is for: an answer, one compaction of the
+    conversation, or nothing but to keep its input for the run that continues it."""
 
     id: str
     model: str
@@ -239,6 +241,7 @@ class RunSpec(Struct, frozen=True):
     within: str = ""
     governed: str = ""
     dictated: StepCall | None = None
+    goal: Goal = "answer"
 
     @property
     def step_call(self) -> StepCall | None:

@@ -112,7 +112,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
     if failure is not None:
         journal.record(Compacted(error=_tell(failure), usage=usage))
         return
-    content = await seal.close(Summary(text, keeps))
+    content = await seal.close(Summary(text, keeps, keeps_user=journal.run.spec.goal == "compaction"))
     journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
 
 

@@ -57,7 +57,7 @@ class Gate:
 
     def check_answer(self, finish: Finish, run: Run) -> Finish:
         """How the run ends, now that its answer is looked at: an answer that cannot count has failed, and says why."""
-        if finish.reason is not Reason.FINAL_ANSWER:
+        if finish.reason is not Reason.FINAL_ANSWER or run.spec.goal != "answer":
             return finish
         for check in self._checks:
             try:

@@ -62,6 +62,7 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
     "compaction": _names("id", "encrypted_content"),
+    "compaction_trigger": _names("id"),
     "item_reference": _names("id"),
 }
 PART_KINDS: Final[dict[str, frozenset[str]]] = {

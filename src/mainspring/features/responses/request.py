@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from mainspring.core.declared_tools import define_tools, load_tools, map_names
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import NewId
-from mainspring.core.items import Item, Json, Tool, ToolDefinition, user
+from mainspring.core.items import Item, Json, Tool, ToolDefinition, Unknown, user
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
-from mainspring.core.spec import PRESETS, Conversation, RunSpec, ToolChoice, spec_for
+from mainspring.core.spec import PRESETS, Conversation, Goal, RunSpec, ToolChoice, spec_for
 from mainspring.http.bodies import Metadata, Name
 from mainspring.http.client_tools import flatten_call, parse_client_items
 from mainspring.http.hosted_calls import split_server_call
@@ -35,7 +35,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 class CreateResponse(Struct):
     """The body of `POST /v1/responses`, as far as it is understood. `allowed_tools` names the tools that may be called, as
-    `tool_choice` of that type does; none are named, all may be."""
+    `tool_choice` of that type does; none are named, all may be. With `generate: false` the model is not asked: the response only
+    keeps its input, for one that continues it."""
 
     model: Name | None = None
     input: Text | Items | None = None
@@ -69,6 +70,7 @@ class CreateResponse(Struct):
     user: Name | None = None
     include: tuple[str, ...] | None = None
     prompt: Json | None = None
+    generate: bool | None = None
     max_turns: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     max_errors_in_row: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     max_tool_calls_per_turn: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
@@ -82,6 +84,7 @@ _LIMITS = (
 )  # fmt: skip
 
 
+TRIGGER: Final = "compaction_trigger"
 LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -102,7 +105,8 @@ def make_order(
     limits: OperatorLimits = NO_LIMITS,
 ) -> RunSpec:
     """The order that a request stands for, within the operator's limits. Raises `InvalidRequest`."""
-    given = _parse_input(request.input, new_id)
+    goal = _read_goal(request)
+    given = _parse_input(request.input if goal != "compaction" else _cut_trigger(request.input), new_id)
     if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
         raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
     tools = load_tools(define_tools(request.tools or (), "tools"), given)
@@ -131,12 +135,32 @@ def make_order(
         top_logprobs=request.top_logprobs or 0 if find_logprobs(request) is not None else None,
         text=_check_text(request.text),
         reasoning=request.reasoning,
-        truncation=request.truncation or "disabled",
+        # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
+        truncation=request.truncation or ("auto" if goal == "compaction" else "disabled"),
         compact_threshold=_parse_threshold(request.context_management),
         context_tokens=context_tokens,
+        goal=goal,
         limits=limits.apply(PRESETS["responses"].limits),
         **asked,
     )
+
+
+def _read_goal(request: CreateResponse) -> Goal:
+    """What the response is for. An item that asks for a compaction is the last, and the whole request."""
+    items = request.input if isinstance(request.input, tuple) else ()
+    places = [place for place, item in enumerate(items) if isinstance(item, Unknown) and item.data.get("type") == TRIGGER]
+    if places and places != [len(items) - 1]:
+        param = f"input[{places[0]}]"
+        raise InvalidRequest("a `compaction_trigger` compacts all that is before it; send one, as the last item", param=param)
+    if request.generate is False:
+        if places:
+            raise InvalidRequest("a compaction asks the model; leave out `generate: false`", param="generate")
+        return "nothing"
+    return "compaction" if places else "answer"
+
+
+def _cut_trigger(given: str | tuple[Item, ...] | None) -> tuple[Item, ...]:
+    return given[:-1] if isinstance(given, tuple) else ()
 
 
 def _parse_input(given: str | tuple[Item, ...] | None, new_id: NewId) -> tuple[Item, ...]:

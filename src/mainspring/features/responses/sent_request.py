@@ -45,7 +45,6 @@ OTHER_NAMES: Final = {
     "n": "there is one answer; leave it out, and ask several times",
     "logit_bias": "tokens cannot be weighed; leave it out",
     "moderation": "nothing is moderated here; leave it out, and moderate before and after",
-    "generate": "every request is answered; leave it out",
     "stream_id": "a connection has one stream; leave it out, and open another connection",
 }
 
