@@ -174,6 +174,20 @@ async def test_nothing_a_server_started_outlives_it(sandbox: LocalSandbox, wrap:
     await until(lambda: not any(path.name != "etc" for path in sandbox.data.iterdir()))
 
 
+async def test_closing_the_sandbox_ends_the_servers_that_are_still_in_it() -> None:
+    mark = token_hex(8)
+    async with BuiltinTools(wraps=True) as builtins:
+        health = await builtins.health()
+        if health is None or health.totals == "none":
+            pytest.skip("there are no control groups here")
+        spec = ServerSpec("spy", "stdio", command=sys.executable, args=(str(SPY),), trusted=True)
+        connection = Connection(spec, wrap=builtins.wrap)
+        await connection.call("attempt", {"what": "leave", "with": mark})
+        await until(lambda: bool(marked(mark)))
+    assert not marked(mark)
+    await connection.close()
+
+
 async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> None:
     mark = token_hex(8)
     code = (
