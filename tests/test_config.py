@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> 
     file.write_text(content, errors="surrogateescape")
     with pytest.raises(InvalidRequest, match="settings are not right"):
         load({}, file=file, environment={})
-    with pytest.raises(InvalidRequest, match=r"missing\.toml cannot be read"):
+    with pytest.raises(InvalidRequest, match=r"missing\.toml: it cannot be read"):
         load({}, file=tmp_path / "missing.toml", environment={})
 
 

@@ -14,11 +14,12 @@ Script = list[dict[str, object]]
 
 
 class Served:
-    """A running server. `url` ends in `/v1`."""
+    """A running server. `url` ends in `/v1`; `warnings` is what it said before it listened."""
 
-    def __init__(self, process: Process, url: str) -> None:
+    def __init__(self, process: Process, url: str, warnings: str = "") -> None:
         self.process = process
         self.url = url
+        self.warnings = warnings
 
     def kill(self) -> None:
         """No goodbye, as in a crash."""
@@ -40,12 +41,12 @@ def serving(folder: Path, turns: Script, *options: str, env: dict[str, str] | No
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with start(command, stderr=STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None
-        first = process.stdout.readline()
-        if " listens at " not in first:
-            process.kill()
-            raise AssertionError(f"the server did not start: {first}{process.stdout.read()}")
+        said = ""
+        while " listens at " not in (line := process.stdout.readline()):
+            said += line
+            assert line, f"the server did not start: {said}"
         try:
-            yield Served(process, first.rpartition(" ")[2].strip())
+            yield Served(process, line.rpartition(" ")[2].strip(), said)
         finally:
             if process.poll() is None:
                 process.kill()

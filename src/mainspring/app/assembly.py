@@ -94,7 +94,30 @@ def find_doubts(engine: Engine, settings: Settings) -> list[str]:
     """What in these settings, which are right in form, may be a mistake."""
     # What MCP servers and agents bring is not known yet.
     tools, plan = () if settings.mcp or settings.agents else engine.definitions, engine.admission.plan
-    return [*find_rule_doubts(settings.governance, tools), *([] if plan is None else find_plan_doubts(plan, tools, engine.model))]
+    doubts = [
+        *find_rule_doubts(settings.governance, tools),
+        *([] if plan is None else find_plan_doubts(plan, tools, engine.model)),
+    ]
+    return [*doubts, *_find_exposed_folders(settings)]
+
+
+def _find_exposed_folders(settings: Settings) -> list[str]:
+    """Whoever may write a definition may have it do what only the operator should decide."""
+    writable = [settings.working_dir] if settings.working_dir is not None and "file_ops" in settings.builtins else []
+    writable += [folder for server in settings.mcp.values() if server.sandboxed for folder in server.folders]
+    defining = [
+        *[("agents", folder) for folder in settings.agents],
+        *[("skills", folder) for folder in settings.skills],
+        *[("workflows", folder) for folder in settings.workflows],
+        *([("tool_definitions", settings.tool_definitions)] if settings.tool_definitions is not None else []),
+    ]
+    return [
+        f"{name}: the folder {folder} is inside of {outer}, where tools may write; whoever may use them can define {name} there: "
+        "move one of the two"
+        for name, folder in defining
+        for outer in writable
+        if Path(folder).resolve().is_relative_to(Path(outer).resolve())
+    ]
 
 
 def check_run(engine: Engine, run: Run) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, fields, replace
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
-from mainspring.definitions.reader import decode_text
+from mainspring.definitions.reader import read_text
 from mainspring.definitions.toml import parse_toml
 from mainspring.features.budgets.limits import LimitSettings
 from mainspring.features.budgets.settings import BudgetSettings
@@ -146,8 +146,8 @@ def tell_mistakes(mistakes: Iterable[tuple[str, Place]], settings: Settings, fil
     """The mistakes in one text, each with its line if the value is the one of the file."""
     path = file or Path(FILE)
     try:
-        parsed = parse_toml(path, decode_text(path, path.read_bytes()))
-    except (OSError, InvalidRequest):
+        parsed = parse_toml(path, read_text(path))
+    except InvalidRequest:
         return _tell([message for message, _ in mistakes])
     written, in_force = asdict(_convert(parsed, [])), asdict(settings)
     tables = cast(dict[str, Node], parsed.root.value)
@@ -164,9 +164,9 @@ def _tell(problems: Sequence[str]) -> str:
 def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Settings:
     """The settings of a file, but for those that are overridden."""
     try:
-        parsed = parse_toml(path, decode_text(path, path.read_bytes()))
-    except (OSError, InvalidRequest) as error:
-        problems.append(error.message if isinstance(error, InvalidRequest) else f"{path} cannot be read: {error.strerror}")
+        parsed = parse_toml(path, read_text(path))
+    except InvalidRequest as error:
+        problems.append(error.message)
         return find_settings_type()()
     tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
     found: list[Problem] = []

@@ -8,6 +8,7 @@ old one, which stays in use until the file is mended or removed. What is wrong i
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
+from os.path import dirname, islink, realpath
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
@@ -92,7 +93,8 @@ class DefinitionFolders(Generic[T]):
             known = len(problems)
             files += (found := self._find_files(folder, problems))
             unreadable += [folder] if len(problems) > known and not found else []
-        stamps = {file: stamp for file in files if (stamp := _stamp(file, problems)) is not None}
+        roots = tuple([f"{folder}{os.sep}" for folder in self.folders])
+        stamps = {file: stamp for file in files if (stamp := _stamp(file, roots, problems)) is not None}
         seen = (stamps, tuple(problems), self._context())
         if seen == before.seen:
             return before
@@ -163,9 +165,13 @@ def find_definition_files(folder: Path, problems: list[str], suffixes: tuple[str
         return []
 
 
-def _stamp(file: str, problems: list[str]) -> Stamp | None:
+def _stamp(file: str, roots: tuple[str, ...], problems: list[str]) -> Stamp | None:
     try:
         found = os.stat(file)
+        if (islink(file) or islink(dirname(file))) and not realpath(file).startswith(roots):
+            # Whoever may put a link here need not be one who may read what it leads to.
+            problems.append(f"{file}: it is a link that leads out of its folder; copy the file, or name its folder as well")
+            return None
     except OSError as error:
         if os.path.lexists(file):  # else it is gone by now
             problems.append(f"{file}: it cannot be read: {error.strerror}; mend the link, or take it away")

@@ -23,6 +23,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 MOST_BYTES: Final = 1024 * 1024
 MOST_NODES: Final = 100_000
 MOST_DEPTH: Final = 100
+MOST_NUMBER_CHARS: Final = 64
 
 T = TypeVar("T")
 
@@ -224,6 +225,8 @@ class _Builder:
             raise self._refuse(line, f"the tag `{tag[:80]}` is not known; write plain values")
         if tag not in _TYPED:
             return str(event.value)  # times and the like stay the text that they are
+        if len(event.value) > MOST_NUMBER_CHARS:
+            raise self._refuse(line, f"a number of more than {MOST_NUMBER_CHARS} characters; write it shorter, or quote it")
         try:
             value = self._loader.construct_object(yaml.ScalarNode(tag, event.value))
             if isinstance(value, float) and not isfinite(value):

@@ -17,6 +17,9 @@ import msgspec
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
 
+MOST_KEYS: Final = 20
+# The library takes time in the square of a key's length.
+_DEEP_KEY: Final = re.compile(rf"^[ \t[]*(?:[\w\"'-]{{1,100}}[ \t]*\.[ \t]*){{{MOST_KEYS}}}", re.MULTILINE)
 _ERROR_LINE: Final = re.compile(r"\(at line (\d+)")
 _BLANK: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
@@ -34,6 +37,9 @@ _SCALAR: Final = re.compile(
 
 def parse_toml(file: Path, text: str) -> ParsedFile:
     """Raises `InvalidRequest` by file and line if the text is not TOML."""
+    if (deep := _DEEP_KEY.search(text)) is not None:
+        line = text.count("\n", 0, deep.start()) + 1
+        raise InvalidRequest(f"{file}:{line}: a key of more than {MOST_KEYS} parts; make it shorter")
     try:
         table = tomllib.loads(text)
         lines = _LineFinder(text).find()
@@ -41,6 +47,8 @@ def parse_toml(file: Path, text: str) -> ParsedFile:
         found = _ERROR_LINE.search(str(error))
         line = int(found[1]) if found is not None else text.count("\n") + 1
         raise InvalidRequest(f"{file}:{line}: this is not TOML: {error}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InvalidRequest(f"{file}:1: this is not TOML: {error}") from None
     except RecursionError:
         raise InvalidRequest(f"{file}:1: it is nested too deeply; make it flatter") from None
     problems: list[Problem] = []

@@ -66,6 +66,8 @@ def read_script(path: Path) -> FileKeys:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest(f"the script `{path}` is not JSON: {error.msg} at {where}; correct it there") from error
+    except RecursionError:
+        raise InvalidRequest(f"the script `{path}` is nested too deeply; make it flatter") from None
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the script `{path}` is not UTF-8 text; save it as such") from error
     if not (problems := list(_misfits(data, FileKeys, "the file"))):
