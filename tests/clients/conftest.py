@@ -93,8 +93,18 @@ def client(url: str) -> Iterator[OpenAI]:
 @pytest.fixture(scope="module")
 def sums() -> Iterator[str]:
     """An MCP server by HTTP that adds."""
+    yield from _serve_sums()
+
+
+@pytest.fixture(scope="module")
+def sums_by_sse() -> Iterator[str]:
+    """The same by the older transport, of HTTP and SSE."""
+    yield from _serve_sums("sse")
+
+
+def _serve_sums(*how: str) -> Iterator[str]:
     modern = Path(__file__).parents[1] / "mcp" / "modern.py"
-    with subprocess.Popen([sys.executable, str(modern), "0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, str(modern), "0", *how], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.kill()

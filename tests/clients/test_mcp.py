@@ -55,6 +55,24 @@ def test_the_tools_of_a_server_are_listed_and_called(client: OpenAI, model: Mode
 
 
 @pytest.mark.usefixtures("sum_of_two")
+def test_a_server_of_the_older_transport_is_brought_like_any_other(client: OpenAI, model: Model, sums_by_sse: str) -> None:
+    answer = client.responses.create(model=model.name, input="What is 2 and 3?", tools=[server(sums_by_sse)])
+    assert [item.type for item in answer.output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert answer.output_text == "It is five."
+
+
+@pytest.mark.usefixtures("sum_of_two")
+@pytest.mark.parametrize("transport", ["", 'transport = "sse"'], ids=["by its url", "by name"])
+def test_a_server_of_the_older_transport_is_configured(
+    upstream: Upstream, model: Model, sums_by_sse: str, tmp_path: Path, transport: str
+) -> None:
+    (tmp_path / "mainspring.toml").write_text(f"[mcp.sums]\nurl = {sums_by_sse!r}\n{transport}\n")
+    with served(tmp_path, upstream.url) as running, OpenAI(base_url=running.url, api_key="unused") as client:
+        answer = client.responses.create(model=model.name, input="What is 2 and 3?")
+    assert answer.output_text == "It is five."
+
+
+@pytest.mark.usefixtures("sum_of_two")
 def test_a_stream_tells_of_the_list_and_the_call(client: OpenAI, model: Model, sums: str) -> None:
     with client.responses.stream(model=model.name, input="What is 2 and 3?", tools=[server(sums)]) as stream:
         kinds = [event.type for event in stream]

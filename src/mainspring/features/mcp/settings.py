@@ -17,7 +17,7 @@ class McpServerSettings(ServerOptions, frozen=True, kw_only=True):
     """
 
     transport: Transport | None = None
-    """`stdio`, `http` or `sse`. Default: `stdio` with a `command`, else `http`."""
+    """`stdio`, `http` or `sse`. Default: `stdio` with a `command`, else `http`, which goes over to `sse` if need be."""
     require_approval: Literal["always", "never"] | ApprovalFilter = "never"
     """Whether a person approves calls: `always`, `never`, or a table with `always` and `never`."""
 

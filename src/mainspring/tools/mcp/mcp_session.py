@@ -31,6 +31,7 @@ from mcp_types import (
     methods,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from mainspring.core.errors import ToolUnavailable
@@ -121,13 +122,50 @@ class McpSession:
 async def open_session(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
 ) -> AsyncGenerator[McpSession, None]:
-    """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list."""
+    """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list.
 
+    A server that does not take the first POST may be one of the older HTTP+SSE transport, so that is tried next, as the
+    specification has it. If it is none, the first refusal stands.
+    """
+    refusals: list[int] = []
+    is_open = False
+    try:
+        async with _open_session(spec, guard, wrap, elicit, changed, refusals) as session:
+            is_open = True
+            yield session
+        return
+    except Exception as error:
+        if is_open or spec.transport != "http" or not refusals or not _may_be_older(refusals[-1]):
+            raise
+        refusal = error
+    try:
+        async with _open_session(replace(spec, transport="sse"), guard, wrap, elicit, changed, []) as session:
+            is_open = True
+            yield session
+    except Exception:
+        if is_open:
+            raise
+        raise refusal from None
+
+
+def _may_be_older(status: int) -> bool:
+    """Whether a server that refused a POST like this may want a GET first. One that wants credentials or patience does not."""
+    return 400 <= status < 500 and status not in (401, 403, 407, 429)
+
+
+@asynccontextmanager
+async def _open_session(
+    spec: ServerSpec,
+    guard: AddressGuard,
+    wrap: Wrap | None,
+    elicit: Elicit | None,
+    changed: Callable[[], None],
+    refusals: list[int],
+) -> AsyncGenerator[McpSession, None]:
     async def heard(message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             changed()
 
-    refusals: list[int] = []
     screen = _Screen()
     client = Client(
         _screen_streams(_open_streams(spec, guard, wrap, refusals), screen),
