@@ -149,3 +149,53 @@ def test_a_status_given_twice_is_refused_with_its_line(settled: Shell, command: 
     done = settled.run(*command)
     assert done.code == 2
     assert "add.yaml:3: `status` is there twice" in done.err
+
+
+GUARDED = """
+tools = ["mytools"]
+working_dir = "."
+
+[governance]
+level = "supervised"
+per_minute = 60
+
+[governance.commands]
+allowed = ["ls"]
+
+[governance.paths]
+allowed = ["data"]
+denied = ["**/.env"]
+
+[governance.domains]
+allowed = ["docs.example"]
+"""
+
+
+@pytest.mark.requirement("C18")
+def test_a_call_is_judged_by_scope_rate_level_command_path_and_domain_in_this_order(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text(GUARDED)
+    shown = [line.split()[0] for line in shell.run("policy", "show").out.splitlines()[1:]]
+    rules = ["caller_scopes", "rate", "autonomy_level", "commands", "paths", "domains"]
+    assert [name for name in shown if name in rules] == rules
+
+
+@pytest.mark.requirement("D66", "D71", "D79")
+def test_a_call_is_judged_by_what_it_does_and_paths_by_their_components(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text(GUARDED)
+    table(
+        shell,
+        """
+calls:
+- {tool: file_ops, operation: read, arguments: {path: HERE/data/a}, expect: allow}
+- {tool: file_ops, operation: read, arguments: {path: HERE/data-evil/a}, expect: deny, rule: paths}
+- {tool: file_ops, operation: read, arguments: {path: data/../etc/passwd}, expect: deny, rule: paths}
+- {tool: file_ops, operation: read, arguments: {path: .env}, expect: deny, rule: paths}
+- {tool: file_ops, operation: read, arguments: {path: data/.env}, expect: deny, rule: paths}
+- {tool: web_fetch, arguments: {url: "https://evil.example/docs.example"}, expect: deny, rule: domains}
+- {tool: web_fetch, arguments: {url: "https://docs.example.evil.example/"}, expect: deny, rule: domains}
+- {tool: shell_like_name, effects: [read], expect: allow}
+- {tool: look, effects: [destructive], expect: ask, rule: autonomy_level}
+""".replace("HERE", str(shell.folder)),
+    )
+    done = shell.run("policy", "test", "calls.yaml")
+    assert done.code == 0, done.out

@@ -101,6 +101,7 @@ def test_a_stream_tells_of_the_code_and_shows_the_image(client: OpenAI, model: M
     assert final.output_text == "A dot."
 
 
+@pytest.mark.requirement("C-T8")
 def test_commands_are_judged_before_they_run(client: OpenAI, model: Model) -> None:
     model.hears("Say hello", calls(("shell", {"command": "echo hello > note; cat note"})))
     model.hears("hello\n", says("Said."))
@@ -117,6 +118,7 @@ def test_commands_are_judged_before_they_run(client: OpenAI, model: Model) -> No
     assert asked.output[-1].type == "mcp_approval_request"
 
 
+@pytest.mark.requirement("C23")
 def test_a_skill_is_listed_loaded_and_narrows_what_may_be_called(client: OpenAI, model: Model) -> None:
     model.hears("Tidy", calls(("load_skill", {"name": "tidying"})))
     model.hears("Use `ls` first", calls(("file_ops", {"operation": "list", "path": "."})))

@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from mainspring import Engine
 from mainspring.app.engine import RunOptions
-from mainspring.core.errors import Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
+from mainspring.core.errors import DelegateToClient, Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
+from mainspring.core.items import FunctionCallOutput, ToolDefinition, ToolKind, text_of
 from mainspring.core.spec import Completion, Limits, RunSpec, Sampling, Window
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.features.budgets.budget import LEVELS
 from mainspring.features.budgets.plan import Plan
 from mainspring.parts import Host, PartContents
-from mainspring.ports import EndedRun, OrderContext, OrderStep, RunObserver
-from mainspring.providers.scripted import Scripted, fail, say
+from mainspring.ports import CallContext, EndedRun, OrderContext, OrderStep, RunObserver, ToolCall, ToolResult
+from mainspring.providers.scripted import Scripted, call, calls, fail, say
 from mainspring.storage.memory_runs import MemoryStore
 
 
@@ -190,3 +191,43 @@ async def test_a_part_whose_lifespan_fails_is_named() -> None:
     with pytest.raises(InvalidRequest, match="the part `greeter` cannot start: ConnectionRefusedError: nobody there"):
         async with engine:
             raise AssertionError
+
+
+class Locksmith:
+    """Opens doors, but for one that only the client has the key of."""
+
+    kind: ToolKind = "sandbox"
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind == self.kind
+
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
+        if call.arguments == '{"door":"safe"}':
+            raise DelegateToClient("only the client has the key")
+        return ToolResult(call.id, "open")
+
+
+@pytest.mark.requirement("A1", "A11", "A13", "A24", "S3")
+async def test_a_programs_own_executor_performs_what_it_can_and_hands_over_what_it_cannot() -> None:
+    unlock = ToolDefinition("unlock", kind="sandbox")
+    turns = (call("unlock", door="shed"), say("Open."), calls(call("unlock", door="shed"), call("unlock", door="safe")))
+    async with Engine(Scripted(*turns), executors=[Locksmith()]) as engine:
+        done = await engine.run("Open the shed.", tools=[unlock])
+        handed = await engine.run("Open both.", tools=[unlock])
+    assert (done.status, done.text) == ("completed", "Open.")
+    assert [text_of(item.output) for item in handed.output if isinstance(item, FunctionCallOutput)] == ["open"]
+    assert (handed.status, handed.reason) == ("requires_action", "client_action")
+    async with Engine(Scripted(call("unlock", door="shed"), say("Nobody can."))) as engine:
+        assert (await engine.run("Open the shed.", tools=[unlock])).text == "Nobody can."
+
+
+@pytest.mark.requirement("S14")
+async def test_the_wording_of_the_question_is_the_programs() -> None:
+    script = Scripted(say("Done."), say("Yes.", expect="Swear it."))
+    async with Engine(script, preset="iterative", tools=[noop]) as engine:
+        assert (await engine.run("Work.", confirm="Swear it.")).text == "Yes."
+
+
+def noop() -> str:
+    """Does nothing."""
+    return "nothing"

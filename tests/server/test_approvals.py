@@ -90,6 +90,7 @@ def text(response: Json) -> str:
     return "".join([part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]])
 
 
+@pytest.mark.requirement("D67")
 async def test_what_waits_is_shown_with_its_arguments_digest_and_rule_and_runs_once_when_it_is_approved(tmp_path: Path) -> None:
     async with house(tmp_path) as at:
         client = at.client()

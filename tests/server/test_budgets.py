@@ -77,6 +77,7 @@ def tally(folder: Path) -> int:
 SHARED = '[budget]\nper = "tenant"\nshare = 1.0\nlimits = { max_tool_calls = 5 }\n'
 
 
+@pytest.mark.requirement("C25")
 @pytest.mark.slow
 def test_what_was_spent_stays_spent_when_the_server_is_killed_and_what_was_reserved_is_settled(tmp_path: Path) -> None:
     prepared(tmp_path, SHARED)

@@ -46,6 +46,17 @@ async def dawdle() -> str:
     import asyncio
     await asyncio.Event().wait()
 
+MET = []
+
+@tool(effects=("read",))
+async def meet(first: bool) -> str:
+    """Waits for the other one."""
+    import asyncio
+    while first and not MET:
+        await asyncio.sleep(0.01)
+    MET.append(first)
+    return "met"
+
 @tool(effects=("write",))
 async def put(what: str) -> str:
     """Puts something into the box, in its own time."""
@@ -319,6 +330,17 @@ def test_the_smaller_timeout_wins_for_a_shell_and_a_tool_of_an_mcp_server(tmp_pa
     assert told["termination_reason"] == "completed", told
     assert [text for text in outputs if "longer than 1 s" not in text] == []
     assert len(outputs) == 2
+
+
+@pytest.mark.requirement("C78")
+@pytest.mark.parametrize("said", ["request", "definition"])
+def test_calls_of_an_agent_run_at_once_where_a_request_or_its_definition_says_so(tmp_path: Path, said: str) -> None:
+    asked = {"concurrency": 2}
+    written(tmp_path / "agents", "bee", constraints=asked if said == "definition" else {})
+    turn = {"calls": [{"name": "meet", "arguments": {"first": first}} for first in (True, False)]}
+    with door(tmp_path, "", *script("Meet", turn, {"say": "Met."})) as it:
+        told = it.invoke("bee", "Meet", **(asked if said == "request" else {}))
+        assert it.outputs(told["run_id"]) == ["met", "met"]
 
 
 @pytest.mark.requirement("C-T9", "C78")
