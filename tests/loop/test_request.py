@@ -32,6 +32,7 @@ def test_request_carries_everything_the_spec_says() -> None:
     spec = order(
         instructions="Be brief.", tools=(LOOK, odd), tool_choice=ToolChoice("required"), parallel_tool_calls=False,
         temperature=0.3, top_p=0.8, max_turn_tokens=99, text={"verbosity": "low"}, reasoning={"effort": "low"}, extra={"seed": 7},
+        top_logprobs=3, turn_bytes=65_536,
     )  # fmt: skip
     assert request_for(Story(spec).run) == ModelRequest(
         run_id="run_1",
@@ -48,6 +49,8 @@ def test_request_carries_everything_the_spec_says() -> None:
         text={"verbosity": "low"},
         reasoning={"effort": "low"},
         extra={"seed": 7},
+        top_logprobs=3,
+        max_bytes=65_536,
     )
 
 

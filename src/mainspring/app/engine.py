@@ -113,6 +113,7 @@ class RunOptions(TypedDict, total=False):
     max_repeats: int | None
     max_cycle: int | None
     turn_seconds: float | None
+    turn_bytes: int | None
     tool_seconds: float | None
     tool_output_chars: int | None
     concurrency: int | None

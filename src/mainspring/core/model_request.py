@@ -24,7 +24,7 @@ from mainspring.core.items import (
 )  # fmt: skip
 from mainspring.core.rules import tools_off
 from mainspring.core.run import Run
-from mainspring.core.spec import StepCall, ToolChoice, Window
+from mainspring.core.spec import TURN_BYTES, StepCall, ToolChoice, Window
 from mainspring.core.tokens import estimate, tokens_of
 from mainspring.core.truncation import drop_oldest
 
@@ -72,7 +72,7 @@ class ModelRequest(Struct, frozen=True):
     `tools` are those that the model may call, by names that every backend takes; `declared` are all of them, if that
     is more, for backends that know namespaces and deferred tools. `tenant` is whose run it is: no backend is told, but those who
     share one wait for it in a fair line. One that is not `is_patient` is not asked again after a rate limit. One with a
-    `step_call` is for no model: that call is made.
+    `step_call` is for no model: that call is made. `max_bytes` is what a backend may send, whatever it means.
     """
 
     run_id: str
@@ -94,6 +94,7 @@ class ModelRequest(Struct, frozen=True):
     step_call: StepCall | None = None
     top_logprobs: int | None = None
     declared: tuple[Tool, ...] = ()
+    max_bytes: int | None = TURN_BYTES
 
     @property
     def all_tools(self) -> tuple[Tool, ...]:
@@ -123,6 +124,7 @@ def request_for(run: Run) -> ModelRequest:
         extra=spec.sampling.extra,
         step_call=spec.step_call,
         top_logprobs=spec.sampling.top_logprobs,
+        max_bytes=spec.limits.turn_bytes,
         tenant=spec.tenant,
     )
 

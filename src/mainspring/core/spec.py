@@ -54,6 +54,9 @@ class ToolChoice(Struct, frozen=True):
     allowed: tuple[str, ...] | None = None
 
 
+TURN_BYTES: Final = 64 * 1024 * 1024
+
+
 class Limits(Struct, frozen=True):
     """What a run may use. None means unlimited.
 
@@ -64,6 +67,7 @@ class Limits(Struct, frozen=True):
     input and output of all its turns. `tool_seconds` bounds each call, also of a tool that allows itself more. `concurrency` is
     how many calls of a turn run at once, `agent_concurrency` how many of those that are work for other agents; None counts them
     as any other. `approval_seconds` is how long a call waits for a person to approve it; after that it can only be refused.
+    `turn_seconds` and `turn_bytes` bound one answer of the model, however much it goes on to say.
     `budget_turns` is what an autonomy budget leaves of turns: a run that needs more ends for its budget, not for its length.
     """
 
@@ -76,13 +80,14 @@ class Limits(Struct, frozen=True):
     max_errors_in_row: int | None = 3
     max_repeats: int | None = None
     max_cycle: int | None = None
-    turn_seconds: float | None = None
+    turn_seconds: float | None = 3600.0
     tool_seconds: float | None = None
     tool_output_chars: int | None = 15_000
     concurrency: int | None = None
     budget_turns: int | None = None
     approval_seconds: float | None = None
     agent_concurrency: int | None = None
+    turn_bytes: int | None = TURN_BYTES
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):

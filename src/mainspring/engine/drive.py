@@ -1,6 +1,6 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from logging import getLogger
 from typing import assert_never, get_args
@@ -14,7 +14,7 @@ from mainspring.core.actions import CallModel, Compact, Execute, Finish, Judge, 
 from mainspring.core.compaction import Summary, compaction_item
 from mainspring.core.context_window import summary_request
 from mainspring.core.decide import closing, next_action
-from mainspring.core.drafts import Draft
+from mainspring.core.drafts import Draft, partial
 from mainspring.core.errors import BadOutput, Malformed, ProviderError, StoreError, Superseded, Unavailable
 from mainspring.core.events import (
     Annotated,
@@ -41,6 +41,7 @@ from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
+from mainspring.engine.turn_meter import DELTA_BYTES, ITEM_BYTES, TurnMeter
 from mainspring.ports import Provider
 
 log = getLogger(__name__)
@@ -87,8 +88,8 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     """One turn of the model. However it fails, it ends in one `TurnEnded`."""
     request = request_for(journal.run)
     journal.record(TurnStarted())
-    seconds = journal.run.spec.limits.turn_seconds
-    failure = await _ask(request, provider, guard, seconds, journal.record, lambda: journal.run.drafts)
+    listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal.catch_up)
+    failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", failure.usage, _tell(failure)))
 
@@ -104,8 +105,8 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
         elif isinstance(event, TurnEnded):
             ends.append(event)
 
-    seconds = journal.run.spec.limits.turn_seconds
-    failure = await _ask(summary_request(journal.run), provider, guard, seconds, hear, lambda: ())
+    listening = _Listening(provider, hear, lambda: (), journal.catch_up)
+    failure = await _ask(summary_request(journal.run), listening, guard, journal.run.spec.limits.turn_seconds)
     usage = ends[0].usage if ends else failure.usage if failure is not None else None
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
@@ -116,16 +117,9 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
     journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
 
 
-async def _ask(
-    request: ModelRequest,
-    provider: Provider,
-    guard: Guard,
-    seconds: float | None,
-    hear: Callable[[ModelEvent], None],
-    said: Callable[[], Sequence[Draft]],
-) -> ProviderError | None:
+async def _ask(request: ModelRequest, listening: "_Listening", guard: Guard, seconds: float | None) -> ProviderError | None:
     """Asks the provider and has everything heard that it says. Returns what went wrong, if something did."""
-    listening = _Listening(provider, hear, said)
+    provider = listening.provider
     try:
         await guard.run(listening.listen(request), seconds)
     except (StoreError, Superseded):
@@ -147,16 +141,23 @@ async def _ask(
 class _Listening:
     """Listens to a provider for one turn. Once it is over, a provider that will not stop is not heard any more."""
 
-    def __init__(self, provider: Provider, hear: Callable[[ModelEvent], None], said: Callable[[], Sequence[Draft]]) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        hear: Callable[[ModelEvent], None],
+        said: Callable[[], Sequence[Draft]],
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
         self.is_over = False
-        self._provider = provider
+        self.provider = provider
         self._hear = hear
         self._said = said
+        self._catch_up = catch_up
 
     async def listen(self, request: ModelRequest) -> None:
-        hear, name = self._hear, self._provider.name
+        hear, name, meter = self._hear, self.provider.name, TurnMeter(request.max_output_tokens, request.max_bytes)
         special = {tool.name: tool for tool in request.all_tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
-        async with aclosing(self._provider.stream(request)) as events:
+        async with aclosing(self.provider.stream(request)) as events:
             async for event in events:
                 if self.is_over:
                     return
@@ -170,13 +171,29 @@ class _Listening:
                         event = _mark_call(event, special)
                     if isinstance(event, TurnEnded) and event.usage is None and event.error is None:
                         event = replace(event, usage=_estimate_usage(request, self._said()))
+                chars = len(event.delta) if kind in _DELTAS else 0  # type: ignore[union-attr]
+                if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
+                    self._cut(event, meter.excess, request)
+                    return
                 hear(event)
+                if meter.is_due():
+                    await self._catch_up()
                 if kind is TurnEnded:
                     with move_on_after(GRACE):
                         # Let it put its connection away; whatever else it has to say is not part of the turn.
                         await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+    def _cut(self, event: ModelEvent, excess: int, request: ModelRequest) -> None:
+        """Ends a turn that says too much: with as much of its last piece as fits, and what is unfinished left so."""
+        log.warning("run %s: the answer of %s was cut off, it exceeds the limits of a turn", request.run_id, self.provider.name)
+        if isinstance(event, Delta) and excess < len(event.delta):
+            self._hear(replace(event, delta=event.delta[: len(event.delta) - excess]))
+        for draft in self._said():
+            if not draft.is_done:
+                self._hear(ItemDone(partial(draft)))
+        self._hear(TurnEnded("length", _estimate_usage(request, self._said())))
 
 
 def _tell(failure: ProviderError) -> ErrorInfo:

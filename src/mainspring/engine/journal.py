@@ -141,12 +141,16 @@ class Journal:
 
     async def flush(self) -> None:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
-        self._hand_over()
-        await self._wait_until_written()
+        await self.catch_up()
         await self._note()
         await self._share()
         if self._failure is not None:
             raise self._failure
+
+    async def catch_up(self) -> None:
+        """Waits until the store has what was recorded so far: whoever outruns it waits here. `record` raises if it has failed."""
+        self._hand_over()
+        await self._wait_until_written()
 
     async def _wait_until_written(self) -> None:
         """Waits for the last append. Several may wait for it, and one that is cancelled must not cancel it for the others."""

@@ -4,6 +4,7 @@ Each wire format is a folder of three parts. Its provider, a child of `HttpProvi
 turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks into events without doing I/O.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -22,7 +23,7 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelFeature, ModelInfo, Tape
-from mainspring.providers.http_client import Http, HttpReply
+from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.turn import TurnBuilder, list_call_ids
@@ -83,14 +84,18 @@ class HttpProvider(ABC):
     def _reader(self, request: ModelRequest) -> ReplyReader[Any]: ...
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        reader = self._reader(request)
+        reader, most = self._reader(request), request.max_bytes or sys.maxsize
         reply = await self._ask(request)
         try:
             while True:
                 if reader.may_be_whole and reply.mime == "application/json":
-                    for event in reader.read_whole(await reply.body()):
+                    for event in reader.read_whole(await reply.body(min(most, EVENT_BYTES))):
                         yield event
                 while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
+                    most -= len(data)
+                    if most < 0:
+                        reader.cut()
+                        break
                     for event in reader.feed(data):
                         yield event
                 if (continued := await self._ask_on(request, reader)) is None:

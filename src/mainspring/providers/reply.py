@@ -172,6 +172,14 @@ class ReplyReader(ABC, Generic[TurnT]):
         self.is_over = True
         yield from self._turn.take()
 
+    def cut(self) -> None:
+        """Ends an answer that is too long. Raises `BadOutput` if so far it says nothing."""
+        if self._turn.is_silent:
+            error = BadOutput(f"{self._http.url} sends and sends, and says nothing; is this a model backend?")
+            error.retryable = False
+            raise error
+        self._finish, self.is_over = self._finish or "length", True
+
     def end(self) -> Iterator[ModelEvent]:
         """The last events. Raises `Unavailable` if the backend never said that it was done."""
         if not self.is_over:

@@ -37,6 +37,11 @@ class TurnEvents(ABC):
         told, self._events = self._events, []
         return told
 
+    @property
+    @abstractmethod
+    def is_silent(self) -> bool:
+        """Nothing has been said so far."""
+
     @abstractmethod
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn."""

@@ -14,6 +14,7 @@ from mainspring.ports import OrderContext, OrderStep
 
 Unlimited = Literal["unlimited"]
 Turns = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TurnBytes = Annotated[int, Meta(ge=65_536, le=2**40)]
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 
 
@@ -48,6 +49,11 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Calls of tools in one turn; the model is told to make the others later."""
     max_repeats: Turns | Unlimited | None = None
     """Turns with the same calls, after which the model is told so, then gets no new results, then no tool."""
+    turn_seconds: Seconds | Unlimited | None = None
+    """Seconds for one answer of the model; without an entry an hour. One that takes longer has failed."""
+    turn_bytes: TurnBytes | Unlimited | None = None
+    """Bytes that a backend may send in one answer, and about the memory that the answer takes; without an entry 64 MiB. Beyond
+    that it is cut off."""
     most: MostLimits = MostLimits()
     """The most that a request or an agent's definition may ask for: a table `[limits.most]`."""
 

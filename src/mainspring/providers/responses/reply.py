@@ -89,6 +89,10 @@ class ResponsesTurn(TurnEvents):
         self._by_index: dict[int | None, _OpenItem] = {}
         self._items: list[_OpenItem] = []
 
+    @property
+    def is_silent(self) -> bool:
+        return not self._items
+
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         for left in [item for item in self._items if not item.is_done]:
             self._close(left, _Item(left.kind, status="completed" if finish == "stop" else "incomplete"))
