@@ -8,7 +8,7 @@ asked. Requests that a real backend would refuse, or that nobody foresaw, fail t
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,12 +25,14 @@ FIELDS = {
 
 
 class Reply(Struct, frozen=True):
-    """One turn of the model, as the deltas of its chunks. One that `hangs` says no more until it is released."""
+    """One turn of the model, as the deltas of its chunks. One that `hangs` says no more until it is released. `asked` is how many
+    tokens it counts in what it was asked."""
 
     deltas: tuple[Json, ...]
     finish: str = "stop"
     hangs: bool = False
     status: int = 200
+    asked: int = 11
 
 
 def says(text: str, *, thinking: str = "") -> Reply:
@@ -72,12 +74,12 @@ class Model:
         self.asked: list[Json] = []
         self.faults: list[str] = []
         self.gone = threading.Event()
-        self._rules: dict[str, Reply] = {}
+        self._rules: dict[str, Reply | Callable[[str], Reply]] = {}
         self._heard: set[str] = set()
         self._release = threading.Event()
 
-    def hears(self, words: str, reply: Reply) -> None:
-        """Answers so whenever the last message contains these words; of several rules the longest counts."""
+    def hears(self, words: str, reply: Reply | Callable[[str], Reply]) -> None:
+        """Answers so, or by what it says, whenever the last message contains these words; of several rules the longest counts."""
         self._rules[words] = reply
 
     def release(self) -> None:
@@ -100,7 +102,8 @@ class Model:
             self.faults.append(f"nothing is foreseen for the last message: {last}")
             return fails(500)
         self._heard.add(words := max(fitting, key=len))
-        return self._rules[words]
+        reply = self._rules[words]
+        return reply if isinstance(reply, Reply) else reply(_words(last))
 
     def check(self) -> None:
         self._release.set()
@@ -155,7 +158,8 @@ class Upstream:
                 await model.released()
             await tell(delta)
         await tell({}, reply.finish)
-        usage = {"prompt_tokens": 11, "completion_tokens": len(reply.deltas), "total_tokens": 11 + len(reply.deltas)}
+        told = len(reply.deltas)
+        usage = {"prompt_tokens": reply.asked, "completion_tokens": told, "total_tokens": reply.asked + told}
         await response.write(_sse({**head, "choices": [], "usage": usage}))
         await response.write(b"data: [DONE]\n\n")
         return response
