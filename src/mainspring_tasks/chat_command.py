@@ -17,6 +17,7 @@ from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import to_json
 from mainspring.parts import Host
+from mainspring.storage.sqlite import make_folder
 from mainspring_tasks.conversations import Chats, SentMessage
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
 from mainspring_tasks.server.identity import check_user_name
@@ -79,7 +80,7 @@ def chat(
     check_constitution(settings)
     check_user_name(user)
     home = folder or data_folder()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home)
     engine = build_engine(
         EngineOptions(model=model or settings.model, base_url=base_url, api_key=api_key, database=home / "chat.db")
     )

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
-from typing import get_args
+from time import time
+from typing import Final, get_args
 
 from anyio import create_task_group
 from msgspec import Struct
@@ -13,7 +14,7 @@ from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
@@ -30,10 +31,10 @@ from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
-from mainspring.http.faults import json_response
+from mainspring.http.faults import Fault, json_response
 from mainspring.http.wire import Dialect
 from mainspring.parts import Host, PartContents, ServedPart, blame_part
-from mainspring.ports import Store
+from mainspring.ports import Document, Store
 from mainspring.tools.mcp.watch import ServerState
 
 log = getLogger(__name__)
@@ -115,8 +116,11 @@ class Health(Struct, frozen=True):
     mcp: dict[str, str] = {}
 
 
+READINESS: Final = "readiness"
+
+
 class HealthRoutes:
-    """What a supervisor asks, without a key: is the server alive, and can it reach its store."""
+    """What a supervisor asks, without a key: is the server alive, and can it write to its store."""
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class HealthRoutes:
         return (
             Endpoint("GET", "/health", self.health, PUBLIC, Health),
             Endpoint("GET", "/healthz", self.health, PUBLIC, Health),
-            Endpoint("GET", "/readyz", self.ready, PUBLIC, Health),
+            Endpoint("GET", "/readyz", self.ready, PUBLIC, Health, errors=(503,)),
         )
 
     async def health(self, request: Request) -> HttpResponse:
@@ -139,7 +143,10 @@ class HealthRoutes:
         return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
 
     async def ready(self, request: Request) -> HttpResponse:
-        """Reports whether the server can reach its store."""
-        await self._store.list(limit=1)
+        """Reports whether the server can write to its store."""
+        try:
+            await self._store.put([Document(READINESS, "probe", str(time()).encode())])
+        except StoreError as error:
+            raise Fault(503, "not_ready", f"nothing can be written: {error.message}") from None
         # Requests are served without the tools of a server that is down, so that is no reason to send them elsewhere.
         return json_response(Health("ready", mcp={server.label: server.state for server in self._list_servers()}))

@@ -3,7 +3,9 @@
 Theory of operation. A file carries the application id of its `Schema` in its header from its very first page on, so a file that
 has content but not this mark is refused before anything is written to it. Each file counts the migrations that it has been
 through; each is one transaction, so a file is always at one version or the next. A migration, once released, is never edited: a
-change is a new one. New files are for their owner alone.
+change is a new one. Files are for their owner alone: new ones from their first byte on, and those of before once they are opened.
+
+What is deleted is overwritten in the file, and with `erase` it leaves the write-ahead log as well.
 
 The event loop only puts jobs into a queue and is woken when they are done; the thread owns the connection. Jobs are done in the
 order they came, so an answer is never older than its question. Writes that wait side by side become one transaction (group
@@ -36,6 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK_SECONDS: Final = 10.0
+_ERASE_MS: Final = 250
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Migration = tuple[str, ...]
@@ -58,7 +61,6 @@ class Schema(Struct, frozen=True):
     name: str = "the database"
     remedy: str = "choose another file with --database"
     retry: str = "try again"
-    pragmas: tuple[str, ...] = ()
     version_table: str = ""
     joins: tuple[int, ...] = ()
     unmarked: str = ""
@@ -122,6 +124,7 @@ class _Job(Struct, Generic[C]):
     kwargs: dict[str, Any]
     future: Future[Any]
     is_write: bool
+    is_erasing: bool = False
 
     def perform(self, connection: C) -> object:
         return self.work(connection, *self.args, **self.kwargs)
@@ -149,10 +152,16 @@ class Worker(Generic[C]):
         self._thread: Thread
         self._connection: C | None = None
         self._connections = ExitStack()
+        # Whether something that was deleted may be in the log of the file still, because somebody was reading it.
+        self._is_owed = False
         self.is_open = False
 
     def connect(self) -> AbstractContextManager[C]:
         raise NotImplementedError
+
+    def empty_log(self, connection: C) -> bool:
+        """Empties the log of the file, if it has one. Returns whether that is done; if not, it is tried after the next write."""
+        return True
 
     def begin(self, connection: C) -> AbstractContextManager[object]:
         raise NotImplementedError
@@ -199,10 +208,22 @@ class Worker(Generic[C]):
         """
         return self._submit(work, args, kwargs, is_write=True)
 
-    def _submit(self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_write: bool) -> Future[Any]:
+    def erase(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Like `write`, for what deletes: what it deleted is in no file any more when the future is done."""
+        return self._submit(work, args, kwargs, is_write=True, is_erasing=True)
+
+    def _submit(
+        self,
+        work: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_write: bool,
+        is_erasing: bool = False,
+    ) -> Future[Any]:
         if not self.is_open:
             raise StoreError(f"{self._name} is not open")
-        job: _Job[C] = _Job(work, args, kwargs, self._loop.create_future(), is_write)
+        job: _Job[C] = _Job(work, args, kwargs, self._loop.create_future(), is_write, is_erasing)
         self._jobs.put(job)
         return job.future
 
@@ -231,7 +252,11 @@ class Worker(Generic[C]):
                 if not self._jobs.empty():
                     continue
             if gathered:
-                self._settle(self._write(gathered))
+                outcomes = self._write(gathered)
+                self._is_owed = self._is_owed or any(each.is_erasing for each in gathered)
+                if self._is_owed and self._connection is not None:
+                    self._is_owed = not self.empty_log(self._connection)
+                self._settle(outcomes)
                 gathered = []
             if job is None:
                 return
@@ -312,6 +337,16 @@ class Database(Worker[sqlite3.Connection]):
     def begin(self, connection: sqlite3.Connection) -> AbstractContextManager[None]:
         return transaction(connection)
 
+    def empty_log(self, connection: sqlite3.Connection) -> bool:
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {_ERASE_MS}")
+            is_busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            connection.execute(f"PRAGMA busy_timeout = {int(self._lock_seconds * 1000)}")
+            return not is_busy
+        except sqlite3.Error as error:
+            log.warning("%s: its log could not be emptied yet: %s", self.path, error)
+            return False
+
     def explain(self, error: Exception) -> StoreError:
         log.error("%s: %s: %s", self.path, type(error).__name__, error)
         if isinstance(error, sqlite3.Error):
@@ -322,11 +357,19 @@ class Database(Worker[sqlite3.Connection]):
         return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED and self.path is not None
 
 
+def make_folder(path: Path) -> None:
+    """Makes the folder, and those above it that are missing, for their owner alone. Raises `OSError`."""
+    for folder in reversed([path, *path.parents]):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def _create(path: Path, schema: Schema) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; {schema.remedy}")
+        _make_private(path)
         if not path.exists():
             # SQLite's own files beside it get the permissions of this one. Never for a file that is there: to close it would give
             # up the locks that other connections of this process have on it.
@@ -334,6 +377,18 @@ def _create(path: Path, schema: Schema) -> None:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
         raise StoreError(f"{path} cannot be opened ({error.strerror}); {schema.remedy}") from error
+
+
+def _make_private(path: Path) -> None:
+    """Takes a file of before, and SQLite's own beside it, from everybody else. A group that may write is left as it is."""
+    for file in [path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")]:
+        with suppress(FileNotFoundError):
+            mode = file.stat().st_mode
+            if mode & 0o007 or mode & 0o070 == 0o040:
+                try:
+                    file.chmod(0o600 | (mode & 0o060 if mode & 0o020 else 0))
+                except PermissionError:
+                    log.warning("others can read %s, which is not ours to change: chmod 600 it as its owner", file)
 
 
 def _open(path: Path | None, schema: Schema, lock_seconds: float) -> sqlite3.Connection:
@@ -359,8 +414,7 @@ def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) 
     # A commit survives the end of this process, however it ends; only a power cut can take the last few, and no more than those.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    for pragma in schema.pragmas:
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA secure_delete = ON")
     _migrate(connection, path, schema)
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
     for table in schema.tables:

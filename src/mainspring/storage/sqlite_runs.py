@@ -82,7 +82,7 @@ class SqliteStore:
         return await self._database.read(rows.list_unfinished)
 
     async def delete(self, run_id: str) -> None:
-        await self._database.write(rows.delete, run_id=run_id)
+        await self._database.erase(rows.delete, run_id=run_id)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._database.write(rows.put, documents=tuple(documents), if_absent=if_absent)
@@ -91,7 +91,9 @@ class SqliteStore:
         return await self._database.read(rows.get, kind=kind, id=id, tenant=tenant, parent=parent)
 
     async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
-        return await self._database.write(rows.remove, kind=kind, id=id, tenant=tenant, parent=parent, number=number)
+        # With a number it tidies up; without one, somebody wants it gone.
+        erase = self._database.erase if number is None else self._database.write
+        return await erase(rows.remove, kind=kind, id=id, tenant=tenant, parent=parent, number=number)
 
     async def documents(
         self,

@@ -78,6 +78,9 @@ def read_secret(file: Path, *, make: bool = False) -> str:
                 told = f"there is no secret in {file}: name the file of the task server, which creates it when it starts"
                 raise InvalidRequest(told, param="secret_file")
             _write(file, token_urlsafe(SHORTEST_SECRET))
+        if file.stat().st_mode & 0o002:
+            told = f"everybody on this machine can write {file}, so anybody may know its secret"
+            raise InvalidRequest(f"{told}: remove the file, or chmod 600 it and put a new secret in", param="secret_file")
         secret = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"the secret cannot be read from {file}: {error}", param="secret_file") from None

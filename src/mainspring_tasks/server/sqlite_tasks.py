@@ -69,7 +69,7 @@ class SqliteTasks:
 
     async def delete(self, owner: str, id: UUID) -> bool:
         statement = "DELETE FROM tasks WHERE id = ? AND owner = ?"
-        return await self._database.write(lambda connection: connection.execute(statement, (str(id), owner)).rowcount > 0)
+        return await self._database.erase(lambda connection: connection.execute(statement, (str(id), owner)).rowcount > 0)
 
     async def restore(self, owner: str, task: Task) -> Task | None:
         change = "SET description = excluded.description, completed_at = excluded.completed_at WHERE owner = excluded.owner"

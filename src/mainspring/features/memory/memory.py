@@ -187,7 +187,7 @@ class Memory(RunObserver):
         session = None if session is None else make_storable(session)
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
-        gone = await self._database.write(rows.forget, tenant=tenant, session=session, now=self._clock())
+        gone = await self._database.erase(rows.forget, tenant=tenant, session=session, now=self._clock())
         await self._remove(gone)
         await self._purge()
         return len(gone)
@@ -198,7 +198,7 @@ class Memory(RunObserver):
         await self.capture.flush()
         self.capture.drop_private(tenant, session, id)
         names = {"tenant": tenant, "session": make_storable(session), "run": id}
-        await self._remove(await self._database.write(rows.forget_run, **names, now=self._clock()))
+        await self._remove(await self._database.erase(rows.forget_run, **names, now=self._clock()))
 
     async def _remove(self, gone: list[str]) -> None:
         self._has_remains = self._has_remains or bool(gone)
@@ -208,7 +208,7 @@ class Memory(RunObserver):
         """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
         while."""
         if self._has_remains:
-            await self._database.write(rows.purge)
+            await self._database.erase(rows.purge)
             self._has_remains = False
 
     async def run_resumed(self, retell: Retell) -> None:

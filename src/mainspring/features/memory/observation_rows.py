@@ -103,7 +103,6 @@ MEMORY: Final = Schema(
     tables=("observations", "observation_counts", "observations_forgotten", "memory_writers"),
     name="the memory",
     remedy="choose another file",
-    pragmas=("secure_delete = ON",),  # what is forgotten is overwritten, and not only let go of
     version_table="memory",
 )
 
