@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import anyio
 import pytest
 from tests.agents.world import written as agent
 from tests.server.hosting import hosted
@@ -247,3 +248,26 @@ async def test_a_typo_starts_nothing_and_a_key_starts_one_run(tmp_path: Path, ht
         assert (await engine.workflows.attach(first["id"])).run.order.traceparent == headers["traceparent"]
         status, fault = await answer(http, "GET", url.replace("plain", "plane"))
         assert (status, "did you mean `plain`" in fault["error"]["message"]) == (404, True)
+
+
+def test_a_workflow_that_multiplies_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Ten workflows of ten steps each, every step the next workflow."""
+    levels = [
+        f"name: w{n}\nsteps:\n" + "".join([f"  - {{id: s{k}, action: sub-workflow, workflow: w{n + 1}}}\n" for k in range(10)])
+        for n in range(9)
+    ]
+    written(prepared(tmp_path) / "flows", *levels, "name: w9\nsteps: [{id: one, action: transform, value: 1}]\n")
+    with pytest.raises(AssertionError, match=r"`w0` has 2,111,111,110 steps .* at most 10,000"), serving(tmp_path, SCRIPT):
+        pass
+
+
+async def test_an_expression_that_holds_what_it_made_cannot_fill_the_memory(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    held = "'\U0001f600' * 900000, " * 250
+    hungry = f'name: hungry\nsteps: [{{id: one, action: transform, value: "{{{{ [{held}] | length }}}}"}}]\n'
+    written(prepared(tmp_path) / "flows", hungry)
+    with serving(tmp_path, SCRIPT) as served:
+        _, run = await answer(http, "POST", f"{served.url}/workflows/hungry/runs", json={"inputs": {}})
+        assert run["status"] == "failed"
+        told = await anyio.Path(f"/proc/{served.process.pid}/status").read_text()
+        (peak,) = [int(line.split()[1]) for line in told.split("\n") if line.startswith("VmHWM")]
+        assert peak < 500_000, "kilobytes"

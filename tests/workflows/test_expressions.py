@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import tracemalloc
 
 import anyio
 import pytest
@@ -156,6 +157,47 @@ def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
 def test_no_expression_grows_without_bounds(template: str) -> None:
     with pytest.raises(InvalidRequest):
         resolve_values_now(template, NAMES)
+
+
+LARGE: Json = {"text": "\U0001f600" * 900_000, "words": ("\U0001f600" * 999 + " ") * 900, "list": ["ab"] * 100_000}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ [" + "'\U0001f600' * 900000, " * 200 + "] | length }}",
+        "{{ [" + "[0] * 900000, " * 200 + "] | length }}",
+        "{{ " + " ~ ".join(["text"] * 250) + " }}",
+        "{{ (" + " ~ ".join(["text"] * 250) + ") | length }}",
+        "{{ [" + "text[1:], " * 200 + "] | length }}",
+        "{{ [" + "list[::-1], " * 200 + "] | length }}",
+        "{{ [" + "text.upper(), " * 200 + "] | length }}",
+        "{{ [" + "words.split(), " * 200 + "] | length }}",
+        "{{ [" + "text | upper, " * 200 + "] | length }}",
+        "{{ [" + "list + list, " * 200 + "] | length }}",
+        "{{ [" + "text, " * 250 + "] | tojson | length }}",
+        "{{ [" + "text, " * 250 + "] | string | length }}",
+        "{{ [" + "text, " * 250 + "] | join | length }}",
+        "{{ [[" + "text, " * 250 + "]] | join | length }}",
+        "so: {{ [" + "text, " * 250 + "] }}",
+        "{{ [" + "text | tojson, " * 200 + "] | length }}",
+    ],
+    ids=lambda template: template[:30],
+)
+def test_what_an_expression_holds_at_once_is_bounded(template: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"at most|more than"):
+            resolve_values_now(template, LARGE)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_slices_and_joined_words_are_what_they_were() -> None:
+    names = {"text": "abcdef", "list": [1, 2, 3]}
+    made = resolve_values_now("{{ [text[1:3], text[::-1], list[-2:], list[0], text ~ list[:1] ~ 7, text[:2] ~ '!'] }}", names)
+    assert made == ["bc", "fedcba", [2, 3], 1, "abcdef[1]7", "ab!"]
 
 
 @pytest.mark.parametrize("expression", ["inputs.n == 3", "{{ inputs.n == 3 }}", "steps['get-it'].output.ok", True])

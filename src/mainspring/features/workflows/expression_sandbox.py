@@ -1,9 +1,10 @@
 """The sandbox that expressions are evaluated in: a template engine, with everything taken away that can do harm or grow.
 
 The engine's own sandbox keeps expressions away from Python's insides. On top of it only expressions are left, no statements and
-so no loops; methods and filters are those listed here; whatever could grow a value by a factor is bounded; and filters and tests,
-which go through lists of any length, are counted by what they are given and what they make, and have so much and no more. Import
-this only to evaluate: the template engine takes longer to import than most commands.
+so no loops; methods and filters are those listed here; whatever could grow a value by a factor is bounded; and all that filters,
+tests, methods, operators and slices go through or make is counted, and an evaluation has so much and no more: that bounds its
+memory, since what it made may all be held at once. `~` and slices are compiled as filters, since the engine offers no other way
+to see what they make. Import this only to evaluate: the template engine takes longer to import than most commands.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -17,6 +18,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS, do_join, do_replace, do_round, do_sum
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
+from jinja2.visitor import NodeTransformer
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import to_json
@@ -29,7 +31,7 @@ MOST_STEPS: Final = 10_000
 MOST_BITS: Final = 4_096
 
 MOST_WORK: Final = 2_000_000
-"""How many elements and characters the filters and tests of one evaluation may go through: about a second, at the worst."""
+"""How many elements and characters one evaluation may go through and make: about a second, and 100 MB, at the worst."""
 
 MOST_DEPTH: Final = 100
 
@@ -226,7 +228,31 @@ class _Environment(ImmutableSandboxedEnvironment):
             _check_power(operator, left, right)
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             _check_size(len(left) + len(right))
-        return super().call_binop(context, operator, left, right)
+        return _count_made(super().call_binop(context, operator, left, right))
+
+    def call(*given: Any, **options: Any) -> Any:
+        # As its base declares it: every name is free for what is called.
+        made = ImmutableSandboxedEnvironment.call(*given, **options)
+        _spend(_size(made))
+        return made
+
+    def _generate(self, source: nodes.Template, *given: Any, **options: Any) -> str:
+        return super()._generate(_Transformer().visit(source), *given, **options)
+
+
+class _Transformer(NodeTransformer):
+    """Makes filters of `~` and of slices."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        parts = nodes.List([self.visit(part) for part in node.nodes], lineno=node.lineno)
+        return nodes.Filter(parts, "concat", [], [], None, None, lineno=node.lineno)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(cut := node.arg, nodes.Slice):
+            return node
+        bounds = [bound or nodes.Const(None, lineno=node.lineno) for bound in (cut.start, cut.stop, cut.step)]
+        return nodes.Filter(node.node, "slice", bounds, [], None, None, lineno=node.lineno)
 
 
 def _check_power(operator: str, left: Any, right: Any) -> None:
@@ -271,7 +297,7 @@ def _count_work(work: Callable[..., Any]) -> Callable[..., Any]:
     def run_counted(*given: Any, **options: Any) -> Any:
         _count(*given)
         made = work(*given, **options)
-        return _each(made) if isinstance(made, Iterator) else made
+        return _each(made) if isinstance(made, Iterator) else _count_made(made)
 
     return run_counted
 
@@ -283,10 +309,25 @@ def _each(made: Iterator[Any]) -> Iterator[Any]:
 
 
 def _count(*values: object) -> None:
+    _spend(1 + sum([len(value) for value in values if isinstance(value, str | list | tuple | dict | range)]))
+
+
+def _spend(work: int) -> None:
     left = _LEFT.get()
-    left[0] -= 1 + sum([len(value) for value in values if isinstance(value, str | list | tuple | dict | range)])
+    left[0] -= work
     if left[0] < 0:
         raise SecurityError(f"it goes through more than {MOST_WORK} elements and characters; pass it less, or use a command")
+
+
+def _count_made(made: Any) -> Any:
+    _count(made)
+    return made
+
+
+def _check_whole(value: Any) -> Any:
+    """The value, unless it would be too long as text."""
+    _check_size(_size(value))
+    return value
 
 
 def _range(*bounds: int) -> range:
@@ -298,7 +339,7 @@ def _range(*bounds: int) -> range:
 
 @pass_eval_context
 def _join(eval_ctx: Any, value: Any, d: str = "", attribute: Any = None) -> str:
-    parts = list(value)
+    parts = _check_whole(list(value))
     _check_size(len(str(d)) * len(parts) + sum([len(str(part)) for part in parts]))
     return str(do_join(eval_ctx, parts, d, attribute))
 
@@ -323,7 +364,19 @@ def _round(value: float, precision: int = 0, method: Any = "common") -> float:
 
 
 def _to_json(value: Any) -> str:
-    return to_json(value)
+    return to_json(_check_whole(value))
+
+
+def _to_string(value: Any) -> str:
+    return str(_check_whole(value))
+
+
+def _concat(parts: list[Any]) -> str:
+    return "".join([str(part) for part in _check_whole(parts)])
+
+
+def _slice(value: Any, start: int | None, stop: int | None, step: int | None) -> Any:
+    return value[start:stop:step]
 
 
 def _from_json(text: str) -> Any:
@@ -336,8 +389,13 @@ def _from_json(text: str) -> Any:
 @lru_cache(maxsize=1)
 def _environment() -> _Environment:
     # Not optimized: what is constant would be computed when it is compiled, and not run_counted.
-    made = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, optimized=False)
-    own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json, "fromjson": _from_json}
+    made = _Environment(
+        undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, optimized=False, finalize=_check_whole
+    )
+    own = {
+        "join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json, "fromjson": _from_json,
+        "string": _to_string, "concat": _concat, "slice": _slice,
+    }  # fmt: skip
     made.filters = {name: _count_work(work) for name, work in ({name: FILTERS[name] for name in _FILTERS} | own).items()}
     made.tests = {name: _count_work(cast(Callable[..., Any], TESTS[name])) for name in _TESTS}
     made.globals = {"range": _range}

@@ -31,6 +31,7 @@ from mainspring.definitions.parameters import InputParameter, InputType
 from mainspring.definitions.reader import parse_yaml
 
 MOST_NESTING: Final = 10
+MOST_STEPS: Final = 10_000
 LONGEST_WAIT: Final = 300.0
 NAMES: Final = ("inputs", "steps", "output", "workflow")
 

@@ -1,12 +1,20 @@
 """The workflows of the folders that the settings name, one in each file."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mainspring.definitions.folder import Defined, DefinitionFolders
 from mainspring.definitions.parsed_file import hint
 from mainspring.definitions.reader import read_text
-from mainspring.features.workflows.workflow_definition import MOST_NESTING, SubWorkflow, Workflow, list_steps, parse_workflow
+from mainspring.features.workflows.workflow_definition import (
+    MOST_NESTING,
+    MOST_STEPS,
+    SubWorkflow,
+    Workflow,
+    list_steps,
+    parse_workflow,
+)
 
 
 class WorkflowFolders(DefinitionFolders[Workflow]):
@@ -32,6 +40,9 @@ def _read(file: Path) -> tuple[Defined[Workflow]]:
 
 
 def _find_flaw(name: str, known: Mapping[str, Workflow]) -> str | None:
+    # First, because there may be as many paths as there are steps.
+    if (steps := _count_steps(name, known)) > MOST_STEPS:
+        return f"has {steps:,} steps with those of the workflows inside of it; at most {MOST_STEPS:,} are allowed"
     paths: list[tuple[str, ...]] = [(name,)]
     while paths:
         path = paths.pop()
@@ -46,6 +57,21 @@ def _find_flaw(name: str, known: Mapping[str, Workflow]) -> str | None:
                 return f"nests more than {MOST_NESTING} workflows: {' -> '.join((*path, inner))}"
             paths.append((*path, inner))
     return None
+
+
+def _count_steps(name: str, known: Mapping[str, Workflow]) -> int:
+    """The steps of a workflow and of all inside of it, as deep as they may nest."""
+    total, level = 0, Counter({name: 1})
+    for _ in range(MOST_NESTING):
+        inner: Counter[str] = Counter()
+        for each, times in level.items():
+            steps = list_steps(known[each].steps)
+            total += times * len(steps)
+            for step in steps:
+                if isinstance(step, SubWorkflow) and step.workflow in known:
+                    inner[step.workflow] += times
+        level = inner
+    return total
 
 
 def _inside(workflow: Workflow) -> list[str]:
