@@ -54,6 +54,23 @@ def test_the_tools_of_a_server_are_listed_and_called(client: OpenAI, model: Mode
     assert {"add", "ask", "learn", "get_current_time"} <= {tool["function"]["name"] for tool in model.asked[0]["tools"]}
 
 
+def test_the_tools_of_a_deferred_server_are_searched_for_and_called(client: OpenAI, model: Model, sums: str) -> None:
+    tools = [server(sums, defer_loading=True, server_description="Sums of numbers."), {"type": "tool_search"}]
+    model.hears("2 and 3", calls(("tool_search", {"query": "adds numbers"})))
+    model.hears("add", calls(("add", {"a": 2, "b": 3})))
+    model.hears("5", says("It is five."))
+    answer = client.responses.create(model=model.name, input="What is 2 and 3?", tools=tools)
+    kinds = [item.type for item in answer.output]
+    assert kinds == ["mcp_list_tools", "tool_search_call", "tool_search_output", "mcp_call", "message"]
+    first, second = [{tool["function"]["name"]: tool["function"] for tool in asked["tools"]} for asked in model.asked[:2]]
+    assert "sums: Sums of numbers." in first["tool_search"]["description"]
+    assert "add" not in first
+    assert "add" in second
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model.name, input="What is 2 and 3?", tools=tools[:1])
+    assert refused.value.param == "tools"
+
+
 @pytest.mark.usefixtures("sum_of_two")
 def test_a_server_of_the_older_transport_is_brought_like_any_other(client: OpenAI, model: Model, sums_by_sse: str) -> None:
     answer = client.responses.create(model=model.name, input="What is 2 and 3?", tools=[server(sums_by_sse)])

@@ -144,6 +144,28 @@ def test_items_bring_tools_for_the_rest_of_the_conversation(client: OpenAI, mode
     ]
 
 
+def test_an_item_may_bring_every_tool_that_codex_has(client: OpenAI, model: Model) -> None:
+    """Kinds that nobody has among them: Codex is told what is left out, others are refused."""
+    custom, shell = {"type": "custom", "name": "patch", "description": "Patches."}, {"type": "local_shell"}
+    brought: Any = {"type": "additional_tools", "role": "developer", "tools": [CRM, custom, {"type": "web_search"}, shell]}
+    model.hears("Go", calls(("patch", {"input": "a"}), ("local_shell", {"command": ["ls"]})))
+    asked: Any = [brought, {"role": "user", "content": "Go"}]
+    told = client.responses.with_raw_response.create(model=model.name, input=asked, extra_headers={"originator": "codex_exec"})
+    assert told.headers["Mainspring-Ignored"] == "input[0].tools[2]"
+    assert [item.type for item in told.parse().output] == ["custom_tool_call", "local_shell_call"]
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model.name, input=asked)
+    assert refused.value.param == "input[0].tools[2].type"
+    mcp: Any = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [{"type": "mcp", "server_label": "s", "server_url": "u"}],
+    }
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model.name, input=[mcp, {"role": "user", "content": "Go"}])
+    assert refused.value.param == "input"
+
+
 def test_the_server_searches_among_deferred_tools(client: OpenAI, model: Model) -> None:
     tools: Any = [
         {"type": "tool_search"},

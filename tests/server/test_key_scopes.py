@@ -101,6 +101,16 @@ async def test_a_key_has_the_tools_of_its_scopes_in_every_form(
         assert await at.verdicts(made) == wanted
 
 
+async def test_a_search_for_the_tools_of_the_request_takes_no_scope(tmp_path: Path) -> None:
+    script = Scripted(calls(call("tool_search", query="look")), say("Done."))
+    tools = [{"type": "function", "name": "look", "defer_loading": True}, {"type": "tool_search"}]
+    engine = Engine(script, database=tmp_path / "runs.db")
+    async with hosted(server(engine)) as url, aiohttp.ClientSession() as session:
+        at = House(engine, url, session)
+        made = await at.created("wait", await at.key("responses"), tools=tools)
+        assert await at.verdicts(made) == ["tool_search:allow"]
+
+
 async def test_who_continues_a_response_has_the_tools_of_their_own_key(tmp_path: Path) -> None:
     async with house(tmp_path) as at:
         wide, narrow = await at.key(), await at.key("responses", "tools:execute:look")

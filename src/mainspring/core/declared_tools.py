@@ -293,7 +293,7 @@ def _describe_search(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
 
 def _list_deferred(tools: Sequence[Tool], deferred: Sequence[ToolDefinition]) -> str:
     """Namespaces and servers with what they are about; functions that are deferred alone with their descriptions."""
-    abouts = {tool.namespace: tool.about for tool in tools if isinstance(tool, ToolDefinition) and isinstance(tool.about, str)}
+    abouts = {find_group(tool): tool.about for tool in tools if isinstance(tool, ToolDefinition) and isinstance(tool.about, str)}
     lines: dict[str, str] = {}
     for tool in deferred:
         group = find_group(tool)

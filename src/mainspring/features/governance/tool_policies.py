@@ -98,7 +98,8 @@ class CallerScopes(QuickPolicy):
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         scopes, tool = run.spec.caller.scopes, find_served_tool(call, run)
-        if scopes is None or tool is None:
+        # A search looks only at what the request itself has declared.
+        if scopes is None or tool is None or tool.form == "server_tool_search":
             return Allow()
         # A stranger's server may call itself and its tools anything.
         is_own = isinstance(tool.server, ServerTool) and not tool.server.at

@@ -4,9 +4,8 @@ A request names its servers in `tools` of type `mcp`, with their credentials. Th
 the order here, before the run starts.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
@@ -55,7 +54,7 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
     taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
     found = await servers.collect_tools([*servers.servers, *described], principal=spec.tenant, taken=taken)
     servers.bind(spec.id, found)
-    deferred = {tool["server_label"] for tool in given if tool.get("defer_loading") is True}
+    deferred = {tool["server_label"]: str(tool.get("server_description") or "") for tool in given if tool.get("defer_loading")}
     tools: tuple[Tool, ...] = (*others, *[_build_definition(route, deferred) for route in found.routes.values()])
     # What the operator's servers have is the operator's business; a client is told of those that it named.
     listed = tuple([_build_list(offer, new_id) for offer in found.offers if not offer.spec.trusted])
@@ -76,10 +75,12 @@ def _check_labels(servers: Sequence[ServerSpec]) -> None:
             raise InvalidRequest(f"two MCP servers have the label `{label}`; give each its own `server_label`", param="tools")
 
 
-def _build_definition(route: ToolRoute, deferred: Collection[str]) -> ToolDefinition:
+def _build_definition(route: ToolRoute, deferred: Mapping[str, str]) -> ToolDefinition:
+    """The tool as the run has it; `deferred` are the servers whose tools are searched for, and what they are about."""
     server = ServerTool(route.spec.label, route.tool.name, route.spec.at)
-    is_deferred = True if route.spec.label in deferred else UNSET
-    return replace(route.definition, server=server, asks=route.needs_approval, deferred=is_deferred)
+    made = replace(route.definition, server=server, asks=route.needs_approval)
+    about = deferred.get(route.spec.label)
+    return made if about is None else replace(made, deferred=True, about=about)
 
 
 def _build_list(offer: ServerOffer, new_id: NewId) -> Item:

@@ -25,8 +25,11 @@ _OUR_HEADERS = frozenset({
     "mcp-name", "mcp-protocol-version", "mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
 _REQUEST_FIELDS = frozenset(
-    {"type", "server_label", "server_url", "server_description", "headers", "authorization", "allowed_tools", "require_approval"}
-)
+    {
+        "type", "server_label", "server_url", "server_description", "headers", "authorization", "allowed_tools",
+        "require_approval", "defer_loading",
+    }
+)  # fmt: skip
 
 
 class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
