@@ -9,7 +9,7 @@ import pytest
 from tests.clients import node
 from tests.clients.process import environment
 from tests.clients.tap import Tap
-from tests.clients.upstream import Model, Reply, calls, says
+from tests.clients.upstream import Model, Reply, Upstream, calls, says
 
 pytestmark = pytest.mark.usefixtures("node_clients")
 
@@ -113,11 +113,16 @@ server.run()
 """
 
 
+def configure_notes(folder: Path) -> str:
+    """The settings for a server that Codex waits for before it asks the model."""
+    (folder / "notes.py").write_text(SERVER)
+    server = {"command": sys.executable, "args": [str(folder / "notes.py")], "required": True, "startup_timeout_sec": SECONDS}
+    return "\n".join(["[mcp_servers.notes]", *[f"{name} = {json.dumps(value)}" for name, value in server.items()]])
+
+
 def test_codex_uses_the_tools_of_an_mcp_server_and_resumes_its_session(tmp_path: Path, url: str, model: Model, tap: Tap) -> None:
     """It declares them in a namespace, and finds its own names in the calls; also in what it sends of an earlier session."""
-    (tmp_path / "notes.py").write_text(SERVER)
-    server = {"command": sys.executable, "args": [str(tmp_path / "notes.py")], "required": True, "startup_timeout_sec": SECONDS}
-    more = "\n".join(["[mcp_servers.notes]", *[f"{name} = {json.dumps(value)}" for name, value in server.items()]])
+    more = configure_notes(tmp_path)
     model.hears("Keep milk", calls(("mcp__notes__keep", {"text": "milk"})))
     model.hears("kept: milk", says("It is kept."))
     model.hears("What did you keep", says("Milk."))
@@ -162,3 +167,34 @@ def test_codex_goes_on_when_its_context_is_full(
         assert ("compaction" in sent[2]) is (name == "OpenAI")
     else:
         assert not tap.posted()
+
+
+def test_codex_searches_for_the_tools_of_its_mcp_servers(tmp_path: Path, url: str, upstream: Upstream, tap: Tap) -> None:
+    """It does so with the models that it knows to be able to."""
+    model = upstream.model("gpt-5.5")
+    model.hears("Keep milk", calls(("tool_search", {"query": "keep a note"})))
+    model.hears("mcp__notes__keep", calls(("mcp__notes__keep", {"text": "milk"})))
+    model.hears("kept: milk", says("It is kept."))
+    here = Codex(tmp_path, url, model.name, more=configure_notes(tmp_path))
+    assert here.run("Keep milk in mind.") == "It is kept."
+    model.check()
+    offered = [[tool["function"]["name"] for tool in asked["tools"]] for asked in model.asked]
+    assert ["mcp__notes__keep" in names for names in offered] == [False, True, True]
+    kinds = [item["type"] for item in tap.posted()[-1]["input"]]
+    assert kinds[-4:] == ["tool_search_call", "tool_search_output", "function_call", "function_call_output"]
+
+
+def test_codex_brings_all_of_its_tools_in_an_item(tmp_path: Path, url: str, upstream: Upstream, tap: Tap) -> None:
+    """In namespaces, and with a custom tool that runs code."""
+    model = upstream.model("gpt-6-astra")
+    code = 'const made = await tools.exec_command({cmd: "echo hello > note; cat note"}); text(made.output);'
+    model.hears("Make a note", calls(("functions__exec", {"input": code})))
+    model.hears("hello", says("The note says hello."))
+    assert codex(tmp_path, url, model.name, "Make a note that says so.") == "The note says hello."
+    model.check()
+    assert (tmp_path / "work" / "note").read_text() == "hello\n"
+    first, second = tap.posted()
+    assert not first.get("tools")
+    assert first["input"][0]["type"] == "additional_tools"
+    [call] = [item for item in second["input"] if item["type"] == "custom_tool_call"]
+    assert (call["namespace"], call["name"], call["input"]) == ("functions", "exec", code)
