@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from mainspring.core.items import Json
 from mainspring.core.lru_cache import LRUCache
+from mainspring.tools.shell_arithmetic import Arithmetic
 
 LONGEST: Final = 64 * 1024
 REMEMBERED: Final = 512
@@ -183,15 +184,12 @@ class _Reading:
         self.reads: list[str] = []
         self.doubts: list[str] = []
         self.is_read_otherwise = False
-        self._evaluates = False
-        self._hides_code = False
+        self._arithmetic = Arithmetic()
         self._add(tree)
 
     @property
     def line(self) -> ShellLine:
-        doubts = list(dict.fromkeys(self.doubts))
-        if self._evaluates and self._hides_code:
-            doubts.append("it computes with text that holds code")
+        doubts = dict.fromkeys([*self.doubts, *self._arithmetic.doubts])
         names = tuple(dict.fromkeys(self.sets))
         writes, reads = tuple(dict.fromkeys(self.writes)), tuple(dict.fromkeys(self.reads))
         return ShellLine(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
@@ -205,8 +203,6 @@ class _Reading:
 
     def _add(self, tree: Json) -> None:
         for node in _walk_nodes(tree):
-            if "Parts" in node:
-                self._hides_code = self._hides_code or any(sign in _read_literal(node) for sign in "$`")
             for redirect in node.get("Redirs") or ():
                 self._redirect(redirect)
                 if redirect["Op"].startswith("&>") and _find_offset(node) > redirect["OpPos"]["Offset"]:
@@ -221,6 +217,9 @@ class _Reading:
                 self._at_declaration(node)
             case "ForClause" if node["Loop"]["Type"] == "WordIter":
                 self.sets.append(node["Loop"]["Name"]["Value"])
+                self._arithmetic.loop(self.sets[-1], node["Loop"].get("Items"))
+            case "ForClause":
+                self._arithmetic.evaluate([node["Loop"].get(part) for part in ("Init", "Cond", "Post")])
             case "CoprocClause":
                 # The parser takes some of its programs for the coprocess's name: `coproc a <<< x`.
                 self.doubts.append("it starts a coprocess")
@@ -231,13 +230,14 @@ class _Reading:
             case "UnaryArithm" if node["Op"] in ("++", "--"):
                 self.sets.append(_read_literal(node["X"]))
             case "ArithmExp":
-                self._evaluates = True
+                self._arithmetic.evaluate(node["X"])
             case "ArithmCmd":
-                self._evaluates = self.is_read_otherwise = True
+                self.is_read_otherwise = True
+                self._arithmetic.evaluate(node["X"])
             case "TestClause":
                 self.is_read_otherwise = True
-            case "BinaryTest" | "UnaryTest":
-                self._evaluates = self._evaluates or node["Op"] in _ARITHMETIC
+            case "BinaryTest" | "UnaryTest" if node["Op"] in _ARITHMETIC:
+                self._arithmetic.evaluate([node["X"], node.get("Y")])
             case "LetClause":
                 self.doubts.append("`let` evaluates text")
             case "FuncDecl":
@@ -246,14 +246,18 @@ class _Reading:
     def _at_call(self, node: Json) -> None:
         for assign in node.get("Assigns") or ():
             self.sets.append(assign["Name"]["Value"])
+            self._arithmetic.assign(assign)
         args = node.get("Args")
         if not args:
             return
         words = (_read_name(args[0]), *[_read_argument(word) for word in args[1:]])
         self.commands.append(words)
-        self.sets += _list_sets(words)
+        self.sets += (named := _list_sets(words))
+        for name in named:
+            self._arithmetic.set_unknown(name)
         self.doubts += _doubt_builtin(words)
-        self._evaluates = self._evaluates or (words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words))
+        if words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words):
+            self._arithmetic.evaluate([word for word, text in zip(args, words, strict=True) if not _is_test_sign(text)])
 
     def _at_declaration(self, node: Json) -> None:
         if node["Variant"]["Value"] == "nameref":
@@ -261,6 +265,7 @@ class _Reading:
         for assign in node.get("Args") or ():
             if "Name" in assign:
                 self.sets.append(assign["Name"]["Value"])
+                self._arithmetic.assign(assign)
             elif (option := _read_name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
                 self.doubts.append("it declares variables in a way that is not understood")
 
@@ -268,11 +273,17 @@ class _Reading:
         operator = node.get("Exp", {}).get("Op", "")
         if operator in ("=", ":="):
             self.sets.append(node["Param"]["Value"])
-        elif operator.startswith("@"):
+            self._arithmetic.set_unknown(self.sets[-1])
+        if node.get("Excl") and "Names" not in node and _read_literal(node.get("Index") or {}) not in ("@", "*"):
+            self.doubts.append("it uses a variable whose name another one holds")
+        self._arithmetic.evaluate([node.get("Index"), node.get("Slice")])
+        if operator.startswith("@"):
             self.doubts.append("it expands what a variable holds once more")
 
     def _redirect(self, redirect: Json) -> None:
         target = _read_name(redirect["Word"])
+        if "[" in (redirect.get("N") or {}).get("Value", ""):
+            self.doubts.append("it computes where to keep the number of a file")
         if redirect["Op"] in ("<", "<>") and target:
             self.reads.append(target)
         if redirect["Op"] not in _WRITES and not (target or "").startswith(_CONNECTIONS):
@@ -352,6 +363,11 @@ def _mask_quoted(word: Json) -> str:
 def _read_literal(word: Json) -> str:
     """What is sure of a word's text, whatever the rest of it becomes."""
     return "".join([_read_part(part) or "" for part in word.get("Parts") or ()])
+
+
+def _is_test_sign(word: str | None) -> bool:
+    """Whether a word of `test` is an operator or a bracket, and is not computed with."""
+    return word is not None and re.fullmatch(r"test|\[\[?|\]\]?|-[a-zA-Z]+|!?=|==|!|<|>", word) is not None
 
 
 def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
