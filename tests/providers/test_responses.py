@@ -193,7 +193,13 @@ def test_gateways_that_number_all_items_0_are_followed_by_id() -> None:
 
 def test_missing_and_repeated_ids_are_replaced() -> None:
     nameless = {key: value for key, value in NOON.items() if key != "id"}
-    events = read(done(nameless, 0), done(NOON, 1), done({**LOOK, "id": "msg_1"}, 2), done({**LOOK, "id": None}, 3), COMPLETED)
+    events = read(
+        done(nameless, 0),
+        done(NOON, 1),
+        done({**LOOK, "id": "msg_1"}, 2),
+        done({**LOOK, "id": None, "arguments": "{}"}, 3),
+        COMPLETED,
+    )
     ids = [item.id for item in items(events) if isinstance(item, Message | FunctionCall)]
     assert len(set(ids)) == 4
     assert "" not in ids

@@ -20,18 +20,26 @@ from mainspring.core.items import (
     Reasoning,
     Refusal,
     Tool,
+    Usage,
     encode,
 )  # fmt: skip
 
 CHARS_PER_TOKEN = 3.5
 PER_ITEM = 4
 PER_IMAGE = 765
+MOST_TOKENS = 1_000_000_000
 
 
 def estimate(items: Iterable[Item], instructions: str | None = None, tools: Iterable[Tool] = ()) -> int:
     """The tokens of all that a request says."""
     told = PER_ITEM + tokens_of_text(instructions) if instructions else 0
     return told + sum(map(tokens_of_tool, tools)) + tokens_of(items)
+
+
+def is_plausible(usage: Usage) -> bool:
+    """Whether a turn can have used this: no count is negative, or beyond what any model takes or says."""
+    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
+    return all(0 <= count <= MOST_TOKENS for count in counts)
 
 
 def tokens_of(items: Iterable[Item]) -> int:

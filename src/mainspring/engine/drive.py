@@ -35,7 +35,7 @@ from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.redact import redact_text
-from mainspring.core.tokens import estimate, tokens_of
+from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error
 from mainspring.engine.journal import Journal
@@ -91,7 +91,8 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal.catch_up)
     failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
-        journal.record(TurnEnded("error", failure.usage, _tell(failure)))
+        used = failure.usage if failure.usage is not None and is_plausible(failure.usage) else None
+        journal.record(TurnEnded("error", used, _tell(failure)))
 
 
 async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
@@ -169,8 +170,8 @@ class _Listening:
                         raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
                     if special:
                         event = _mark_call(event, special)
-                    if isinstance(event, TurnEnded) and event.usage is None and event.error is None:
-                        event = replace(event, usage=_estimate_usage(request, self._said()))
+                    if isinstance(event, TurnEnded):
+                        event = self._check_usage(event, request)
                 chars = len(event.delta) if kind in _DELTAS else 0  # type: ignore[union-attr]
                 if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
                     self._cut(event, meter.excess, request)
@@ -184,6 +185,18 @@ class _Listening:
                         await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+    def _check_usage(self, event: TurnEnded, request: ModelRequest) -> TurnEnded:
+        """A turn that nobody counted, or that was counted as nonsense, has its usage estimated."""
+        if event.usage is None and event.error is not None:
+            return event
+        if event.usage is not None and is_plausible(event.usage):
+            return event
+        if event.usage is not None:
+            log.warning(
+                "run %s: %s counts tokens as nobody can use them, so they are estimated", request.run_id, self.provider.name
+            )
+        return replace(event, usage=_estimate_usage(request, self._said()))
 
     def _cut(self, event: ModelEvent, excess: int, request: ModelRequest) -> None:
         """Ends a turn that says too much: with as much of its last piece as fits, and what is unfinished left so."""

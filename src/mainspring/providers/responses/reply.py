@@ -41,6 +41,8 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
             self._turn.start(self._item(event.item), event.output_index)
         elif kind == "response.output_item.done":
             self._turn.finish(self._item(event.item), event.output_index)
+        elif kind == "response.function_call_arguments.done":
+            self._turn.complete_arguments(event)
         elif kind == "response.output_text.annotation.added":
             self._turn.annotate(event)
         elif kind in _TERMINAL:
@@ -87,6 +89,7 @@ class ResponsesTurn(TurnEvents):
         # Items by the backend's id and by index: gateways change the one and number all items 0 in the other.
         self._by_id: dict[str | None, _OpenItem] = {}
         self._by_index: dict[int | None, _OpenItem] = {}
+        self._by_call: dict[str | None, _OpenItem] = {}
         self._items: list[_OpenItem] = []
 
     @property
@@ -100,9 +103,15 @@ class ResponsesTurn(TurnEvents):
 
     def add_missing(self, given: "_Item", index: int) -> None:
         """An item of the whole answer, unless it was streamed to its end."""
-        found = self._find(given, index)
+        found = self._find(given, index) or self._find_alike(given)
         if found is None or not found.is_done:
             self.finish(given, index)
+        else:
+            found.is_listed = True
+
+    def _find_alike(self, given: "_Item") -> "_OpenItem | None":
+        """A call that was streamed under other ids and at another place, as gateways do it: a call is made once."""
+        return next((each for each in self._items if each.is_done and not each.is_listed and each.says(given)), None)
 
     def delta(self, channel: Channel, event: "_ResponsesEvent") -> None:
         delta = event.delta
@@ -125,6 +134,13 @@ class ResponsesTurn(TurnEvents):
             return
         self._events.append(_delta(channel, item.id, delta, index))
 
+    def complete_arguments(self, event: "_ResponsesEvent") -> None:
+        """All arguments of a call, from a backend that leaves out pieces of them."""
+        item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
+        if item is not None and item.kind == "function_call" and not item.is_done:
+            whole = self._final(item, "arguments", 0, json_text(event.arguments))
+            item.said["arguments", 0] = [whole]
+
     def annotate(self, event: "_ResponsesEvent") -> None:
         item = self._by_id.get(event.item_id) or self._by_index.get(event.output_index)
         if item is not None and not item.is_done and isinstance(event.annotation, dict):
@@ -136,11 +152,26 @@ class ResponsesTurn(TurnEvents):
         """Begins an item, but for a call that has no name yet: that one begins when it is whole."""
         if given.type == "function_call_output" or (given.type == "function_call" and not given.name):
             return None
+        known = self._find(given, index)
+        return known if known is not None and self._is_begun(known, given, index) else self._open(given, index)
+
+    def _is_begun(self, known: "_OpenItem", given: "_Item", index: int | None) -> bool:
+        """Whether the beginning of an item only comes once more, or after its end."""
+        if (given.call_id or known.call_id) != known.call_id or given.name != known.name:
+            return False
+        is_same, is_here = bool(given.id) and known is self._by_id.get(given.id), known.index == index
+        if known.kind != "function_call":
+            return is_same and is_here and not known.is_done
+        return (is_same and bool(given.call_id)) or (is_here and (is_same or bool(given.call_id) or not known.is_done))
+
+    def _open(self, given: "_Item", index: int | None) -> "_OpenItem":
         item = self._begin(given)
-        found = _OpenItem(given.type, index, item, item_id(item))
+        found = _OpenItem(given.type, index, item, item_id(item), given.name, given.call_id)
         self._by_index[index] = found
         if given.id:
             self._by_id[given.id] = found
+        if given.call_id:
+            self._by_call[given.call_id] = found
         self._items.append(found)
         self._events.append(events.ItemStarted(found.item))
         return found
@@ -168,18 +199,28 @@ class ResponsesTurn(TurnEvents):
         if given.type == "function_call_output":
             return  # Who asks the model answers its calls, each one and only once.
         found = self._find(given, index)
+        if found is not None and found.is_done and self._is_repeated(found, given, index):
+            return
         if found is None or found.is_done:
-            if found is not None and found.index == index and found is self._by_id.get(given.id):
-                return  # Said twice.
-            found = self.start(given, index)
-        if found is None:
-            raise build_unnamed_error(str(given.arguments))
+            if given.type == "function_call" and not given.name:
+                raise build_unnamed_error(str(given.arguments))
+            found = self._open(given, index)
         self._close(found, given)
 
+    def _is_repeated(self, found: "_OpenItem", given: "_Item", index: int | None) -> bool:
+        """Whether an item that is done is only said once more. Backends that number all calls 0 and give no ids make another call
+        by other arguments."""
+        is_same = bool(given.id) and found is self._by_id.get(given.id)
+        if found.kind != "function_call":
+            return is_same and found.index == index
+        if (given.call_id or found.call_id) != found.call_id:
+            return False
+        return found.says(given) or (bool(given.call_id) and (is_same or found.index == index))
+
     def _find(self, given: "_Item", index: int | None) -> "_OpenItem | None":
-        """The item that has begun as this one: by its id, or by its place if that holds one of its kind."""
-        found = self._by_id.get(given.id) or self._by_index.get(index)
-        return found if found is not None and found.kind == given.type else None
+        """The item that has begun as this one: by its id, by that of its call, or by its place if that holds one of its kind."""
+        places = (self._by_id.get(given.id), self._by_call.get(given.call_id), self._by_index.get(index))
+        return next((found for found in places if found is not None and found.kind == given.type), None)
 
     def _close(self, found: "_OpenItem", given: "_Item") -> None:
         found.is_done = True
@@ -189,8 +230,8 @@ class ResponsesTurn(TurnEvents):
             case items.Message():
                 item = replace(item, content=self._content(found, given.content or ()), status=status)
             case items.FunctionCall():
-                arguments = self._final(found, "arguments", 0, json_text(given.arguments))
-                item = replace(item, arguments=arguments, status=status)
+                found.arguments = self._final(found, "arguments", 0, json_text(given.arguments))
+                item = replace(item, arguments=found.arguments, status=status)
             case items.Reasoning():
                 item = self._thought(found, item, given, status)
             case _ if given.data:
@@ -250,10 +291,19 @@ class _OpenItem(Struct, eq=False):
     index: int | None
     item: Item
     id: str
+    name: str | None = None
+    call_id: str | None = None
+    arguments: str = ""
     said: dict[tuple[Channel, int], list[str]] = {}
     notes: dict[int, list[Json]] = {}
     logprobs: dict[int, list[Json]] = {}
     is_done: bool = False
+    is_listed: bool = False
+
+    def says(self, given: "_Item") -> bool:
+        """Whether it is a call as the one given, whatever their ids."""
+        said = (given.type, given.name, json_text(given.arguments))
+        return self.kind == "function_call" and said == (self.kind, self.name, self.arguments)
 
     def part(self, channel: Channel, index: int) -> tuple[int, list[str]]:
         """A place for the pieces of a part, and its index: words and a refusal cannot share one."""
@@ -283,6 +333,7 @@ def _delta(channel: Channel, id: str, delta: str, index: int) -> events.Delta:
 class _ResponsesEvent(Struct, gc=False):
     type: str = ""
     delta: object = None
+    arguments: object = None
     item_id: str | None = None
     output_index: int | None = None
     content_index: int | None = None
