@@ -17,7 +17,8 @@ DOORS = (
     "tasks/test_tools", "trace/test_routes",
     # A Python program with the public `Engine`.
     "agents/test_charter", "agents/test_delegation", "agents/test_runtime", "agents/test_stream", "decisions/test_decisions",
-    "engine/test_audit", "engine/test_facade", "engine/test_subsystems", "memory/test_capture", "trace/test_collector",
+    "engine/test_audit", "engine/test_facade", "engine/test_subsystems", "memory/test_capture", "policies/test_skills",
+    "providers/test_engine", "trace/test_collector",
     "workflows/test_agents", "workflows/test_people", "workflows/test_runs", "workflows/test_steps",
 )  # fmt: skip
 COUNTS = {"A": 38, "B": 19, "C": 84, "C-T": 33, "S": 19}

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 from anyio import sleep_forever
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mainspring import Engine
 from mainspring.app.engine import RunOptions
 from mainspring.core.errors import DelegateToClient, Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
-from mainspring.core.items import FunctionCallOutput, ToolDefinition, ToolKind, text_of
+from mainspring.core.items import FunctionCallOutput, Json, ToolDefinition, ToolKind, text_of
 from mainspring.core.spec import Completion, Limits, RunSpec, Sampling, Window
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.features.budgets.budget import LEVELS
@@ -21,6 +21,10 @@ from mainspring.parts import Host, PartContents
 from mainspring.ports import CallContext, EndedRun, OrderContext, OrderStep, RunObserver, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.contract import ToolContext
+from mainspring.tools.contract import ToolResult as ToolOutcome
+from mainspring.tools.entries import ToolEntry
+from mainspring.tools.registry import Registry
 
 
 async def test_a_misspelt_option_gets_a_did_you_mean() -> None:
@@ -231,3 +235,42 @@ async def test_the_wording_of_the_question_is_the_programs() -> None:
 def noop() -> str:
     """Does nothing."""
     return "nothing"
+
+
+class Oracle:
+    """A tool with nothing but what every tool has; it answers with what it is told of its surroundings."""
+
+    name = "oracle"
+    description = "Answers."
+
+    async def execute(self, params: Json, context: ToolContext) -> ToolOutcome:
+        lists = (context.user_scopes, context.command_allowlist, context.path_allowlist, context.domain_allowlist)
+        return ToolOutcome.ok(f"{lists} {context.working_dir}")
+
+
+class Weather(Oracle):
+    """One that declares what it takes."""
+
+    name = "weather"
+    parameters_schema: ClassVar[Json] = {"type": "object", "properties": {"town": {"type": "string"}}}
+
+
+class Forecast(Weather):
+    name = "forecast"
+
+
+@pytest.mark.requirement("C13", "C15", "C16")
+async def test_a_programs_own_tools_are_offered_with_the_schema_in_force_and_told_their_context(tmp_path: Path) -> None:
+    context = ToolContext(("tools:execute",), ("ls",), ("src",), ("example.org",), tmp_path)
+    registry = Registry([Oracle(), Weather()], context=context)
+    other: Json = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
+    registry.register(Forecast(), ToolEntry(name="forecast", schema=other))
+    turn = calls(call("oracle"), call("weather", town="Rome"), call("forecast", city="Rome"), call("forecast", city="Paris"))
+    script = Scripted(turn, say("Done."))
+    async with Engine(script, tools=registry) as engine:
+        run = await engine.run("Go.")
+    declared = {tool.name: tool.parameters for tool in script.requests[0].tools if isinstance(tool, ToolDefinition)}
+    assert declared == {"oracle": None, "weather": Weather.parameters_schema, "forecast": other}
+    told = [text_of(item.output) for item in run.output if isinstance(item, FunctionCallOutput)]
+    assert told[0] == f"(('tools:execute',), ('ls',), ('src',), ('example.org',)) {tmp_path}"
+    assert ["city" in text for text in told[1:]] == [False, True, False], told
