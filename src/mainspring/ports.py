@@ -57,9 +57,9 @@ class TokenCounter(Protocol):
     async def count_tokens(self, request: ModelRequest) -> int: ...
 
 
-ModelFeature = Literal["logprobs", "audio_input", "passthrough"]
-"""What only some adapters can bring to a backend and back: log probabilities of the text, `input_audio` parts, and tools, items
-and parts of kinds that we do not know, passed on as they are."""
+ModelFeature = Literal["logprobs", "audio_input", "penalties", "passthrough"]
+"""What only some adapters can bring to a backend and back: log probabilities of the text, `input_audio` parts, penalties for
+tokens, and tools, items and parts of kinds that we do not know, passed on as they are."""
 
 
 @runtime_checkable

@@ -112,6 +112,8 @@ FIELDS = (
         "with `chat` and `responses` backends; others: refused",
         sent={"logprobs": True, "top_logprobs": 2},
     ),
+    _field("presence_penalty", "works", 0.5, "with `chat` backends; others: refused", sent={"presence_penalty": 0.5}),
+    _field("frequency_penalty", "works", 0.5, "with `chat` backends; others: refused", sent={"frequency_penalty": 0.5}),
     _field("logprobs", "works", True, "not of OpenAI's Responses API; as the include value", sent={"logprobs": True}),
     _field("text", "works", {"format": {"type": "json_object"}}, sent={"response_format": {"type": "json_object"}}),
     Case(
@@ -178,7 +180,7 @@ FIELDS = (
 )
 TOOLS = (
     _tool("function", "works", name="weather", parameters={"type": "object"}),
-    _tool("custom", "works", name="query"),
+    _tool("custom", "works", "a grammar is told to the model, and not enforced", name="query"),
     _tool("shell", "works", "`environment: local` at the client; in a container with `--builtin shell`"),
     _tool("local_shell", "works"),
     _tool("apply_patch", "works"),

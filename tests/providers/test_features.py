@@ -120,7 +120,7 @@ def test_adapters_say_what_they_can_carry_through_all_that_wraps_them() -> None:
         {"house": compose(chat, options), "claude": Anthropic(URL), "gemini": Gemini(URL)},
         aliases={"any": ["house/a", "gemini/b"]},
     )
-    assert find_features(Engine(router).core.provider, "house/qwen") == {"logprobs", "audio_input"}
+    assert find_features(Engine(router).core.provider, "house/qwen") == {"logprobs", "audio_input", "penalties"}
     assert find_features(router, "any") == {"audio_input"}
     assert (
         find_features(router, "claude/opus") == find_features(Constrained(chat), "m") == find_features(Scripted(), "m") == set()

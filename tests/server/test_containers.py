@@ -234,6 +234,32 @@ async def test_links_that_code_left_lead_nowhere() -> None:
                 await files.create(about.id, file=(name, b"x"))
 
 
+async def test_the_environment_of_a_shell_is_the_container_it_names() -> None:
+    script = (call("shell", command="cat here"), say("Done.", expect="found"))
+    async with serving(*script) as (url, _), client(url) as openai_client:
+        container = await openai_client.containers.create(name="c")
+        await openai_client.containers.files.create(container.id, file=("here", b"found"))
+        named: Any = [{"type": "shell", "environment": {"type": "container_reference", "container_id": container.id}}]
+        assert (await openai_client.responses.create(model="m", input="Go.", tools=named)).output_text == "Done."
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"type": "container_auto", "network_policy": {"type": "disabled"}},
+        {"type": "container_auto", "memory_limit": "1g"},
+        {"type": "container_reference", "container_id": "../out"},
+        {"type": "elsewhere"},
+    ],
+)
+async def test_what_a_shell_s_container_cannot_be_is_refused(environment: dict[str, Any]) -> None:
+    async with serving() as (url, _), client(url) as openai_client:
+        tools: Any = [{"type": "shell", "environment": environment}]
+        with pytest.raises(openai.BadRequestError, match="cannot be set") as refused:
+            await openai_client.responses.create(model="m", input="Go.", tools=tools)
+        assert refused.value.param == "tools"
+
+
 async def test_what_does_not_fit_is_refused() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
         containers = engine.builtins.containers

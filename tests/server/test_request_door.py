@@ -71,6 +71,34 @@ REFUSED: list[tuple[Json, str, str]] = [
     (said({"type": ""}), "input[0].content[1].type", "empty"),
     (said({"type": "text", "text": "x"}), "input[0].content[1].type", "`input_text`"),
     (said({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}), "input[0].content[1].type", "sound"),
+    (
+        {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        "input[0].content[0].type",
+        "message of the user",
+    ),
+    (
+        {
+            "input": [
+                {"type": "custom_tool_call", "call_id": "c", "name": "query", "input": "x"},
+                {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_video"}]},
+            ]
+        },
+        "input[1].output[0].type",
+        "input_video",
+    ),
+    (
+        {
+            "input": [
+                {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_audio", "input_audio": {}}]},
+            ]
+        },
+        "input[1].output[0].type",
+        "input_audio",
+    ),
+    ({"tools": [{"type": "custom", "name": "query", "format": {"type": "regex"}}]}, "tools[0].format", "grammar"),
+    ({"presence_penalty": 0.5}, "presence_penalty", "leave it out"),
+    ({"frequency_penalty": -0.5}, "frequency_penalty", "leave it out"),
     ({"include": ["reasoning.encrypted"]}, "include[0]", "`reasoning.encrypted_content`"),
     ({"include": ["message.output_text.logprobs"]}, "include[0]", "log probabilities"),
     ({"top_logprobs": 2}, "top_logprobs", "log probabilities"),
@@ -98,6 +126,15 @@ PASSED: list[tuple[Json, str | None]] = [
     ({"client_metadata": {"session": "1"}, "prompt_cache_retention": "24h"}, "client_metadata, prompt_cache_retention"),
     ({"tools": [{**WEATHER, "allowed_callers": ["direct"], "strict": False}]}, "tools[0].allowed_callers"),
     ({"reasoning": {"effort": "low", "mode": "x"}, "text": {"verbosity": "low"}}, "reasoning.mode, text.verbosity"),
+    (
+        {"tools": [{"type": "shell", "environment": {"type": "local", "skills": []}}], "presence_penalty": 0},
+        "tools[0].environment.skills",
+    ),
+    (
+        {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [{**WEATHER, "hue": 1}]}]},
+        "tools[0].tools[0].hue",
+    ),
+    ({"context_management": [{"type": "compaction", "hue": 1}]}, "context_management[0].hue"),
     ({"service_tier": "priority"}, "service_tier"),
     ({"service_tier": "auto"}, None),
     ({"include": ["web_search_call.results", "reasoning.encrypted_content"]}, "include[0]"),

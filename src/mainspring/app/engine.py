@@ -103,6 +103,8 @@ class RunOptions(TypedDict, total=False):
     reasoning: Json | None
     max_turn_tokens: int | None
     top_logprobs: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     max_output_tokens: int | None
     max_turns: int | None
     max_tool_calls: int | None

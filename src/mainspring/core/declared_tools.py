@@ -147,8 +147,11 @@ def _describe_format(form: object) -> str:
     match form:
         case {"type": "grammar", "syntax": str(syntax), "definition": str(rules)}:
             return f"Plain text that matches this {syntax} grammar:\n{rules}"
-        case _:
+        case None | {"type": "text"}:
             return "Plain text, passed on as it is."
+        case _:
+            message = 'must be {"type": "text"}, or {"type": "grammar", "syntax": ..., "definition": ...}'
+            raise InvalidRequest(message, param="format")
 
 
 def _define_search(tool: Json) -> ToolDefinition:

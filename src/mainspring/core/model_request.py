@@ -93,6 +93,8 @@ class ModelRequest(Struct, frozen=True):
     is_patient: bool = True
     step_call: StepCall | None = None
     top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     declared: tuple[Tool, ...] = ()
     max_bytes: int | None = TURN_BYTES
 
@@ -125,6 +127,8 @@ def request_for(run: Run) -> ModelRequest:
         step_call=spec.step_call,
         top_logprobs=spec.sampling.top_logprobs,
         max_bytes=spec.limits.turn_bytes,
+        presence_penalty=spec.sampling.presence_penalty,
+        frequency_penalty=spec.sampling.frequency_penalty,
         tenant=spec.tenant,
     )
 

@@ -142,6 +142,8 @@ class Sampling(Struct, frozen=True):
     reasoning: Json | None = None
     extra: Json | None = None
     top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
 
 class Window(Struct, frozen=True):

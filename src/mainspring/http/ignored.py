@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Item, Json, from_wire
-from mainspring.http.kinds import ITEM_KINDS, PART_KINDS
+from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 
 HEADER: Final = "Mainspring-Ignored"
 MOST_NAMES: Final = 20
@@ -56,6 +56,21 @@ class IgnoredFields:
         return {HEADER: ", ".join(self.list_paths())} if self._paths else {}
 
 
+def compare_tools(ignored: IgnoredFields, place: str, tools: Sequence[object]) -> None:
+    """Notes what is ignored of declared tools, those of namespaces among them."""
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, dict) or (kind := TOOL_KINDS.get(str(tool.get("type")))) is None:
+            continue
+        here = f"{place}[{number}]"
+        if kind.fields is not None:
+            ignored.compare(here, tool, kind.fields)
+        match tool:
+            case {"type": "namespace", "tools": [*inner]}:
+                compare_tools(ignored, f"{here}.tools", inner)
+            case {"type": "shell", "environment": {"type": "local"} as local}:
+                ignored.compare(f"{here}.environment", local, {"type"})
+
+
 class ItemReader:
     """Reads the items of a body as `from_wire` does, and notes the fields of theirs that are ignored. `param` names the list."""
 
@@ -75,6 +90,8 @@ class ItemReader:
         if known is None:
             return
         self._ignored.compare(place, item, known)
+        if "tools" in known and isinstance(tools := item.get("tools"), list):
+            compare_tools(self._ignored, f"{place}.tools", tools)
         for name in ("content", "output"):
             if isinstance(parts := item.get(name), list) and name in known:
                 self._compare_parts(f"{place}.{name}", parts)

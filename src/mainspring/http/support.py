@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import FunctionCallOutput, Item, Message, Part, Unknown
+from mainspring.core.items import PARTS, FunctionCallOutput, InputFile, InputImage, Item, Message, Part, Unknown
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 from mainspring.ports import ModelFeature
@@ -54,24 +54,37 @@ def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
                 yield _need_kind(f"{place}.type", "an item", kind, [*ITEM_KINDS])
             case Unknown({"type": "additional_tools" | "tool_search_output", "tools": [*tools]}):
                 yield from list_tool_needs(tools, f"{place}.tools")
-            case Message(content=parts):
+            case Message(role="assistant", content=parts):
+                _check_said(parts, f"{place}.content")
                 yield from _list_part_needs(parts, f"{place}.content")
+            case Message(content=parts):
+                yield from _list_part_needs(parts, f"{place}.content", takes_audio=True)
             case FunctionCallOutput(output=tuple(parts)):
                 yield from _list_part_needs(parts, f"{place}.output")
+            case Unknown({"type": "custom_tool_call_output", "output": [*given]}):
+                read = [Unknown(part) if isinstance(part, dict) else None for part in given]
+                yield from _list_part_needs(read, f"{place}.output")
             case _:
                 pass
 
 
-def _list_part_needs(parts: Sequence[Part], place: str) -> Iterator[Need]:
+def _list_part_needs(parts: Sequence[Part | None], place: str, *, takes_audio: bool = False) -> Iterator[Need]:
     for number, part in enumerate(parts):
-        match part:
-            case Unknown({"type": "input_audio"}):
-                said = "the backend of this model takes no sound; send text, or name a model that takes `input_audio`"
-                yield Need("audio_input", f"{place}[{number}].type", said)
-            case Unknown({"type": str(kind)}):
-                yield _need_kind(f"{place}[{number}].type", "a content part", kind, [*PART_KINDS])
-            case _:
-                pass
+        kind = part.data.get("type") if isinstance(part, Unknown) else None
+        if kind == "input_audio" and takes_audio:
+            said = "the backend of this model takes no sound; send text, or name a model that takes `input_audio`"
+            yield Need("audio_input", f"{place}[{number}].type", said)
+        elif isinstance(kind, str) and kind not in PARTS:
+            yield _need_kind(f"{place}[{number}].type", "a content part", kind, [*PART_KINDS])
+
+
+def _check_said(parts: Sequence[Part], place: str) -> None:
+    """Raises `InvalidRequest` for what a model cannot have said: no backend would be shown it."""
+    for number, part in enumerate(parts):
+        if isinstance(part, InputImage | InputFile):
+            param = f"{place}[{number}].type"
+            message = f"{param}: images and files are what users send; put it into a message of the user"
+            raise InvalidRequest(message, param=param, code="invalid_value")
 
 
 def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
@@ -81,7 +94,10 @@ def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
     return Need("passthrough", param, f"{what} of type `{kind[:80]}` is not known here, and {PASSED_ON}; leave it out; {advice}")
 
 
-def list_logprobs_needs(param: str | None) -> Iterator[Need]:
-    if param is not None:
+def list_sampling_needs(logprobs: str | None, penalties: Sequence[str]) -> Iterator[Need]:
+    """What the fields need that ask for log probabilities, and for penalties."""
+    if logprobs is not None:
         said = "the backend of this model tells no log probabilities; leave this out, or name a model that has them"
-        yield Need("logprobs", param, said)
+        yield Need("logprobs", logprobs, said)
+    for field in penalties:
+        yield Need("penalties", field, f"the backend of this model takes no `{field}`; leave it out, or name a model that does")

@@ -16,7 +16,7 @@ from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, SentReq
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import resolve_references
-from mainspring.http.support import Need, check_needs, list_item_needs, list_logprobs_needs, list_tool_needs
+from mainspring.http.support import Need, check_needs, list_item_needs, list_sampling_needs, list_tool_needs
 from mainspring.ports import Store
 from mainspring.providers.wrapper import find_features
 
@@ -57,7 +57,13 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
 def list_needs(body: CreateResponse) -> list[Need]:
     """What a request needs of the model's backend. Raises `InvalidRequest` for what nobody could have."""
     items = body.input if isinstance(body.input, tuple) else ()
-    return [*list_tool_needs(body.tools or ()), *list_item_needs(items, "input"), *list_logprobs_needs(find_logprobs(body))]
+    penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
+    asked = [field for field, value in penalties.items() if value]
+    return [
+        *list_tool_needs(body.tools or ()),
+        *list_item_needs(items, "input"),
+        *list_sampling_needs(find_logprobs(body), asked),
+    ]
 
 
 def offers_unasked(client: HTTPConnection) -> bool:

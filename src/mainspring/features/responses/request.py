@@ -133,6 +133,8 @@ def make_order(
         temperature=request.temperature,
         top_p=request.top_p,
         top_logprobs=request.top_logprobs or 0 if find_logprobs(request) is not None else None,
+        presence_penalty=request.presence_penalty or None,
+        frequency_penalty=request.frequency_penalty or None,
         text=_check_text(request.text),
         reasoning=request.reasoning,
         # Of a conversation that is too long even to be summed up, the oldest part is lost either way.

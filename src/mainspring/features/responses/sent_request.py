@@ -5,12 +5,10 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import Unknown
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.responses.request import LOGPROBS, MOST_INPUT_CHARS, CreateResponse
 from mainspring.http.bodies import parse_body
-from mainspring.http.ignored import IgnoredFields, ItemReader, read_fields, refuse_field
-from mainspring.http.kinds import TOOL_KINDS
+from mainspring.http.ignored import IgnoredFields, ItemReader, compare_tools, read_fields, refuse_field
 from mainspring.http.sent_items import check_text_size
 
 
@@ -66,16 +64,15 @@ def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
 
 def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
-    _compare_tools("tools", request.tools or (), ignored)
-    for number, item in enumerate(request.input if isinstance(request.input, tuple) else ()):
-        if isinstance(item, Unknown) and item.data.get("type") in ("additional_tools", "tool_search_output"):
-            _compare_tools(f"input[{number}].tools", item.data.get("tools"), ignored)
+    compare_tools(ignored, "tools", request.tools or ())
     for place, options, known in (("reasoning", request.reasoning, _REASONING), ("text", request.text, _TEXT)):
         ignored.compare(place, options or {}, known, is_passable=True)
     if isinstance(form := (request.text or {}).get("format"), dict):
         ignored.compare("text.format", form, _FORMAT)
     if isinstance(request.conversation, dict):
         ignored.compare("conversation", request.conversation, _ID)
+    for number, entry in enumerate(request.context_management or ()):
+        ignored.compare(f"context_management[{number}]", entry, _MANAGEMENT)
     ignored.compare("prompt", request.prompt or {}, _PROMPT)
     ignored.compare("stream_options", request.stream_options or {}, _STREAM_OPTIONS)
     for path, is_asked in (
@@ -96,20 +93,11 @@ def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
             raise InvalidRequest(message, param=f"include[{number}]", code="invalid_value")
 
 
-def _compare_tools(place: str, tools: object, ignored: IgnoredFields) -> None:
-    for number, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
-        if not isinstance(tool, dict) or (kind := TOOL_KINDS.get(str(tool.get("type")))) is None:
-            continue
-        if kind.fields is not None:
-            ignored.compare(f"{place}[{number}]", tool, kind.fields)
-        if tool["type"] == "namespace":
-            _compare_tools(f"{place}[{number}].tools", tool.get("tools"), ignored)
-
-
 _REASONING: Final = frozenset({"effort", "summary"})
 _TEXT: Final = frozenset({"format", "verbosity"})
 _FORMAT: Final = frozenset({"type", "name", "description", "schema", "strict"})
 _ID: Final = frozenset({"id"})
+_MANAGEMENT: Final = frozenset({"type", "compact_threshold"})
 _PROMPT: Final = frozenset({"id", "version", "variables"})
 _STREAM_OPTIONS: Final = frozenset({"include_usage", "include_obfuscation"})
 # What is always there, or given when it is asked for.

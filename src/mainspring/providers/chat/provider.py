@@ -21,7 +21,7 @@ class Chat(HttpProvider):
 
     name = "chat"
     url_hint = ", which usually ends in /v1"
-    features: ClassVar = frozenset({"logprobs", "audio_input"})
+    features: ClassVar = frozenset({"logprobs", "audio_input", "penalties"})
 
     def _reader(self, request: ModelRequest) -> ChatCompletionReply:
         return ChatCompletionReply(self._turn(request, find_profile(request.model).think), self._http)

@@ -43,6 +43,8 @@ def build_body(request: ModelRequest, host: str) -> Json:
         "reasoning_effort": (request.reasoning or {}).get("effort"),
         "logprobs": True if request.top_logprobs is not None else None,
         "top_logprobs": request.top_logprobs or None,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
     }
     return body | drop_none(options) | (request.extra or {})
 

@@ -166,16 +166,18 @@ def asks_for_container(spec: RunSpec) -> bool:
 
 def _read_container(tool: Declared) -> str | None:
     """The container that a tool names, None for `auto`. Raises `InvalidRequest` for options that are not supported."""
-    match tool.data.get("container", {"type": "auto"}) if isinstance(tool, Unknown) else None:
-        case str(name) if _CONTAINER.fullmatch(name):
+    given = tool.data if isinstance(tool, Unknown) else {}
+    match given.get("environment") if given.get("type") == "shell" else given.get("container"):
+        case str(name) | {"type": "container_reference", "container_id": str(name)} if _CONTAINER.fullmatch(name):
             return name
-        case None | {"type": "auto", "file_ids": []} | {"type": "auto", "file_ids": None}:
+        case None:
             return None
-        case {"type": "auto", **rest} if not rest:
+        case {"type": "auto" | "container_auto", **rest} if not any(rest.values()):
             return None
         case _:
             message = (
-                'container must be {"type": "auto"}, or the id of one, such as `cntr_abc`; its files and limits cannot be set'
+                'a container must be {"type": "auto"} (of a shell: "container_auto"), or the id of one, such as `cntr_abc`; '
+                "its files, limits, network and skills cannot be set"
             )
             raise InvalidRequest(message, param="tools")
 
