@@ -37,6 +37,7 @@ class Case(Struct, frozen=True):
     is_ignored_elsewhere: bool = False
 
 
+LIMITS = "tests/server/test_limits.py::test_settings_definitions_and_requests_set_limits_the_later_ones_first"
 HELLO: Json = {"role": "user", "content": "hello"}
 FUNCTION: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 SCHEMA: Json = {"type": "json_schema", "name": "town", "schema": {"type": "object"}}
@@ -103,6 +104,16 @@ FIELDS = (
     ),
     _field("max_tool_calls", "works", 3, told={"max_tool_calls": 3}),
     _field("max_output_tokens", "works", 64, sent={"max_tokens": 64}),
+    *[
+        _field(name, "works", value, "not of OpenAI: see [limits](server.md#limits-of-a-response)", shown_by=LIMITS)
+        for name, value in (
+            ("max_turns", 3),
+            ("max_errors_in_row", 3),
+            ("max_tool_calls_per_turn", 3),
+            ("tool_seconds", 3.5),
+            ("max_seconds", 30.5),
+        )
+    ],
     _field("temperature", "works", 0.5, sent={"temperature": 0.5}),
     _field("top_p", "works", 0.5, sent={"top_p": 0.5}),
     _field(
