@@ -3,7 +3,9 @@
 import json
 import os
 import resource
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +26,10 @@ WORD = "zanzibarrr"
 
 
 @contextmanager
-def serving(folder: Path, database: Path) -> Iterator[tuple[str, Process]]:
+def serving(folder: Path, database: Path, *, pause: float = 0) -> Iterator[tuple[str, Process]]:
     """`mainspring serve` under the umask that most people have, which lets everybody read."""
     script = folder / "script.json"
-    script.write_text(json.dumps({"turns": [{"say": f"About {WORD}, yes."}], "repeat": True}))
+    script.write_text(json.dumps({"turns": [{"say": f"About {WORD}, yes.", "pause": pause}], "repeat": True}))
     command = [sys.executable, "-c", OPEN, "serve", "--port", "0", "--model", f"scripted:{script}", "--database", str(database)]
     with start(command, stderr=STDOUT, cwd=folder, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
@@ -110,6 +112,36 @@ def test_a_server_that_cannot_write_is_not_ready(tmp_path: Path) -> None:
         assert ask(f"{root}/healthz")[0] == 200
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
         assert ask(f"{root}/readyz")[0] == 200
+
+
+def test_a_run_that_was_told_to_have_failed_is_listed_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(tmp_path, data / "m.db", pause=2.0) as (url, process):
+        unlimited = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        _, made = ask(f"{url}/responses", {"input": "hi", "background": True})
+        id = made["id"]
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, unlimited[1]))
+        assert until_ended(f"{url}/responses/{id}")["status"] == "failed"
+        assert statuses(url) == {id: "failed"}
+        assert statuses(url, "?status=in_progress") == {}
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    with serving(tmp_path, data / "m.db") as (url, _):
+        assert statuses(url) == {id: "failed"}
+        assert statuses(url, "?status=failed") == {id: "failed"}
+
+
+def statuses(url: str, query: str = "") -> dict[str, str]:
+    listed = ask(f"{url}/responses{query}")[1]["data"]
+    return {each["id"]: each["status"] for each in listed}  # type: ignore[attr-defined]
+
+
+def until_ended(url: str) -> dict[str, object]:
+    deadline = time.monotonic() + PATIENCE
+    while (found := ask(url)[1])["status"] in ("queued", "in_progress") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 def test_a_secret_that_everybody_can_write_is_refused(tmp_path: Path) -> None:

@@ -231,6 +231,8 @@ class Engine:
         self._owns, self._step_seconds = owns, step_seconds
         self._clock = clock
         self._live: dict[str, Handle] = {}
+        # Runs that were told to have failed, while the store could not be told.
+        self._unsaved: dict[str, Handle] = {}
         self._starting: set[str] = set()
         self._resuming = Lock()
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED)
@@ -302,6 +304,7 @@ class Engine:
                 self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
             await self._stack.__aexit__(None, None, None)
             with CancelScope(shield=True), suppress(StoreError):
+                await self._save_ends()
                 await self.presence.leave()
         finally:
             self._drivers = self._tellers = None
@@ -465,14 +468,21 @@ class Engine:
 
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
+        await self._save_ends()
         handles = []
         for run_id in await self.store.list_unfinished():
             try:
-                if run_id not in self._live and not await self.is_driven(run_id):
+                if run_id not in self._live and run_id not in self._unsaved and not await self.is_driven(run_id):
                     handles.append(await self.resume(run_id))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
         return handles
+
+    async def _save_ends(self) -> None:
+        """Tells the store of the runs that it could not be told of when they failed."""
+        for run_id, handle in list(self._unsaved.items()):
+            if await handle._journal.save_end():
+                del self._unsaved[run_id]
 
     async def is_driven(self, run_id: str) -> bool:
         """Whether another engine that lives drives this run, or it is for an engine of the other kind to take up."""
@@ -486,7 +496,7 @@ class Engine:
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
         self._group()
-        if (live := self._live.get(run_id)) is not None:
+        if (live := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return live
         records = await self.store.events(run_id)
         assert isinstance(records[0].event, RunStarted)
@@ -589,6 +599,8 @@ class Engine:
         except MainspringError as error:
             log.error("run %s could not be recorded: %s", handle.id, error)
             await journal.break_off(error)
+            if not journal.is_stored:
+                self._unsaved[handle.id] = handle
         if failure is None and journal.is_stored:
             self._histories[journal.run.spec.tenant, handle.id] = history_after(journal.run)
         self._live.pop(handle.id, None)

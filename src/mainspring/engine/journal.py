@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
-from mainspring.core.errors import MainspringError, OurError, StoreError
+from mainspring.core.errors import MainspringError, OurError, StoreError, Superseded
 from mainspring.core.events import (
     ArgumentsDelta,
     ErrorInfo,
@@ -242,7 +242,7 @@ class Journal:
     async def break_off(self, failure: MainspringError) -> None:
         """What was recorded cannot be kept: the run ends failed for its readers, and for the store too if it takes that now.
 
-        If it does not, the run stays unfinished there and can be resumed.
+        If it does not, `save_end` is to be called until it does.
         """
         self._failure = None
         del self.log[max(self._public, 1) :]
@@ -253,11 +253,17 @@ class Journal:
             self.log.append(record)
         for watcher in self._watchers:
             self.retell(watcher)
+        await self.save_end()
+        self._show(len(self.log))
+
+    async def save_end(self) -> bool:
+        """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of
+        another driver."""
         self._handed = self._durable
         self._hand_over()
         await self._wait_until_written()
-        self._failure = None
-        self._show(len(self.log))
+        failure, self._failure = self._failure, None
+        return self._store is None or self.is_stored or isinstance(failure, Superseded)
 
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""

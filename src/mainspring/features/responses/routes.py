@@ -127,7 +127,13 @@ class ResponseRoutes:
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
         told: list[Response] = []
         for run in page.runs:
-            answer = run.response if run.response is not None else (await self._engine.attach(run.id)).response
+            answer = run.response
+            if answer is None:
+                handle = await self._engine.attach(run.id)
+                # It has failed because the store could not be written to, so it is not as the store has it.
+                if handle.run.has_ended and only.status and handle.run.status not in only.status:
+                    continue
+                answer = handle.response
             told.append(render_response(answer, self._dialect_of(request)))
         return json_response(make_page(told, [answer.id for answer in told], has_more=page.has_more))
 
