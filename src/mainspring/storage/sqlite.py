@@ -30,6 +30,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from msgspec import Struct
 
 from mainspring.core.errors import MainspringError, StoreError
+from mainspring.storage.wal import find_damage
 
 log = getLogger(__name__)
 
@@ -370,6 +371,9 @@ def _create(path: Path, schema: Schema) -> None:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; {schema.remedy}")
         _make_private(path)
+        if (damage := find_damage(path)) is not None:
+            told = f"the write-ahead log {path}-wal is damaged ({damage}), so the last changes are lost"
+            raise StoreError(f"{told}; restore both files from a backup, or move the log away to go on without them")
         if not path.exists():
             # SQLite's own files beside it get the permissions of this one. Never for a file that is there: to close it would give
             # up the locks that other connections of this process have on it.
