@@ -1,10 +1,13 @@
-"""A Responses backend knows namespaces, deferred tools and items that bring tools itself: it gets them as the client has them."""
+"""Namespaces, deferred tools and tools that items bring: a Responses backend gets them as they are, others get flat names."""
 
+from importlib import import_module
 from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from tests.providers.dialects import Spoken, SpokenCall
 from tests.providers.dialects.published import check
 from tests.providers.dialects.responses import DIALECT, frames_of, response
 from tests.providers.dialects.server import serving
@@ -108,3 +111,35 @@ async def test_a_search_of_the_client_passes_through_a_responses_backend() -> No
     assert [item["type"] for item in again["input"]] == ["message", "tool_search_call", "tool_search_output"]
     assert again["input"][2]["tools"] == [CRM]
     assert [(item["namespace"], item["name"]) for item in second["output"]] == [("crm", "find")]
+
+
+@pytest.mark.parametrize("name", ["chat", "ollama", "gemini", "anthropic"])
+async def test_every_other_backend_gets_flat_names_and_searches_go_through_functions(name: str) -> None:
+    """By each vendor's own rules for a request. What was searched and called is in the history of the last one."""
+    tools = [CRM, BROUGHT["tools"][0], {"type": "tool_search"}]
+    dialect = import_module(f"tests.providers.dialects.{name}").DIALECT
+    async with serving(dialect) as fake, aiohttp.ClientSession() as session:
+        fake.says(Spoken(calls=(SpokenCall("tool_search", ('{"paths": ["crm"]}',), id="call_abc1"),)))
+        fake.says(Spoken(calls=(SpokenCall("crm__find", id="call_abc2"), SpokenCall("billing__find", id="call_abc3"))))
+        fake.says(Spoken(text=("Found.",)))
+        provider = dialect.provider(fake.url)
+        async with hosted(server(Engine(provider))) as url:
+
+            async def create(**body: Any) -> Json:
+                async with session.post(f"{url}/responses", json={"model": "clockwork-2", "tools": tools, **body}) as reply:
+                    return dict(await reply.json())
+
+            first = await create(input="Go")
+            *searched, one, other = first["output"]
+            outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": "ok"} for call in (one, other)]
+            history = [{"role": "user", "content": "Go"}, *first["output"], *outputs]
+            second = await create(input=history, store=False)
+        await provider.close()
+    assert [item["type"] for item in searched] == ["tool_search_call", "tool_search_output"]
+    assert [(call["namespace"], call["name"]) for call in (one, other)] == [("crm", "find"), ("billing", "find")]
+    assert second["output"][-1]["content"][0]["text"] == "Found."
+    assert [set(asked.tools) for asked in fake.asked] == [
+        {"billing__find", "tool_search"},
+        {"crm__find", "billing__find", "tool_search"},
+        {"crm__find", "billing__find", "tool_search"},
+    ]
