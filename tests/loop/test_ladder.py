@@ -71,9 +71,9 @@ def test_nudge_names_the_calls_and_how_often_they_were_made() -> None:
 
 def test_nudge_names_a_cycle_by_its_length() -> None:
     told_of = story(repeat="Stop it.")
-    told_of.play(calls("look"), calls("save"), calls("look"), calls("save"), says("done"))
+    told_of.play(calls("read"), calls("look"), calls("save"), calls("look"), calls("save"), says("done"))
     said = "Your last 4 turns repeat the same 2 turns: `look` with {}, `save` with {}. Stop it."
-    assert told(told_of.requests[4].items)[-1] == f"user: {said}"
+    assert told(told_of.requests[5].items)[-1] == f"user: {said}"
 
 
 def test_nudge_shows_three_calls_and_the_beginning_of_long_arguments() -> None:
@@ -371,6 +371,13 @@ def test_most_results_the_same_counts_half() -> None:
         assert told_of.nudges == nudges
 
 
+def test_half_of_the_results_the_same_is_not_most() -> None:
+    for turns, nudges in ((8, []), (9, ["repeat"])):
+        told_of = story(tools={f"call_{2 * n}": f"new {n}" for n in range(1, 10)})
+        told_of.play(*[calls("ping", "read")] * turns, says("done"))
+        assert told_of.nudges == nudges
+
+
 def test_a_result_that_changed_in_the_last_round_is_looked_for_again() -> None:
     told_of = story(tools={f"call_{n}": f"news {n}" for n in (3, 4, 5, 6)})
     told_of.play(*[PINGS] * 7, says("done"))
@@ -424,6 +431,10 @@ def test_the_clients_calls_and_unknown_tools_are_nobodys_to_withhold() -> None:
     told_of = story()
     told_of.play(*[calls("nonsense")] * 6, says("done"))
     assert (withheld(told_of), told_of.end) == ([], CIRCLE)
+    told_of = story()
+    told_of.gate = {"choose": "deny"}
+    told_of.play(*[calls("choose")] * 4, says("done"))
+    assert (withheld(told_of), told_of.end) == ([], DONE)
 
 
 @pytest.mark.parametrize("turns", range(3, 7))

@@ -228,6 +228,26 @@ async def test_content_is_exported_when_an_operator_says_so(
     assert add.attributes["gen_ai.tool.call.result"] == "5"
 
 
+async def test_content_is_exported_without_secrets(tmp_path: Path, http: aiohttp.ClientSession, collector: Collector) -> None:
+    key, (secret, password) = f"sk-proj-{'a1B2' * 8}", ("hunter2secret", "correct-horse")
+    script: Script = [
+        {"when": "use", "calls": [{"name": "log_in", "arguments": {"user": "ada", "password": password}}]},
+        {"when": "use", "say": f"Your key is {key}."},
+    ]
+    (tmp_path / "mytools.py").write_text(
+        "from mainspring import tool\n\n\n@tool\ndef log_in(user: str, password: str) -> str:\n"
+        f'    """Logs in."""\n    raise RuntimeError("postgres://ada:{secret}@db/x refused")\n'
+    )
+    (tmp_path / "mainspring.toml").write_text(f'[otel]\nendpoint = "{collector.url}"\ncontent = true\n')
+    with serving(tmp_path, script, "--tool", "mytools", env={"PYTHONPATH": "."}) as served:
+        await asked(http, served, f"use {key}")
+        assert await stopped(served) == 0
+    exported = json.dumps([[span.attributes, span.message] for span in collector.spans])
+    assert [word for word in (key, secret, password) if word in exported] == []
+    assert exported.count("[redacted]") == 4
+    assert "Your key is" in exported
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_silent", [False, True], ids=["gone", "silent"])
 async def test_a_collector_that_is_gone_or_silent_holds_up_no_run_and_no_stop(

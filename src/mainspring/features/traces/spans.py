@@ -11,6 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from mainspring.core.items import Usage, to_json
+from mainspring.core.redact import redact_arguments, redact_text
 from mainspring.engine.traceparent import derive_span_id, derive_trace_id, parse_traceparent
 from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
@@ -39,7 +40,8 @@ class Span(Struct, frozen=True):
 
 
 def build_spans(trace: TraceRecord, provider: str, *, content: bool = False) -> Iterator[Span]:
-    """The spans of a run that has ended, the run's own first. `content` adds what was said, to the model and by it."""
+    """The spans of a run that has ended, the run's own first. `content` adds what was said, to the model and by it, without
+    secrets."""
     root = derive_span_id(trace.run_id)
     yield _run_span(trace, root, provider, content)
     for step in trace.execution:
@@ -70,8 +72,8 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
             "mainspring.run.status": outcome.run_status,
             "mainspring.tenant": trace.tenant_id,
             "mainspring.failure.code": outcome.failure_code or "",
-            "gen_ai.input.messages": _render_message("user", trace.input.prompt) if content else "",
-            "gen_ai.output.messages": _render_message("assistant", trace.output.result) if content else "",
+            "gen_ai.input.messages": _render_message("user", redact_text(trace.input.prompt)) if content else "",
+            "gen_ai.output.messages": _render_message("assistant", redact_text(trace.output.result)) if content else "",
         }
     ) | _usage(trace.usage)
     caller = parse_traceparent(trace.metadata.traceparent)
@@ -86,7 +88,7 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
         trace.completed_at if trace.completed_at is not None else trace.started_at,
         attributes | _error(error),
         error,
-        (outcome.failure_message or "") if content else "",  # it may quote what was said
+        redact_text(outcome.failure_message or "") if content else "",  # it may quote what was said
     )
 
 
@@ -133,8 +135,8 @@ def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root:
             "gen_ai.conversation.id": _conversation(trace),
             "mainspring.verdict": action.verdict or "",
             "mainspring.policy": action.policy,
-            "gen_ai.tool.call.arguments": action.input if content else "",
-            "gen_ai.tool.call.result": action.output if content else "",
+            "gen_ai.tool.call.arguments": redact_arguments(action.input) if content else "",
+            "gen_ai.tool.call.result": redact_text(action.output) if content else "",
         }
     )
     error = "denied" if action.verdict == "deny" else {"failure": "tool_error", "timeout": "timeout"}.get(action.status, "")
