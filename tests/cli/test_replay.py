@@ -136,3 +136,14 @@ async def test_a_result_that_was_tampered_with_is_held_against_the_stored_respon
     again = shell.run("replay", run_id, "--database", "runs.db")
     assert again.code == 1
     assert "the output of the stored response" in again.out
+
+
+def test_runs_of_the_first_version_raise_no_alarm(shell: Shell) -> None:
+    """As that version has left them: one was resumed after a crash, one went in circles, one was cancelled."""
+    path = shell.folder / "runs.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((Path(__file__).parents[1] / "store" / "version_1_runs.sql").read_text())
+        ids = [id for (id,) in connection.execute("SELECT id FROM runs ORDER BY number")]
+    told = [shell.run("replay", id, "--database", "runs.db") for id in ids]
+    assert [(again.code, "✓ it ends the same" in again.out) for again in told] == [(0, True)] * 6
+    assert any("loop_detected" in again.out for again in told)
