@@ -49,8 +49,11 @@ async def streamed(folder: Path, headers: dict[str, str]) -> list[dict[str, Any]
 
 
 @pytest.mark.requirement("A21", "A31", "A32", "A33", "S7")
-async def test_call_then_text_come_in_the_documented_order_as_one_stream(tmp_path: Path) -> None:
-    events = await streamed(tmp_path, {"OpenResponses-Version": "1"})
+@pytest.mark.parametrize("by", ["header", "setting"])
+async def test_call_then_text_come_in_the_documented_order_as_one_stream(tmp_path: Path, by: str) -> None:
+    if by == "setting":
+        (tmp_path / "mainspring.toml").write_text('server_calls = "function_call"\n')
+    events = await streamed(tmp_path, {"OpenResponses-Version": "1"} if by == "header" else {})
     kinds = [kind for kind, _ in groupby([event["type"] for event in events])]
     output = ["response.output_item.added", "response.output_item.done"]
     start = ["response.created", "response.in_progress"]

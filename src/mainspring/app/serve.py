@@ -103,6 +103,7 @@ def serve(settings: Settings, file: Path | None = None) -> int:
     settings are from."""
     dialect = Dialect(
         reasoning=settings.reasoning_events,
+        server_calls=settings.server_calls,
         requires_action=settings.requires_action,
         extensions=settings.extension_events,
         error_event=settings.error_event,

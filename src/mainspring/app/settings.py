@@ -88,6 +88,9 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """How long a stopping server lets runs finish before it leaves them to be resumed."""
     requires_action: bool = False
     """Show the status `requires_action` instead of `completed` when a run waits for its client."""
+    server_calls: Literal["mcp_call", "function_call"] = "mcp_call"
+    """What calls look like that the server performs: `mcp_call` items, which no SDK takes for its own, or `function_call` and
+    `function_call_output`, as Open Responses has them. The header `OpenResponses-Version` asks for the latter."""
     reasoning_events: Literal["reasoning_text", "reasoning"] = "reasoning_text"
     """`reasoning_text` as OpenAI names the events of raw reasoning, or `reasoning` as Open Responses does."""
     extension_events: bool = False
