@@ -18,6 +18,8 @@ from mainspring.core.spec import CONFIRM
 RESULT: Final = "result"
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*")
+# A block whose fences do not stand on lines of their own, as models write them too.
+_BLOCK = re.compile(r"```(?:[A-Za-z0-9_+-]+(?=\s))?(.*?)```", re.DOTALL)
 
 
 LIMIT_NAMES: Final = {
@@ -196,25 +198,26 @@ def _call(item: FunctionCall) -> Json:
 
 
 def parse_output(text: str, outputs: Sequence[str] = ()) -> Json:
-    """The fields of an answer. A JSON object is used as it is, also from the only fenced block of the text; a JSON list goes
-    under the first of `outputs`, or `result`, and so does other text, without a fence around all of it."""
+    """The fields of an answer. A JSON object is used as it is, also from a fenced block if it is the only one in the text; a JSON
+    list goes under the first of `outputs`, or `result`, and so does other text, without a fence around all of it."""
     key = outputs[0] if outputs else RESULT
     bare = text.strip()
-    block = _only_block(bare)
-    for candidate in (bare, *([] if block is None else [block])):
-        match _json(candidate):
+    blocks = _list_blocks(bare)
+    inside = [value for block in blocks or _BLOCK.findall(bare) if isinstance(value := _json(block), dict | list)]
+    for value in (_json(bare), *(inside if len(inside) == 1 else [])):
+        match value:
             case dict() as fields:
                 return fields
             case list() as values:
                 return {key: values}
             case _:
                 continue
-    is_all = block is not None and bare.count("\n") == block.count("\n") + 2
-    return {key: block if is_all else text}
+    is_all = len(blocks) == 1 and bare.count("\n") == blocks[0].count("\n") + 2
+    return {key: blocks[0] if is_all else text}
 
 
-def _only_block(text: str) -> str | None:
-    """The content of the only fenced block of the text; None if there is none, or several."""
+def _list_blocks(text: str) -> list[str]:
+    """The contents of the fenced blocks of the text; none if the last has no end."""
     found: list[str] = []
     lines: list[str] = []
     fence = ""
@@ -226,7 +229,7 @@ def _only_block(text: str) -> str | None:
             lines.append(line)
         elif (opening := _FENCE.fullmatch(line)) is not None:
             fence, lines = opening[1], []
-    return found[0] if len(found) == 1 and not fence else None
+    return [] if fence else found
 
 
 def _json(text: str) -> object:
