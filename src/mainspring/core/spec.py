@@ -209,7 +209,8 @@ class StepCall(Struct, frozen=True):
 class RunSpec(Struct, frozen=True):
     """Everything a run needs to know, fixed at its start. Earlier conversation is a link, never a copy: `parent` names a run,
     `conversation` what several runs share. `tenant` is whose run it is, `caller` who of them ordered it.
-    `agent` is the defined agent that it runs as, if one. `traceparent` is the span of others (W3C) that the run belongs to.
+    `agent` is the defined agent that it runs as, if one, and `role` the role of that.
+    `traceparent` is the span of others (W3C) that the run belongs to.
     `listed` is what MCP servers said they have: it opens the answer. `budget` is the autonomy budget that it works under,
     `allowance` what that leaves of tokens and money. `charters` are those of the agents it works for, its own last; all hold.
     `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
@@ -251,6 +252,7 @@ class RunSpec(Struct, frozen=True):
     goal: Goal = "answer"
 
     @property
+    role: str = ""
     def step_call(self) -> StepCall | None:
         """The call of a workflow step, None for a run of a model."""
         match self.sampling.extra:

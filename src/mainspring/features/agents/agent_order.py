@@ -112,6 +112,7 @@ class AgentOrders:
                 is_parallel=_is_parallel(definition, known),
             ),
             agent=definition.name,
+            role=definition.role,
             charters=(*above, replace(bound[-1], skills=active)),
             instructions=told if spec.instructions is None else f"{told}\n\n# Further instructions\n{spec.instructions}",
             echo={"instructions": spec.instructions, **spec.echo},

@@ -129,7 +129,7 @@ class Metrics:
 
     def add(self, trace: TraceRecord) -> None:
         """Counts a run that has ended."""
-        outcome, preset = trace.outcome, trace.context.role
+        outcome, preset = trace.outcome, trace.context.preset
         self._runs.add(preset, outcome.run_status, outcome.reason.value if outcome.reason is not None else "")
         if trace.duration_ms is not None:
             self._run_seconds.observe(trace.duration_ms / 1000, preset)

@@ -86,7 +86,7 @@ class _Reader:
             run_id=spec.id,
             at=at,
             tenant_id=spec.tenant,
-            context=TraceContext(agent_id=spec.agent, role=spec.preset, model=spec.model),
+            context=TraceContext(agent_id=spec.agent, role=spec.role or spec.preset, model=spec.model, preset=spec.preset),
             input=TraceInput(prompt=_prompt(spec), parameters=_parameters(spec)),
         ).trace_id
         self._metadata = TraceMetadata(

@@ -76,11 +76,12 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
 
 
 class TraceContext(Struct, frozen=True, kw_only=True):
-    """The agent, the preset (`role`) and the model of the run."""
+    """The agent, its role, the preset and the model of the run. A run of no defined agent has its preset for a role."""
 
     agent_id: str = ""
     role: str = ""
     model: str = ""
+    preset: str = ""
 
 
 class TraceInput(Struct, frozen=True, kw_only=True):
