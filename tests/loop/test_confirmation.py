@@ -17,8 +17,16 @@ def test_first_text_is_asked_about_in_the_history() -> None:
 
 
 @pytest.mark.requirement("C-T12", "C55")
-def test_working_again_after_the_question_goes_on_normally_and_clears_it() -> None:
+def test_working_again_after_the_question_goes_on_normally_and_is_not_asked_about_again() -> None:
     story = Story(order("iterative"))
+    story.play(says("done"), calls("look"), says("done now"))
+    assert story.nudges == ["confirm"]
+    assert story.end == ("completed", Reason.FINAL_ANSWER)
+    assert story.run.text == "done now"
+
+
+def test_answer_that_follows_more_work_is_asked_about_again_where_that_is_wanted() -> None:
+    story = Story(order("iterative", confirm_once=False))
     story.play(says("done"), calls("look"), says("done now"), says("yes"))
     assert story.nudges == ["confirm", "confirm"]
     assert story.end == ("completed", Reason.FINAL_ANSWER)

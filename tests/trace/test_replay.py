@@ -118,7 +118,7 @@ STORY = World(
         say("Second answer."),
         say("Last answer."),
     ),
-    {"max_turns": 9, "confirm": "Really?"},
+    {"max_turns": 9, "confirm": "Really?", "confirm_once": False},
 )
 
 

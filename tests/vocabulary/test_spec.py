@@ -34,7 +34,7 @@ def spec(**changes: Any) -> RunSpec:
 def test_responses_preset_has_ten_turns_and_leaves_the_rest_to_the_request() -> None:
     assert PRESETS["responses"] == Preset(
         Limits(max_turns=10, max_errors_in_row=None, max_repeats=3, max_cycle=6),
-        Completion(repeat=REPEAT_ADVICE),
+        Completion(repeat=REPEAT_ADVICE, confirm_once=True),
         Sampling(),
         Window(),
     )
@@ -53,7 +53,7 @@ def test_iterative_preset_is_twenty_turns_five_calls_three_errors_sixty_seconds_
             tool_seconds=60.0,
             concurrency=1,
         ),
-        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True),
+        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True, confirm_once=True),
         Sampling(temperature=0.7),
         Window(),
     )
@@ -63,7 +63,7 @@ def test_iterative_preset_is_twenty_turns_five_calls_three_errors_sixty_seconds_
 def test_decision_preset_is_five_turns_cold_and_short() -> None:
     assert PRESETS["decision"] == Preset(
         Limits(max_turns=5, max_errors_in_row=3, max_repeats=2, max_cycle=6, turn_seconds=30.0, concurrency=1),
-        Completion(repeat=REPEAT_ADVICE),
+        Completion(repeat=REPEAT_ADVICE, confirm_once=True),
         Sampling(temperature=0.0, max_turn_tokens=1024),
         Window(max_messages=20, max_chars=4000),
     )

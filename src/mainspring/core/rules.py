@@ -189,14 +189,15 @@ def tools_off(run: Run) -> bool:
 
 
 def review(run: Run) -> Nudge | None:
-    """Double confirmation: a first text answer of a run with tools is asked about once; working again clears that."""
-    confirm = run.spec.completion.confirm
-    if confirm is None or run.is_confirming or run.closing is not None or not run.spec.tools or has_refused(run):
+    """Double confirmation: a first text answer of a run with tools is asked about, once or again after more work."""
+    completion = run.spec.completion
+    is_asked = run.was_asked if completion.confirm_once else run.is_confirming
+    if completion.confirm is None or is_asked or run.closing is not None or not run.spec.tools or has_refused(run):
         return None
     going_on = replace(run, unanswered=True)
     if _out_of_time(going_on) or _between_turns(going_on):
         return None  # no turn is left to answer in, and the answer it has must count
-    return Nudge("confirm", confirm)
+    return Nudge("confirm", completion.confirm)
 
 
 def has_refused(run: Run) -> bool:

@@ -143,6 +143,7 @@ class Run(Struct, frozen=True):
     repetition: Repetition = Repetition()
     withheld: tuple[str, ...] = ()
     is_confirming: bool = False
+    was_asked: bool = False
     stop: Reason | None = None
     closing: Reason | None = None
     loaded: tuple[str, ...] = ()
@@ -513,7 +514,7 @@ def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
     changes: Changes = {"transcript": add_prompt(run, text).transcript, "unanswered": True, "failure": None}
     match kind:
         case "confirm":
-            changes["is_confirming"] = True
+            changes |= {"is_confirming": True, "was_asked": True}
         case "repeat":
             changes["repetition"] = replace(run.repetition, is_warned=True)
         case _:

@@ -117,7 +117,8 @@ class Allowance(Struct, frozen=True):
 class Completion(Struct, frozen=True):
     """When an answer counts as the last. A None prompt switches its step off.
 
-    `confirm` is asked once after a first text answer; `close` grants one last turn without tools after a limit;
+    `confirm` is asked after a first text answer, and with `confirm_once` never again; without, as in orders of older versions,
+    also after an answer that followed more work. `close` grants one last turn without tools after a limit;
     `retry_model_errors` asks again after a passing model failure instead of failing the run, but no more than `max_retries`
     times in all. `repeat` follows the words that name a repetition; in orders of older versions it is all that was said.
     """
@@ -127,6 +128,7 @@ class Completion(Struct, frozen=True):
     repeat: str = REPEAT
     retry_model_errors: bool = False
     max_retries: int | None = None
+    confirm_once: bool = False
 
 
 class Sampling(Struct, frozen=True):
@@ -250,9 +252,9 @@ class RunSpec(Struct, frozen=True):
     governed: str = ""
     dictated: StepCall | None = None
     goal: Goal = "answer"
+    role: str = ""
 
     @property
-    role: str = ""
     def step_call(self) -> StepCall | None:
         """The call of a workflow step, None for a run of a model."""
         match self.sampling.extra:
@@ -287,19 +289,19 @@ class Preset(Struct, frozen=True):
 PRESETS: dict[PresetName, Preset] = {
     "responses": Preset(
         Limits(max_turns=10, max_errors_in_row=None, max_repeats=3, max_cycle=MAX_CYCLE),
-        Completion(repeat=REPEAT_ADVICE),
+        Completion(repeat=REPEAT_ADVICE, confirm_once=True),
         Sampling(),
         Window(),
     ),
     "iterative": Preset(
         Limits(max_turns=20, max_tool_calls_per_turn=5, max_repeats=3, max_cycle=MAX_CYCLE, tool_seconds=60.0, concurrency=1),
-        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True),
+        Completion(confirm=CONFIRM, repeat=REPEAT_ADVICE, retry_model_errors=True, confirm_once=True),
         Sampling(temperature=0.7),
         Window(),
     ),
     "decision": Preset(
         Limits(max_turns=5, max_repeats=2, max_cycle=MAX_CYCLE, turn_seconds=30.0, concurrency=1),
-        Completion(repeat=REPEAT_ADVICE),
+        Completion(repeat=REPEAT_ADVICE, confirm_once=True),
         Sampling(temperature=0.0, max_turn_tokens=1024),
         Window(max_messages=20, max_chars=4000),
     ),

@@ -95,11 +95,13 @@ class Example(Struct, frozen=True):
 
 
 class Prompts(Struct, frozen=True):
-    """Words of the author's own. In `user`, `{{ name }}` stands for an input; without it, the inputs are sent as JSON."""
+    """Words of the author's own. In `user`, `{{ name }}` stands for an input; without it, the inputs are sent as JSON.
+    `confirmation` is the question after a first answer, in place of the usual one."""
 
     system: str = ""
     user: str = ""
     examples: tuple[Example, ...] = ()
+    confirmation: str = ""
 
 
 class Constraints(Struct, frozen=True):

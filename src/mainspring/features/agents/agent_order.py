@@ -207,7 +207,10 @@ def _apply_constraints(
     """The order within the constraints of the definition, but for its limits."""
     own = definition.constraints
     completion = Completion(
-        retry_model_errors=own.max_retries > 0, max_retries=own.max_retries, confirm=None if config is None else config.confirm
+        retry_model_errors=own.max_retries > 0,
+        max_retries=own.max_retries,
+        confirm=None if config is None else config.choose_question(definition.prompts.confirmation),
+        confirm_once=config is None or not config.confirm_after_work,
     )
     sampling = spec.sampling
     temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature

@@ -34,7 +34,8 @@ LIMIT_NAMES: Final = {
 class ToolLoopConfig(Struct, frozen=True):
     """How an agent works until it is done. What is None is as its definition says, else as the server's settings do, else 20
     iterations, 5 calls in each, 3 errors in a row, 60 seconds, one call at a time. A `loop_detection_threshold` of 0 lets it
-    repeat itself."""
+    repeat itself. With `enable_double_confirmation` a first text answer is asked about, in the words of `confirmation_prompt`;
+    with `confirm_after_work` so is one that follows more work."""
 
     max_iterations: int | None = None
     max_tool_calls_per_iteration: int | None = None
@@ -43,11 +44,12 @@ class ToolLoopConfig(Struct, frozen=True):
     tool_call_timeout_seconds: float | None = None
     loop_detection_threshold: int = 3
     concurrency: int | None = None
+    confirmation_prompt: str | None = None
+    confirm_after_work: bool = False
 
-    @property
-    def confirm(self) -> str | None:
-        """The question that follows a first text answer."""
-        return CONFIRM if self.enable_double_confirmation else None
+    def choose_question(self, own: str) -> str | None:
+        """The question that follows a first text answer: as it is asked for, else the definition's own, else the usual one."""
+        return (self.confirmation_prompt or own or CONFIRM) if self.enable_double_confirmation else None
 
     @property
     def limits(self) -> Json:

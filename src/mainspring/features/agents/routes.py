@@ -54,6 +54,8 @@ class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
     max_iterations: Count | None = None
     max_tool_calls_per_iteration: Count | None = None
     enable_double_confirmation: bool = True
+    confirmation_prompt: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    confirm_after_work: bool = False
     error_threshold: Count | None = None
     tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
