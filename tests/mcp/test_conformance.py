@@ -1,17 +1,32 @@
 """The protocol's own conformance suite, with our connection as the client under test: all it requires of clients but OAuth."""
 
+import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
+from threading import Thread
 
 import pytest
 from tests.clients import node
 from tests.clients.process import environment
+from tests.kit.processes import start
 
 FOLDER = Path(__file__).parent / "node"
 CLIENT = Path(__file__).parent / "conformance_client.py"
 SECONDS = 120
+# The suite starts this, which has the client forked from a process that has imported everything; it ends as the client does.
+RELAY = """\
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as door:
+    door.connect(sys.argv[1])
+    door.sendall(json.dumps([sys.argv[2:], dict(os.environ)]).encode() + b"\\n")
+    code, out, err = json.loads(door.makefile().readline())
+sys.stdout.write(out), sys.stderr.write(err)
+sys.exit(code)
+"""
 
 SCENARIOS = {
     "2025-11-25": ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"],
@@ -39,6 +54,28 @@ def suite() -> list[str]:
     return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
 
 
+class ClientForker(StreamRequestHandler):
+    def handle(self) -> None:
+        arguments, env = json.loads(self.rfile.readline())
+        with start([sys.executable, str(CLIENT), *arguments], env=env) as client:
+            out, err = client.communicate()
+        self.wfile.write(json.dumps([client.wait(), out, err]).encode() + b"\n")
+
+
+@pytest.fixture(scope="session")
+def client_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The client's command line, without the URL."""
+    folder = tmp_path_factory.mktemp("relay")
+    relay, door = folder / "relay.py", folder / "door"
+    relay.write_text(RELAY)
+    with ThreadingUnixStreamServer(str(door), ClientForker) as server:
+        serving = Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        yield shlex.join([sys.executable, "-I", "-S", str(relay), str(door)])
+        server.shutdown()
+        serving.join()
+
+
 @pytest.mark.slow
 def test_the_list_of_scenarios_is_the_suites_own(suite: list[str]) -> None:
     for revision, scenarios in SCENARIOS.items():
@@ -52,9 +89,9 @@ def test_the_list_of_scenarios_is_the_suites_own(suite: list[str]) -> None:
 @pytest.mark.parametrize(
     ("revision", "scenario"), [(revision, name) for revision, names in SCENARIOS.items() for name in [*names, LATER]]
 )
-def test_a_scenario_passes(revision: str, scenario: str, suite: list[str]) -> None:
-    command = shlex.join([sys.executable, str(CLIENT)])
-    done = run([*suite, "client", "--command", command, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"])
+def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], client_command: str) -> None:
+    options = ("--command", client_command, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000")
+    done = run([*suite, "client", *options])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "OVERALL: PASSED" in done.stdout + done.stderr
 
