@@ -1,12 +1,13 @@
 """A package that is installed beside Mainspring adds a part: a tool, a route, a command and a setting, in files of its own."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from tests.kit import processes
+from tests.kit.processes import Ended
 from tests.server.process import serving
 
 PART = '''
@@ -86,16 +87,25 @@ def installed(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(packages)}
 
 
-def run(env: dict[str, str], folder: Path, *arguments: str) -> str:
+def run(env: dict[str, str], folder: Path, *arguments: str) -> Ended:
     command = [sys.executable, "-m", "mainspring", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return processes.run(command, cwd=folder, env={"PATH": "/usr/bin:/bin", **env})
+
+
+def fail_to_serve(env: dict[str, str], folder: Path) -> str:
+    """What is said by a server that does not start."""
+    script = folder / "script.json"
+    script.write_text('{"turns": [{"say": "Hi."}]}')
+    done = run(env, folder, "serve", "--port", "0", "--model", f"scripted:{script}")
+    assert done.returncode == 2
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
 
 
 def test_its_command_is_listed_and_runs(installed: dict[str, str], tmp_path: Path) -> None:
-    assert "Greets somebody." in run(installed, tmp_path, "--help")
-    assert run(installed, tmp_path, "greet", "Ada") == "Hello, Ada!\n"
+    assert "Greets somebody." in run(installed, tmp_path, "--help").stdout
+    assert run(installed, tmp_path, "greet", "Ada").stdout == "Hello, Ada!\n"
 
 
 def test_its_tool_route_and_setting_are_served(installed: dict[str, str], tmp_path: Path) -> None:
@@ -113,21 +123,16 @@ def test_its_tool_route_and_setting_are_served(installed: dict[str, str], tmp_pa
 
 def test_a_mistake_in_its_table_is_told_with_its_line(installed: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('[greeter]\nwrod = "Salve"\n')
-    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "mainspring.toml:2:" in done.stderr
-    assert "did you mean `word`" in done.stderr
+    told = fail_to_serve(installed, tmp_path)
+    assert "mainspring.toml:2:" in told
+    assert "did you mean `word`" in told
 
 
 def test_a_part_that_cannot_be_loaded_is_named_with_its_package(installed: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "packages" / "greeter_part.py").write_text("import nowhere_to_be_found\n")
-    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "`greeter`" in done.stderr
-    assert "nowhere_to_be_found" in done.stderr
-    assert "Traceback" not in done.stderr
+    told = fail_to_serve(installed, tmp_path)
+    assert "`greeter`" in told
+    assert "nowhere_to_be_found" in told
 
 
 @pytest.mark.parametrize(
@@ -152,14 +157,7 @@ def test_a_mistake_of_a_part_is_told_in_a_sentence(
 ) -> None:
     part = tmp_path / "packages" / "greeter_part.py"
     part.write_text(PART.replace(*change))
-    script = tmp_path / "script.json"
-    script.write_text('{"turns": [{"say": "Hi."}]}')
-    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
-    assert done.returncode != 0
-    assert told in done.stderr
-    assert "internal error" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert told in fail_to_serve(installed, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +192,4 @@ def build(settings):
 PART = Part(name="waver", build=build)
 """
     )
-    script = tmp_path / "script.json"
-    script.write_text('{"turns": [{"say": "Hi."}]}')
-    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **installed}, cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"the part `waver` serves GET {path}, and {other}" in done.stderr
+    assert f"the part `waver` serves GET {path}, and {other}" in fail_to_serve(installed, tmp_path)
