@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from msgspec import Struct
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.tools.addresses import AddressGuard, Lookup, is_public, parse_endpoint
 from mainspring.tools.connector import make_guarded_connector
 from mainspring.tools.mcp.mcp_http import make_guarded_client
@@ -199,3 +199,12 @@ def test_an_endpoint_has_the_port_of_its_scheme() -> None:
 async def test_a_host_that_cannot_be_a_name_is_refused_and_nothing_breaks(host: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be resolved"):
         await AddressGuard().check(f"http://{host}/")
+
+
+def test_a_library_that_would_connect_past_the_guard_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(self: object, request: object) -> None:
+        """Connects by something that is called otherwise than it was."""
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", send)
+    with pytest.raises(ToolUnavailable, match="cannot be guarded"):
+        make_guarded_client(AddressGuard(), {}, lambda status: None)

@@ -6,6 +6,7 @@ import anyio
 import httpcore2
 import httpx2
 
+from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
@@ -32,6 +33,9 @@ def make_guarded_client(guard: AddressGuard, headers: Mapping[str, str], told: C
 
 class _GuardedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, guard: AddressGuard) -> None:
+        if "_pool" not in httpx2.AsyncHTTPTransport.handle_async_request.__code__.co_names:
+            # It would connect in a way of its own, past the guard.
+            raise ToolUnavailable(f"httpx2 {httpx2.__version__} cannot be guarded; install the version that is pinned")
         # Not the parent's pool: that one connects to names.
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(trust_env=False),
