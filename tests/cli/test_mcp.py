@@ -2,9 +2,12 @@
 
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from tests.cli.command import Shell
+
+from mainspring.tools.sandbox.bwrap import find_bundled, is_fixed, read_version
 
 CLOCK = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
 
@@ -105,3 +108,18 @@ def test_of_a_server_that_fails_the_line_with_the_error_is_shown(shell: Shell) -
     assert "down: " in listed
     assert "OSError: no spring" in listed
     assert "Traceback" not in listed
+
+
+@pytest.mark.slow
+def test_a_grant_inside_of_a_writable_one_is_refused_where_bubblewrap_follows_links(shell: Shell) -> None:
+    (shell.folder / "notes" / "kept").mkdir(parents=True)
+    (shell.folder / "notes").chmod(0o777)
+    assert shell.run("mcp", "add", "clock", "--folder", "notes", "--read", "notes/kept", "--", *CLOCK).code == 0
+    version = read_version(find_bundled() or Path("bwrap"))
+    tried = shell.run("mcp", "test")
+    if is_fixed(version):
+        assert tried.code == 0
+    else:
+        assert tried.code == 1
+        assert "CVE-2026-87766" in tried.err
+        assert version in tried.err

@@ -114,6 +114,7 @@ class SandboxHealth(Struct, frozen=True):
     warm: int = 0
     leases: int = 0
     refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """Stronger backends that do not hold here, and why."""
 
 

@@ -158,7 +158,7 @@ async def _examine_sandbox() -> ProbeResult:
         why = "; ".join(health.refused) if health is not None else ""
         return ProbeResult("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
     totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
-    return ProbeResult("holds code", "ok", f"{health.backend}, {totals}")
+    return ProbeResult("holds code", "ok", f"{health.backend} ({health.version}), {totals}", "; ".join(health.warnings))
 
 
 def _write_finding(writer: ConsoleWriter, title: str, finding: ProbeResult, *, as_json: bool, with_title: bool = False) -> None:

@@ -6,6 +6,7 @@ system calls that no tool needs.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from mainspring.tools.sandbox.supervisor_client import Launch
 from mainspring.tools.sandbox.workspace_files import Owner
 
 FILTER = 4
+FIXED = (0, 12)
 INTERNET = (AF_INET, AF_INET6, AF_NETLINK)
 SCRATCH, SHARED = 64 * MEGABYTE, 16 * MEGABYTE
 
@@ -49,6 +51,12 @@ class Bwrap(Backend):
             *_list_device_options(),
             *self._list_python_options(),
         )
+
+    @property
+    def follows_links(self) -> bool:
+        """Whether this version has CVE-2026-87766: what is mounted inside of a writable folder follows a link there, and makes
+        files on the host."""
+        return not is_fixed(self.version)
 
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         argv = (*self.build_command(("--bind", str(place.workspace)), network=network), "--", *build_worker_command(self.python))
@@ -95,6 +103,12 @@ def read_version(bwrap: Path) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxError(f"{bwrap} cannot be started ({error}); install bubblewrap") from error
     return done.stdout.strip()
+
+
+def is_fixed(version: str) -> bool:
+    """Whether bubblewrap of this version is without known weaknesses. An unknown version is not."""
+    found = re.fullmatch(r"bubblewrap (\d+)\.(\d+)(?:\.\d+)*", version)
+    return found is not None and (int(found[1]), int(found[2])) >= FIXED
 
 
 def _list_namespace_options() -> Iterator[str]:

@@ -47,13 +47,35 @@ class Grant(Struct, frozen=True, order=True):
     path: str
 
 
-def list_grants(program: Program, owner: Owner) -> tuple[Grant, ...]:
-    """Everything but the system that the program may touch. Raises `SandboxError` for what is not there or may not be touched."""
-    reads = [*program.reads, *([] if program.cwd in (None, "/") else [program.cwd]), *map(str, _list_needed(program))]
+def list_grants(program: Program, owner: Owner, *, weak_version: str = "") -> tuple[Grant, ...]:
+    """Everything but the system that the program may touch. Raises `SandboxError` for what is not there or may not be touched.
+
+    `weak_version` names a bubblewrap that follows links inside of writable folders. Then nothing is mounted there: what the
+    program needs of its own is reached through the folder, and what is granted by name is refused.
+    """
+    needed = [*([] if program.cwd in (None, "/") else [program.cwd]), *map(str, _list_needed(program))]
+    if weak_version:
+        needed = [path for path in needed if _find_outer(path, program.folders) is None]
+        _refuse_nested(program, weak_version)
+    reads = [*program.reads, *needed]
     wanted = {path: False for path in reads if not is_system(Path(path))} | dict.fromkeys(program.folders, True)
     for path, is_writable in wanted.items():
         _check(path, is_writable, owner)
     return tuple(sorted([Grant(len(Path(path).parts), is_writable, path) for path, is_writable in wanted.items()]))
+
+
+def _find_outer(path: str, folders: Sequence[str]) -> str | None:
+    """The writable folder that a path lies inside of."""
+    return next((outer for outer in folders if path != outer and Path(path).is_relative_to(outer)), None)
+
+
+def _refuse_nested(program: Program, version: str) -> None:
+    for path in (*program.reads, *program.folders):
+        if (outer := _find_outer(path, program.folders)) is not None:
+            raise SandboxError(
+                f"`{path}` lies inside of `{outer}`, which the program may write, and {version} would follow a link that it puts "
+                "there (CVE-2026-87766); grant only one of them, or install bubblewrap 0.12"
+            )
 
 
 def _check(path: str, is_writable: bool, owner: Owner) -> None:

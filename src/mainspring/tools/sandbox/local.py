@@ -32,6 +32,8 @@ from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
 
 log = getLogger(__name__)
 
+NESTED = "it has CVE-2026-87766, so a folder inside of a writable one is not granted; bubblewrap 0.12 is fixed"
+
 Kind = Literal["bwrap", "landlock", "unsafe"]
 
 NOBODY = 65534
@@ -126,6 +128,7 @@ class LocalSandbox:
             warm=self._pool.size,
             leases=len(self._leases),
             refused=self._refused,
+            warnings=(NESTED,) if isinstance(self.backend, Bwrap) and self.backend.follows_links else (),
         )
 
     async def _take_slot(self, spec: SandboxSpec) -> Slot:

@@ -99,13 +99,20 @@ async def find_escapes(sandbox: LocalSandbox) -> tuple[str, ...]:
 def list_candidates(mode: Mode) -> Iterator[Candidate]:
     """What is to be tried, strongest first."""
     if mode in ("auto", "bwrap"):
-        for program in (bwrap.find_bundled(), bwrap.find_installed()):
-            if program is not None:
-                yield Candidate("bwrap", program)
+        found = [program for program in (bwrap.find_bundled(), bwrap.find_installed()) if program is not None]
+        for program in sorted(found, key=_is_weak):
+            yield Candidate("bwrap", program)
     if mode in ("auto", "landlock"):
         yield Candidate("landlock")
     if mode == "unsafe":
         yield Candidate("unsafe")
+
+
+def _is_weak(program: Path) -> bool:
+    try:
+        return not bwrap.is_fixed(bwrap.read_version(program))
+    except SandboxError:
+        return True
 
 
 async def _try_open(sandbox: LocalSandbox, stack: AsyncExitStack, *, is_checked: bool) -> str | None:

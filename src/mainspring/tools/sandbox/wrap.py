@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from secrets import token_hex
@@ -78,7 +79,8 @@ async def wrap_program(sandbox: LocalSandbox, program: Program) -> AsyncIterator
     if not isinstance(backend, Bwrap | Landlock):
         yield build_bare_command(program)
         return
-    grants = await asyncio.to_thread(list_grants, program, backend.owner)
+    weak_version = backend.version if isinstance(backend, Bwrap) and backend.follows_links else ""
+    grants = await asyncio.to_thread(partial(list_grants, program, backend.owner, weak_version=weak_version))
     folder = sandbox.data / token_hex(12)
     group = sandbox.groups.make()
     try:
