@@ -199,3 +199,15 @@ calls:
     )
     done = shell.run("policy", "test", "calls.yaml")
     assert done.code == 0, done.out
+
+
+@pytest.mark.requirement("S16")
+@pytest.mark.parametrize(("said", "verdict"), [("ask", "ask"), ("log", "allow")])
+def test_a_supervised_call_waits_for_a_person_or_is_only_logged(shell: Shell, said: str, verdict: str) -> None:
+    (shell.folder / "mainspring.toml").write_text(f'[governance]\nlevel = "supervised"\nsupervised = "{said}"\n')
+    turn = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
+    done = shell.run("run", "Go.", "--model", shell.script(turn, {"say": "Three."}), "--tool", "mytools:add", "--json")
+    events = [json.loads(line)["event"] for line in done.out.splitlines()]
+    [judged] = [event for event in events if event["type"] == "call_judged"]
+    assert (judged["verdict"], "supervised" in judged["reason"]) == (verdict, True), judged
+    assert (shell.folder / "tally").exists() is (verdict == "allow")

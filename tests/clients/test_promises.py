@@ -309,3 +309,16 @@ def test_a_decision_is_asked_for_cold_and_short_and_given_up_after_five_turns(
     assert (answer.status_code, answer.json()["decision_type"]) == (200, "INVOKE_TOOL"), answer.text
     assert len(model.asked) == 5
     assert {(body["temperature"], body["max_tokens"]) for body in model.asked} == {(0, 1024)}
+
+
+@pytest.mark.requirement("C51", "C-T8")
+def test_a_server_has_the_tools_and_the_rules_that_its_settings_name(upstream: Upstream, model: Model, tmp_path: Path) -> None:
+    settings = 'builtins = ["shell", "file_ops", "web_fetch"]\nsandbox = "unsafe"\nworking_dir = "."\n'
+    (tmp_path / "mainspring.toml").write_text(f'{settings}[governance]\nrules = {{ "file_ops:write" = "deny" }}\n')
+    model.hears("Write", calls(("file_ops", {"operation": "write", "path": "a", "content": "x"})))
+    model.hears("rule", says("I may not."))
+    with served(tmp_path, upstream.url) as it, httpx.Client(base_url=it.url, timeout=PATIENCE) as http:
+        told = http.post("/responses", json={"model": model.name, "input": "Write"}).json()
+    assert [tool["function"]["name"] for tool in model.asked[0]["tools"]] == ["shell", "file_ops", "web_fetch"]
+    assert (told["status"], told["output"][-1]["content"][0]["text"]) == ("completed", "I may not.")
+    assert not (tmp_path / "a").exists()
