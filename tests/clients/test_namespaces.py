@@ -205,6 +205,20 @@ def test_the_server_searches_among_deferred_tools(client: OpenAI, model: Model) 
         assert called(model, turn) == ["tool_search", "crm__orders"]
 
 
+def test_searches_at_once_are_told_in_their_order_and_sent_back_so(client: OpenAI, model: Model) -> None:
+    tools: Any = [function("apples", defer_loading=True), function("pears", defer_loading=True), {"type": "tool_search"}]
+    model.hears("Fruit", calls(("tool_search", {"query": "apples"}), ("tool_search", {"query": "pears"})))
+    model.hears("pears", says("Both."))
+    told = client.responses.create(model=model.name, input="Fruit?", tools=tools)
+    found = [[tool.name for tool in item.tools] for item in told.output if isinstance(item, ResponseToolSearchOutputItem)]  # type: ignore[union-attr]
+    assert found == [["apples"], ["pears"]]
+    model.hears("Again", says("Both again."))
+    history: Any = [*[item.model_dump() for item in told.output], {"role": "user", "content": "Again"}]
+    client.responses.create(model=model.name, input=history, tools=tools, store=False)
+    outputs = [message["content"] for message in model.messages() if message["role"] == "tool"]
+    assert ["apples" in outputs[0], "pears" in outputs[1]] == [True, True]
+
+
 def test_a_path_loads_a_whole_namespace_and_nothing_is_found_in_words(client: OpenAI, model: Model) -> None:
     crm = namespace("crm", *[function(f"tool_{number}", "Does.", defer_loading=True) for number in range(20)])
     tools: Any = [crm, {"type": "tool_search", "execution": "server"}]

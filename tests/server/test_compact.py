@@ -301,6 +301,11 @@ async def test_a_conversation_too_long_for_its_trigger_loses_its_oldest_part() -
         assert len(here.seen(1)) < len(here.seen(0))
 
 
+async def test_a_trigger_adds_nothing_to_a_request_for_compaction() -> None:
+    async with world(SUMS_UP) as here:
+        assert (await here.compacted(input=[*TALK, TRIGGER]))["output"][-1]["type"] == "compaction"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

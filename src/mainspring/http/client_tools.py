@@ -5,7 +5,9 @@ The model calls each like a function (`core.declared_tools`); inside, a call is 
 `flatten_call` read them, `render_client_item` writes them.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 
 import msgspec
 from msgspec import UNSET
@@ -41,18 +43,17 @@ def flatten_call(item: Item, names: Mapping[Identity, str]) -> Item:
 
 
 def _pair_searches(items: Iterable[Item]) -> Iterable[Item]:
-    """The items, with a call id for each search of the server's: such a search has none, and its output follows it."""
-    place = 0
+    """The items, with a call id for each search of the server's: it has none, and outputs come in the order of calls."""
+    names, waiting = count(1), deque[str]()
     for item in items:
-        if not isinstance(item, Unknown) or item.data.get("call_id") is not None:
-            yield item
-        elif item.data.get("type") == "tool_search_call":
-            place += 1
-            yield Unknown({**item.data, "call_id": f"search_{place}", "execution": "server"})
-        elif item.data.get("type") == "tool_search_output" and place:
-            yield Unknown({**item.data, "call_id": f"search_{place}", "execution": "server"})
-        else:
-            yield item
+        match item:
+            case Unknown({"type": "tool_search_call"}) if item.data.get("call_id") is None:
+                waiting.append(f"search_{next(names)}")
+                yield Unknown({**item.data, "call_id": waiting[-1], "execution": "server"})
+            case Unknown({"type": "tool_search_output"}) if item.data.get("call_id") is None and waiting:
+                yield Unknown({**item.data, "call_id": waiting.popleft(), "execution": "server"})
+            case _:
+                yield item
 
 
 def _parse_item(item: Item) -> Item:

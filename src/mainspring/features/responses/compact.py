@@ -76,7 +76,7 @@ def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
     )
     # One turn to sum up, and one more if the first was too long.
     limits = replace(spec.limits, max_turns=pick_least(spec.limits.max_turns, 2))
-    return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=limits)
+    return replace(spec, input=(*spec.input, user(SUMMARIZE)), limits=limits, goal="answer")
 
 
 def _read_summary(run: Run) -> str:
