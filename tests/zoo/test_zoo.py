@@ -1,0 +1,91 @@
+"""Every animal of the zoo is asked. Those that we cannot keep yet are marked as such, and must be unmarked once we can."""
+
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import openai
+import pytest
+from aiohttp import web
+from tests.kit.waiting import PATIENCE
+from tests.server.hosting import hosted
+from tests.zoo import calls, leaks, requests, streams, thoughts
+from tests.zoo.animal import MODEL, Animal, Failing, Outcome, Talker
+
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.profiles import PLAIN, find_profile
+
+EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
+ANIMALS = [
+    kind
+    for house in (calls, leaks, thoughts, streams, requests)
+    for kind in vars(house).values()
+    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Talker)
+]
+
+
+def list_marks(kind: type[Animal]) -> list[pytest.MarkDecorator]:
+    # Whoever teaches us to keep one must say so in the table.
+    return [] if EXPECTED[kind.__name__] == "survives" else [pytest.mark.xfail(strict=True, reason="does not survive yet")]
+
+
+@asynccontextmanager
+async def serving(animal: Animal) -> AsyncIterator[str]:
+    app = web.Application(client_max_size=2**26)
+    app.router.add_post("/v1/chat/completions", animal.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}/v1"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=list_marks(kind), id=kind.__name__) for kind in ANIMALS])
+async def test_an_animal_is_understood(kind: type[Animal]) -> None:
+    zones: list[str] = []
+
+    def get_time(zone: str) -> str:
+        """Tells the time in a zone."""
+        zones.append(zone)
+        return "12:00"
+
+    def now() -> str:
+        """Tells the time here."""
+        zones.append("here")
+        return "12:00"
+
+    animal, failure = kind(), None
+    async with serving(animal) as url:
+        engine = Engine(Chat(url), default_model=MODEL, owns_provider=True, tools=[get_time, now] if kind.has_tools else [])
+        async with hosted(server(engine)) as near, openai.AsyncOpenAI(base_url=near, api_key="none", max_retries=0) as client:
+            try:
+                with anyio.fail_after(PATIENCE):
+                    response = await animal.ask(client)
+            except (openai.APIError, AssertionError, pytest.fail.Exception) as error:
+                failure = error  # the server is taken down in peace first
+    if failure is not None:
+        raise failure
+    animal.check(Outcome(response, sorted(zones, reverse=True)))
+
+
+def test_no_table_knows_the_model() -> None:
+    assert find_profile(MODEL) is PLAIN
+
+
+def test_the_table_lists_every_animal_and_no_other() -> None:
+    assert EXPECTED.keys() == {kind.__name__ for kind in ANIMALS}
+    assert set(EXPECTED.values()) <= {"survives", "not yet"}
+
+
+@pytest.mark.parametrize("kind", ANIMALS)
+def test_an_animal_says_what_it_does_and_where_it_was_seen(kind: type[Animal]) -> None:
+    words = kind.__doc__ or ""
+    assert f"Quirk {kind.number}:" in words
+    assert "https://" in words or "own measurement" in words or "code read" in words

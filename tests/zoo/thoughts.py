@@ -1,0 +1,96 @@
+"""Animals that think in odd places, or want their thoughts back."""
+
+import json
+from typing import Any, ClassVar
+
+from tests.providers.backend import DONE, call_piece, chunk, sse
+from tests.zoo.animal import UTC, Animal, Outcome, Talker, assistants, outputs, say
+
+from mainspring.core.items import Json
+
+
+class ThinkTags(Talker):
+    """Quirk 23: a model nobody knows thinks in `<think>` tags. https://github.com/vllm-project/vllm/issues/27703"""
+
+    number = 23
+
+    def last(self, body: Json) -> bytes:
+        return say("<think>", "The sun is high.", "</think>\n\n", "It is noon.")
+
+
+class ThinkTagNeverOpened(Talker):
+    """Quirk 24: the thinking is closed and never opened (R1-style templates). https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 24
+
+    def last(self, body: Json) -> bytes:
+        return say("The sun is high.", "</think>\n\n", "It is noon.")
+
+
+class ReasoningField(Talker):
+    """Quirk 25: `reasoning` instead of `reasoning_content` (vLLM from 0.16, Ollama).
+    https://github.com/vllm-project/vllm/pull/50624"""
+
+    number = 25
+
+    def last(self, body: Json) -> bytes:
+        return sse(chunk({"reasoning": "The sun is high."}), chunk({"content": "It is noon."}), chunk(finish="stop")) + DONE
+
+    def check(self, outcome: Outcome) -> None:
+        super().check(outcome)
+        assert outcome.response.output[0].type == "reasoning"
+
+
+class ReasoningMustReturn(Animal):
+    """Quirk 26: reasoning must come back with calls (DeepSeek V4 behind aliases). https://github.com/earendil-works/pi/issues/3636"""
+
+    number = 26
+
+    def refuse(self, body: Json) -> str | None:
+        if outputs(body) and assistants(body)[0].get("reasoning_content") != "I must look.":
+            return "The `reasoning_content` in the thinking mode must be passed back to the API."
+        return None
+
+    def first(self, body: Json) -> bytes:
+        made = call_piece(0, id="a", name="get_time", arguments=UTC)
+        return sse(chunk({"reasoning_content": "I must look."}), chunk(made), chunk(finish="tool_calls")) + DONE
+
+
+class SignatureMustReturn(Animal):
+    """Quirk 27: a call's `thought_signature` must come back (Gemini 3). https://github.com/BerriAI/litellm/issues/16893"""
+
+    number = 27
+    extra: ClassVar[Json] = {"google": {"thought_signature": "c2lnbmF0dXJl"}}
+
+    def refuse(self, body: Json) -> str | None:
+        if outputs(body) and assistants(body)[0]["tool_calls"][0].get("extra_content") != self.extra:
+            return "Function call is missing a thought_signature in functionCall parts."
+        return None
+
+    def first(self, body: Json) -> bytes:
+        made = call_piece(0, id="a", name="get_time", arguments=UTC)
+        made["tool_calls"][0]["extra_content"] = self.extra
+        return sse(chunk(made), chunk(finish="tool_calls")) + DONE
+
+
+class JsonWithinReasoning(Talker):
+    """Quirk 29: guided JSON lands in the reasoning (vLLM with a reasoning parser).
+    https://github.com/vllm-project/vllm/issues/16182"""
+
+    number = 29
+    request: ClassVar[dict[str, Any]] = {
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "time",
+                "schema": {"type": "object", "properties": {"hour": {"type": "integer"}}, "required": ["hour"]},
+            }
+        }
+    }
+
+    def last(self, body: Json) -> bytes:
+        return sse(chunk({"reasoning_content": '{"hour": 12}'}), chunk(finish="stop")) + DONE
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.status == "completed"
+        assert json.loads(outcome.response.output_text) == {"hour": 12}
