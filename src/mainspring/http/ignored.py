@@ -61,14 +61,12 @@ def compare_tools(ignored: IgnoredFields, place: str, tools: Sequence[object]) -
     for number, tool in enumerate(tools):
         if not isinstance(tool, dict) or (kind := TOOL_KINDS.get(str(tool.get("type")))) is None:
             continue
-        here = f"{place}[{number}]"
-        if kind.fields is not None:
-            ignored.compare(here, tool, kind.fields)
-        match tool:
-            case {"type": "namespace", "tools": [*inner]}:
-                compare_tools(ignored, f"{here}.tools", inner)
-            case {"type": "shell", "environment": {"type": "local"} as local}:
-                ignored.compare(f"{here}.environment", local, {"type"})
+        if kind.fields is not None and not tool.keys() <= kind.fields:
+            ignored.compare(f"{place}[{number}]", tool, kind.fields)
+        if isinstance(inner := tool.get("tools"), list):
+            compare_tools(ignored, f"{place}[{number}].tools", inner)
+        if isinstance(local := tool.get("environment"), dict) and local.get("type") == "local":
+            ignored.compare(f"{place}[{number}].environment", local, {"type"})
 
 
 class ItemReader:
@@ -81,25 +79,30 @@ class ItemReader:
     def read(self, kind: type[T], value: object) -> T:
         if kind is Item:
             if isinstance(value, dict):
-                self._compare(f"{self._param}[{self._count}]", value)
+                self._compare(value)
             self._count += 1
         return from_wire(kind, value)
 
-    def _compare(self, place: str, item: Json) -> None:
-        known = ITEM_KINDS.get(str(item.get("type") or "message"))
+    def _compare(self, item: Json) -> None:
+        """Paths are made only for what is not known: this runs for every item of every request."""
+        kind = item.get("type", "message")
+        known = ITEM_KINDS.get(kind) if isinstance(kind, str) else None
         if known is None:
             return
-        self._ignored.compare(place, item, known)
-        if "tools" in known and isinstance(tools := item.get("tools"), list):
-            compare_tools(self._ignored, f"{place}.tools", tools)
-        for name in ("content", "output"):
-            if isinstance(parts := item.get(name), list) and name in known:
-                self._compare_parts(f"{place}.{name}", parts)
+        if not item.keys() <= known:
+            self._ignored.compare(f"{self._param}[{self._count}]", item, known)
+        for name in _PARTED:
+            if name in item and isinstance(parts := item[name], list):
+                self._compare_parts(name, parts)
+        if "tools" in item and isinstance(tools := item["tools"], list):
+            compare_tools(self._ignored, f"{self._param}[{self._count}].tools", tools)
 
-    def _compare_parts(self, place: str, parts: Sequence[object]) -> None:
+    def _compare_parts(self, name: str, parts: Sequence[object]) -> None:
         for number, part in enumerate(parts):
-            if isinstance(part, dict) and (known := PART_KINDS.get(str(part.get("type")))) is not None:
-                self._ignored.compare(f"{place}[{number}]", part, known)
+            kind = part.get("type") if isinstance(part, dict) else None
+            known = PART_KINDS.get(kind) if isinstance(kind, str) else None
+            if isinstance(part, dict) and known is not None and not part.keys() <= known:
+                self._ignored.compare(f"{self._param}[{self._count}].{name}[{number}]", part, known)
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
@@ -113,3 +116,4 @@ def refuse_field(path: str, advice: str) -> InvalidRequest:
 
 
 _NULL: Final = Raw(b"null")
+_PARTED: Final = ("content", "output")
