@@ -153,6 +153,7 @@ FIELDS = (
     _field("store", "works", False, told={"store": False}),
     _field("background", "works", True, told={"background": True}),
     _field("stream", "works", True),
+    _field("generate", "works", False, "of Codex: nothing is asked, and the response can be continued", told={"output": []}),
     _field("stream_options", "works", {"include_obfuscation": False}),
     Case(
         "field",
@@ -320,7 +321,14 @@ ITEMS = (
     _item("program_output", "passed on", *_PROGRAM_PAIR),
     _item("additional_tools", "works", {"type": "additional_tools", "role": "developer", "tools": []}),
     _item("configuration_update", "passed on", {"type": "configuration_update", "reasoning": {"effort": "low"}}),
-    _item("compaction_trigger", "passed on", {"type": "compaction_trigger"}),
+    Case(
+        "item",
+        "compaction_trigger",
+        "works",
+        {"input": [HELLO, {"type": "compaction_trigger"}]},
+        "as the last item",
+        told={"status": "completed"},
+    ),
 )
 PARTS = (
     _part("input_text", "works", text="hello"),
