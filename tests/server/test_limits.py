@@ -234,6 +234,14 @@ def test_what_goes_beyond_the_operators_bounds_is_refused_and_the_bound_named(tm
         assert "2 turns in a row" in it.respond("Fail.")["error"]["message"]
 
 
+def test_an_agent_that_asks_for_more_than_its_server_allows_is_told_of_at_the_start(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "ox", constraints={"tool_seconds": 90})
+    (tmp_path / "mainspring.toml").write_text('agents = ["agents"]\n[limits.most]\ntool_seconds = 30\n')
+    script = Shell(tmp_path).script({"say": "Hi."})
+    with Shell(tmp_path).started("serve", "--port", "0", "--model", script) as live:
+        live.wait_for("constraints.tool_seconds of agent `ox` is 90, and this server allows at most 30", live.err)
+
+
 def test_a_request_cannot_have_more_time_than_the_agents_definition_or_calls_at_once_that_it_forbids(tmp_path: Path) -> None:
     written(tmp_path / "agents", "bee", constraints={"timeout_seconds": 10, "parallel_allowed": False})
     with door(tmp_path, "", *WORLD) as it:

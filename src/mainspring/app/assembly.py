@@ -20,6 +20,7 @@ from mainspring.core.items import ServerTool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
 from mainspring.engine.policy_order import order_policies
+from mainspring.features.agents.agent_limits import find_excess
 from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
 from mainspring.features.models import backends, discovery, model_choice
@@ -97,6 +98,7 @@ def find_doubts(engine: Engine, settings: Settings) -> list[str]:
     doubts = [
         *find_rule_doubts(settings.governance, tools),
         *([] if plan is None else find_plan_doubts(plan, tools, engine.model)),
+        *find_excess(engine.agents.registry.definitions.values(), engine.core.defaults.limits),
     ]
     return [*doubts, *_find_exposed_folders(settings)]
 

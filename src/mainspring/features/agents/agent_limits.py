@@ -1,5 +1,6 @@
 """The limits of an agent's run: those of the preset, then of the server, then of its definition, then of the request."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import asdict, replace
@@ -8,7 +9,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.core.operator_limits import LIMIT_EXCEEDED, OperatorLimits
 from mainspring.core.spec import PRESETS, Limits, pick_least
-from mainspring.features.agents.agent_definition import AgentDefinition, Constraints
+from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import LIMIT_NAMES, ToolLoopConfig
 
 WIDEST: Final = 5
@@ -29,8 +30,7 @@ def apply_limits(
     own, base = definition.constraints, operator.apply(PRESETS["iterative"].limits)
     asked: Json = {} if config is None else config.limits
     operator.refuse({**asked, "max_seconds": max_seconds}, LIMIT_NAMES)
-    said = _list_own(own)
-    operator.refuse(said, {name: f"constraints.{name}" for name in said}, f" of agent `{definition.name}`")
+    said = _refuse_own(definition, operator)
     _check_request(definition, asked, max_seconds)
     limits = replace(limits, max_seconds=pick_least(limits.max_seconds, base.max_seconds, own.timeout_seconds, max_seconds))
     if config is None:
@@ -42,8 +42,22 @@ def apply_limits(
     return replace(limits, **{**told, **said, **asked}, max_repeats=config.max_repeats, agent_concurrency=wide)
 
 
-def _list_own(own: Constraints) -> Json:
-    return {name: value for name, value in asdict(own).items() if name in SETTABLE and value is not None}
+def find_excess(definitions: Iterable[AgentDefinition], operator: OperatorLimits) -> list[str]:
+    """What definitions ask for that this server refuses, so that these agents cannot run."""
+    told = []
+    for definition in definitions:
+        try:
+            _refuse_own(definition, operator)
+        except InvalidRequest as error:
+            told.append(error.message)
+    return told
+
+
+def _refuse_own(definition: AgentDefinition, operator: OperatorLimits) -> Json:
+    """The limits that the definition names. Raises `InvalidRequest` for one beyond the server's bounds."""
+    own = {name: value for name, value in asdict(definition.constraints).items() if name in SETTABLE and value is not None}
+    operator.refuse(own, {name: f"constraints.{name}" for name in own}, f" of agent `{definition.name}`")
+    return own
 
 
 def _check_request(definition: AgentDefinition, asked: Json, max_seconds: float | None) -> None:
