@@ -47,11 +47,13 @@ def test_passwords_of_commands_and_fields_are_found_and_what_only_looks_alike_st
     for text in (
         "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -u admin:zorkmid99 https://x.example",
         "curl --user 'admin:zorkmid99' x", "mysql -pzorkmid99 shop", "mysqldump -u root -pzorkmid99 shop > out.sql",
+        "{'DB_PWD': '/zorkmid99'}", "DB_PWD=/zorkmid99", "{'pwd': '/zorkmid99'}",
     ):  # fmt: skip
         assert "zorkmid99" not in redact_text(text), text
         assert REDACTED in redact_text(text)
     for text in (
         "docker run -u 1000:1000 image", "mysql -p shop", "mysql --port 3306 -h db", "COMPASS=north BYPASS=true",
+        "{'PWD': '/workspace', 'OLDPWD': '/'}", "PWD=/workspace OLDPWD=/tmp/1a", '{"PWD": "/workspace"}',
         '{"status": "pass", "passed": 12}', "curl -s http://x.example:8080/users", "pass: 12 of 13 tests",
     ):  # fmt: skip
         assert redact_text(text) == text
@@ -68,6 +70,7 @@ def test_arguments_are_redacted_by_what_their_fields_are_called_and_stay_json() 
         ({"apiKey": "zorkmid", "key": "name"}, {"apiKey": REDACTED, "key": "name"}),
         ({"secret": {"a": [{"b": "zorkmid"}]}}, {"secret": {"a": [{"b": REDACTED}]}}),
         ({"command": "curl -u ada:zorkmid x"}, {"command": "curl -u ada:[redacted] x"}),
+        ({"env": {"PWD": "/workspace", "DB_PWD": "/zorkmid"}}, {"env": {"PWD": "/workspace", "DB_PWD": "[redacted]"}}),
         ({"x": '["a", {"y": "{\\"pwd\\": \\"zorkmid\\"}"}]'}, {"x": '["a",{"y":"{\\"pwd\\":\\"[redacted]\\"}"}]'}),
     ):
         text = json.dumps(made)

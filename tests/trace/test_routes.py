@@ -96,3 +96,27 @@ async def test_no_tenant_sees_the_traces_of_another_and_a_key_needs_the_scope(ht
         assert [status for status, _ in answers] == [200, 404, 403]
         lists = [(await got(http, f"{url}/traces", key))[1]["data"] for key in (ours, theirs)]
     assert [len(traces) for traces in lists] == [1, 0]
+
+
+@tool
+async def sign_in(user: str, password: str) -> str:
+    """Signs in."""
+    return "in"
+
+
+async def test_secrets_in_arguments_are_for_keys_that_may_read_the_response(http: aiohttp.ClientSession) -> None:
+    asking = turn(calls=[call("sign_in", user="ada", password="zorkmid")])
+    engine = Engine(Scripted(asking, say("Done.")), tools=[sign_in])
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys)) as url:
+        run = await engine.run("go")
+        shown = {}
+        for scope in ("traces", "*"):
+            key = await keys.create(scopes=(scope,))
+            for path in (f"{url}/traces/{run.spec.id}", f"{url}/traces"):
+                status, body = await got(http, path, key)
+                assert status == 200
+                trace = body if "execution" in body else body["data"][0]
+                shown[scope, path] = [action["input"] for step in trace["execution"] for action in step["actions"]]
+    assert all("zorkmid" not in given[0] and "ada" in given[0] for (scope, _), given in shown.items() if scope == "traces")
+    assert all("zorkmid" in given[0] for (scope, _), given in shown.items() if scope == "*")

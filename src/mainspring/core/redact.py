@@ -56,6 +56,10 @@ _OPTIONS = re.compile(
 )
 
 
+# Where a program works is no password, though both are called `pwd`.
+_FOLDER = re.compile(r"""(?<!\w)(?:OLD)?PWD["']?\s{0,3}[:=]\s{0,3}["']?[/~][^"'\r\n]*["']?\Z""")
+
+
 # What a match of each pattern cannot do without; of the last two, in small letters.
 _MARKS = (
     "PRIVATE KEY-----", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
@@ -150,7 +154,8 @@ def _redact_string(text: str, is_secret: bool, depth: int) -> str:
 def _is_field(name: str, value: object) -> bool:
     plain = _WORDS.sub("_", name).lower().strip("_")
     is_count = isinstance(value, int | float) and "token" in plain
-    return not is_count and _FIELD.fullmatch(plain) is not None
+    is_folder = name in ("PWD", "OLDPWD") and isinstance(value, str) and value.startswith(("/", "~"))
+    return not is_count and not is_folder and _FIELD.fullmatch(plain) is not None
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:
@@ -161,6 +166,8 @@ def _has(text: str, words: tuple[str, ...]) -> bool:
 
 
 def _keep_name(found: re.Match[str]) -> str:
+    if _FOLDER.search(found.string[max(0, found.start() - 4) : found.end()]) is not None:
+        return found[0]
     return found["keep"] + REDACTED
 
 

@@ -2,15 +2,17 @@
 
 from contextlib import suppress
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import NotFound, StoreError
+from mainspring.core.redact import redact_arguments
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
-from mainspring.http.auth import get_tenant
+from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
@@ -41,7 +43,7 @@ class TraceRoutes:
         traces = []
         for id in ids:
             with suppress(NotFound):  # it was deleted in the meantime
-                traces.append(await read_trace(self._engine, id))
+                traces.append(_show(request, await read_trace(self._engine, id)))
         return json_response(make_page(traces, ids, has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -54,7 +56,7 @@ class TraceRoutes:
             raise missing from None
         if trace.tenant_id != get_tenant(request):
             raise missing
-        return json_response(trace)
+        return json_response(_show(request, trace))
 
     async def show_metrics(self, request: Request) -> HttpResponse:
         """Shows counters and histograms of the runs that ended here, in the text format of Prometheus."""
@@ -68,3 +70,14 @@ class TraceRoutes:
             is_store_up = False
         text = self._metrics.text(live=self._engine.live, is_store_up=is_store_up)
         return HttpResponse(text, headers={"content-type": PROMETHEUS_TEXT})
+
+
+def _show(request: Request, trace: TraceRecord) -> TraceRecord:
+    """The trace as this key may see it: the secrets in arguments are for those who may read the response itself."""
+    if get_caller(request).may("responses"):
+        return trace
+    steps = [
+        replace(step, actions=tuple([replace(action, input=redact_arguments(action.input)) for action in step.actions]))
+        for step in trace.execution
+    ]
+    return replace(trace, execution=tuple(steps))
