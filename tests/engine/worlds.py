@@ -191,6 +191,7 @@ _options = st.fixed_dictionaries(
         "parallel_tool_calls": st.booleans(),
         "background": st.booleans(),
         "confirm": st.sampled_from([None, "Really?"]),
+        "confirm_once": st.booleans(),
         "close": st.sampled_from([None, "Last words, please."]),
         "retry_model_errors": st.booleans(),
     },

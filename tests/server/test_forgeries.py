@@ -304,6 +304,14 @@ async def test_a_kept_request_is_answered_once_also_by_another_process(tmp_path:
         assert (status, told["error"]["code"], at.done) == (400, "approval_already_given", [])
 
 
+async def test_the_tokens_of_a_kept_answer_are_counted_without_using_it(tmp_path: Path) -> None:
+    async with counter(tmp_path) as at:
+        _, item = await asked_with(at, store=False)
+        status, told = await at.send("POST", "/responses/input_tokens", input=[item, answered(item)])
+        assert (status, told["object"], at.done) == (200, "response.input_tokens", [])
+        assert (await kept(at, item, answered(item)))[0] == 200
+
+
 @STORED
 async def test_of_two_requests_with_one_kept_answer_one_is_performed(tmp_path: Path, store: bool) -> None:
     async with counter(tmp_path) as at:

@@ -14,14 +14,26 @@ from tests.engine.worlds import World, engine_for, worlds
 from tests.kit.waiting import PATIENCE
 from tests.server.linter import events_of, linted
 
-from mainspring.core.events import Annotated, ItemDone, ItemStarted, ReasoningDelta, RefusalDelta, TextDelta, TurnEnded
+from mainspring.app.engine import Engine
+from mainspring.core.events import (
+    Annotated,
+    ItemDone,
+    ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolStarted,
+    TurnEnded,
+)
 from mainspring.core.ids import counting
 from mainspring.core.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
 from mainspring.core.response import response
+from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.http.streams import Wires, read_frames
 from mainspring.http.wire import DONE, Dialect, Wire, extract_data, render_response
-from mainspring.providers.scripted import call, calls, raw, say
+from mainspring.providers.scripted import Scripted, call, calls, raw, say
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.functions import tool
 
 PLAIN = Dialect()
 
@@ -80,6 +92,44 @@ async def test_calls_and_outputs_are_in_the_answer_and_tools_at_work_only_for_th
     assert isinstance(output, list)
     assert (output[0]["type"], output[0]["output"]) == ("mcp_call", 'good {"n":1}')
     assert ("mainspring:tool_progress" in [event["type"] for event in events_of(stream)]) is extensions
+
+
+async def test_a_call_that_a_person_is_asked_about_is_told_by_its_request_alone() -> None:
+    turn = calls(call("good", n=1), call("approval"), call("good", n=2))
+    stream, told, _ = await streamed(World((turn,), {}))
+    assert linted(events_of(stream)) == told
+    output = told["output"]
+    assert isinstance(output, list)
+    assert [(item["type"], item.get("status")) for item in output] == [
+        ("mcp_call", "completed"),
+        ("mcp_call", "completed"),
+        ("mcp_approval_request", None),
+    ]
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_followed_by_the_call_that_was_not_run() -> None:
+    @tool(effects=("read",))
+    async def wait() -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    @tool(effects=("write",))
+    def refund() -> str:
+        return "refunded"
+
+    script = Scripted(calls(call("refund"), call("wait")))
+    async with Engine(script, tools=[wait, refund], policies=[RulePolicy(Rules.of({"refund": "ask"}))]) as engine:
+        handle = await engine.start(engine.order("Go."))
+        wire = Wire(PLAIN)
+        handle.watch(wire)
+        with anyio.fail_after(PATIENCE):
+            async for record in handle.events():
+                if isinstance(record.event, ToolStarted):
+                    handle.request_cancel()
+    told = json.loads(encode(render_response(response(handle.run), PLAIN)))
+    assert linted(events_of(b"".join(wire.frames) + DONE)) == told
+    assert [item["type"] for item in told["output"]] == ["mcp_call", "mcp_approval_request", "mcp_call"]
+    assert (told["status"], told["output"][-1]["name"], told["output"][-1]["status"]) == ("cancelled", "refund", "failed")
 
 
 @given(worlds, st.booleans())
