@@ -39,7 +39,6 @@ from mainspring.parts import Application, Host
 from mainspring.providers.wrapper import ProviderWrapper
 from mainspring_tasks import words
 from mainspring_tasks.answer_format import FORMAT
-from mainspring_tasks.call_trace import TracedCall
 from mainspring_tasks.confirmation import (
     DecisionThread,
     PendingDeletion,
@@ -66,8 +65,9 @@ from mainspring_tasks.decision_types import (
     Outcome,
     UserIntent,
 )
-from mainspring_tasks.entries import DecisionLog, ToolInvocationLog
-from mainspring_tasks.projection import DecisionReport, project_decision, report_undo, salvage_run
+from mainspring_tasks.entries import DecisionLog, complete_entry, make_invocations
+from mainspring_tasks.projection import project_decision, salvage_run
+from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled, make_refused, report_undo
 from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
 from mainspring_tasks.task_tools import TOOLS, Change, TaskServer, TaskTools, UserTurn
@@ -166,7 +166,7 @@ class LLMAgentEngine:
             return (await self.decide(context, tenant=tenant)).decision
         except Exception:
             logger.exception("the message of %s in %s was not decided", context.user_id, context.conversation_id)
-            return _make_broken().decision
+            return make_broken().decision
 
     async def decide(
         self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, listener: ReplyListener | None = None
@@ -195,8 +195,10 @@ class LLMAgentEngine:
         for row in await self._logs.open_decisions():
             is_young = self._clock() - row.created_at.timestamp() < SETTLE_SECONDS
             if (done := await self._read_ended(row.run_id)) is not None or not is_young:
-                done = done or _DecisionResult(_make_broken())
-                await self._logs.finish(_complete_row(row, done, None), _invocations(row.decision_id, done.report.calls))
+                done = done or _DecisionResult(make_broken())
+                await self._logs.finish(
+                    complete_entry(row, done.report, done.run_id, None), make_invocations(row.decision_id, done.report.calls)
+                )
 
     async def _read_ended(
         self, run_id: str, read: Callable[[Run, Sequence[Recorded]], DecisionReport] = project_decision
@@ -228,16 +230,14 @@ class LLMAgentEngine:
             await self._finish(row, await self._salvage(order, salvage_run), began)
             raise
         await self._finish(row, done, began)
-        return (
-            RecordedDecision(order.id, _make_broken()) if done is None else RecordedDecision(order.id, done.report, done.run_id)
-        )
+        return RecordedDecision(order.id, make_broken()) if done is None else RecordedDecision(order.id, done.report, done.run_id)
 
     async def _finish(self, row: DecisionLog, done: _DecisionResult | None, began: float) -> None:
         if done is None:
             return
-        entry = _complete_row(row, done, (self._clock() - began) * 1000)
+        entry = complete_entry(row, done.report, done.run_id, (self._clock() - began) * 1000)
         try:
-            await self._logs.finish(entry, _invocations(row.decision_id, done.report.calls))
+            await self._logs.finish(entry, make_invocations(row.decision_id, done.report.calls))
         except MainspringError:
             logger.exception("decision %s could not be recorded", row.decision_id)
 
@@ -247,7 +247,7 @@ class LLMAgentEngine:
         """What the run of a failed decision has done; None if that cannot be read now."""
         try:
             row = (await self._logs.get_decision_trace(order.id)).decision
-            return await self._read_ended(row.run_id, read) or _DecisionResult(_make_broken())
+            return await self._read_ended(row.run_id, read) or _DecisionResult(make_broken())
         except MainspringError:
             logger.exception("what decision %s did could not be read", order.id)
             return None
@@ -279,13 +279,13 @@ class LLMAgentEngine:
         """Carries out a yes or a no to the pending deletion, if it is the one that is meant, and in time."""
         waiting, intent = _find_meant(order, thread), UserIntent(IntentType(f"CONFIRM_{said.upper()}"))
         if waiting is None:
-            return _DecisionResult(_make_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
+            return _DecisionResult(make_cancelled(words.NOTHING_PENDING, Outcome.MISSING_CONTEXT, intent))
         if said == "yes" and not is_expired(waiting.action, self._clock()):
             return await self._delete_confirmed(order, waiting, intent)
         await self._refuse(order, waiting)
         if is_expired(waiting.action, self._clock()):
-            return _DecisionResult(_make_cancelled(_format_task(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
-        return _DecisionResult(_make_cancelled(_format_task(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
+            return _DecisionResult(make_cancelled(_format_task(words.EXPIRED, waiting), Outcome.MISSING_CONTEXT, intent))
+        return _DecisionResult(make_cancelled(_format_task(words.KEPT, waiting), Outcome.RESPONSE_GIVEN, intent))
 
     async def _refuse(self, order: _DecisionOrder, waiting: PendingDeletion) -> None:
         await self._threads.refuse(waiting, order.owner, order.context.user_id, self._clock())
@@ -299,7 +299,7 @@ class LLMAgentEngine:
             if said == "no" or is_clear(order.context.message):
                 return await self._confirm(order, thread, said)
             await self._refuse(order, waiting)
-            return _DecisionResult(_make_cancelled(_format_task(words.UNSURE, waiting), Outcome.MISSING_CONTEXT, None))
+            return _DecisionResult(make_cancelled(_format_task(words.UNSURE, waiting), Outcome.MISSING_CONTEXT, None))
         if waiting is not None:
             await self._refuse(order, waiting)
         return await self._undo(order, thread) if said == "undo" and waiting is None else done
@@ -353,7 +353,7 @@ class LLMAgentEngine:
             if error.code not in (EXPIRED, SPENT):
                 raise
             text = _format_task(words.EXPIRED, waiting) if error.code == EXPIRED else words.NOTHING_PENDING
-            return _DecisionResult(_make_cancelled(text, Outcome.MISSING_CONTEXT, intent))
+            return _DecisionResult(make_cancelled(text, Outcome.MISSING_CONTEXT, intent))
 
     async def _run(self, spec: RunSpec, order: _DecisionOrder, said: UserTurn | None = None) -> _DecisionResult:
         self._tools.bind(spec.id, said or UserTurn(order.context.message, _read_seen(spec)))
@@ -368,7 +368,7 @@ class LLMAgentEngine:
                     speech.add(record.event, handle.run)
             return _DecisionResult(project_decision(handle.run, records), spec.id)
         except NotAdmitted as error:
-            return _DecisionResult(_make_refused(str(error)))
+            return _DecisionResult(make_refused(str(error)))
         finally:
             self._tools.unbind(spec.id)
 
@@ -479,40 +479,6 @@ def _row(order: _DecisionOrder, at: float) -> DecisionLog:
     )
 
 
-def _complete_row(row: DecisionLog, done: _DecisionResult, milliseconds: float | None) -> DecisionLog:
-    decided = done.report
-    intent = decided.intent
-    return replace(
-        row,
-        run_id=done.run_id,
-        intent_type=None if intent is None else intent.intent_type.value,
-        confidence=None if intent is None else intent.confidence,
-        extracted_params=None if intent is None else intent.extracted_params,
-        decision_type=decided.decision.decision_type.value,
-        outcome_category=decided.outcome.value,
-        response_text=decided.decision.response_text,
-        duration_ms=milliseconds,
-    )
-
-
-def _invocations(decision_id: str, calls: tuple[TracedCall, ...]) -> list[ToolInvocationLog]:
-    return [
-        ToolInvocationLog(
-            decision_id=decision_id,
-            tool_name=call.name,
-            parameters=call.arguments,
-            sequence=number,
-            invoked_at=datetime.fromtimestamp(call.at, UTC),
-            success=call.code is None,
-            result=call.result.data,
-            error_code=call.code,
-            error_message=call.result.error,
-            duration_ms=call.result.duration_ms,
-        )
-        for number, call in enumerate(calls, 1)
-    ]
-
-
 def _update_thread(thread: DecisionThread, done: _DecisionResult) -> DecisionThread:
     """The thread after a decision."""
     decided, waiting = done.report, None
@@ -530,19 +496,6 @@ def _find_meant(order: _DecisionOrder, thread: DecisionThread) -> PendingDeletio
     """The pending deletion, if the client speaks of the same."""
     given, waiting = order.context.pending_confirmation, thread.waiting
     return waiting if given is not None and waiting is not None and is_same(given, waiting) else None
-
-
-def _make_cancelled(text: str, outcome: Outcome, intent: UserIntent | None) -> DecisionReport:
-    return DecisionReport(AgentDecision(DecisionType.CANCEL_PENDING, response_text=text), outcome, intent)
-
-
-def _make_refused(cause: str) -> DecisionReport:
-    decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NO_BUDGET)
-    return DecisionReport(decision, Outcome.RATE_LIMITED, cause=cause)
-
-
-def _make_broken() -> DecisionReport:
-    return DecisionReport(AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION)
 
 
 def _format_task(text: str, waiting: PendingDeletion) -> str:

@@ -1,13 +1,15 @@
 """What the decision log holds, as data. What is not of the closed sets cannot be made, and so not be written."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.items import Json
-from mainspring_tasks.call_trace import ErrorCode
+from mainspring_tasks.call_trace import ErrorCode, TracedCall
 from mainspring_tasks.decision_types import MAX_MESSAGE_LENGTH, DecisionType, IntentType, parse_outcome
+from mainspring_tasks.reports import DecisionReport
 
 DRIFT_LIMIT: Final = 0.10
 MIN_SAMPLE: Final = 10
@@ -155,3 +157,38 @@ def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
         for name in sorted({*before, *after}):
             drifts.append(Drift(kind, name, before.get(name, 0.0), after.get(name, 0.0)))
     return Comparison(baseline.name, shares.sample_size, tuple(drifts))
+
+
+def complete_entry(row: DecisionLog, decided: DecisionReport, run_id: str, milliseconds: float | None) -> DecisionLog:
+    """The row of a decision once it is made."""
+    intent = decided.intent
+    return replace(
+        row,
+        run_id=run_id,
+        intent_type=None if intent is None else intent.intent_type.value,
+        confidence=None if intent is None else intent.confidence,
+        extracted_params=None if intent is None else intent.extracted_params,
+        decision_type=decided.decision.decision_type.value,
+        outcome_category=decided.outcome.value,
+        response_text=decided.decision.response_text,
+        duration_ms=milliseconds,
+    )
+
+
+def make_invocations(decision_id: str, calls: tuple[TracedCall, ...]) -> list[ToolInvocationLog]:
+    """The rows of the calls of a decision."""
+    return [
+        ToolInvocationLog(
+            decision_id=decision_id,
+            tool_name=call.name,
+            parameters=call.arguments,
+            sequence=number,
+            invoked_at=datetime.fromtimestamp(call.at, UTC),
+            success=call.code is None,
+            result=call.result.data,
+            error_code=call.code,
+            error_message=call.result.error,
+            duration_ms=call.result.duration_ms,
+        )
+        for number, call in enumerate(calls, 1)
+    ]

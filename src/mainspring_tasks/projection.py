@@ -3,10 +3,9 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mainspring.core.events import Reason, Recorded
 from mainspring.core.history import approval_id
@@ -38,9 +37,9 @@ from mainspring_tasks.decision_types import (
     UserIntent,
     choose_outcome,
 )
+from mainspring_tasks.reports import DecisionReport, Said
 from mainspring_tasks.task_references import find_mentioned
-from mainspring_tasks.task_tools import Change
-from mainspring_tasks.undo import describe_undone, find_changes
+from mainspring_tasks.undo import find_changes
 
 _INTENTS: Final = {
     "add_task": IntentType.CREATE_TASK,
@@ -68,29 +67,6 @@ _TELLING_CHARS: Final = 50
 _LONGEST_TOLD: Final = 80
 # How sure a model must be that a message is a yes.
 _SURE: Final = 0.8
-
-Said = Literal["yes", "no", "undo"]
-
-
-class DecisionReport(Struct, frozen=True):
-    """A decision, the intent behind it, and its outcome.
-
-    `approval` is the id of the confirmation request, if there is one. `shown` are the tasks that the user is shown or asked
-    about, in order, None if that does not change; `recent` is the task that was changed last. `cause` tells an operator why the
-    model or the list did not answer. `changes` are what can be undone from now on, None if that stays; `said` is what the model
-    takes the message for, if that is more than a request.
-    """
-
-    decision: AgentDecision
-    outcome: Outcome
-    intent: UserIntent | None = None
-    calls: tuple[TracedCall, ...] = ()
-    approval: str | None = None
-    shown: tuple[str, ...] | None = None
-    recent: str | None = None
-    cause: str | None = None
-    changes: tuple[Change, ...] | None = None
-    said: Said | None = None
 
 
 def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
@@ -141,27 +117,6 @@ def salvage_run(run: Run, log: Sequence[Recorded]) -> DecisionReport:
     text = f"{_account(run, calls)} {words.BROKEN}".strip()
     kind = DecisionType.INVOKE_TOOL if made else DecisionType.RESPOND_ONLY
     return DecisionReport(AgentDecision(kind, tuple(made), response_text=text), Outcome.RESPONSE_GENERATION, None, calls)
-
-
-def report_undo(undone: Sequence[tuple[Change, DecisionReport]]) -> DecisionReport:
-    """The report of an undo: one run for each change, none if there is nothing to undo."""
-    if not undone:
-        decision = AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.NOTHING_TO_UNDO)
-        return DecisionReport(decision, Outcome.MISSING_CONTEXT)
-    calls = tuple([call for _, report in undone for call in report.calls])
-    made = [call for _, report in undone for call in report.decision.tool_calls]
-    failed = [(change, _find_cause(report)) for change, report in undone if not any(call.result.success for call in report.calls)]
-    back = [describe_undone(change) for change, report in undone if any(call.result.success for call in report.calls)]
-    told = [f"I've undone that: {', '.join(back)}."] if back else []
-    told += [words.NOT_UNDONE.format(task=change.task.description, why=why.rstrip(".")) for change, why in failed]
-    kind = DecisionType.INVOKE_TOOL if made else DecisionType.RESPOND_ONLY
-    numbered = tuple([replace(call, sequence=number) for number, call in enumerate(made, 1)])
-    outcome = Outcome.TOOL_INVOCATION if failed else Outcome.TASK_COMPLETED
-    return DecisionReport(AgentDecision(kind, numbered, response_text=" ".join(told)), outcome, None, calls, changes=())
-
-
-def _find_cause(report: DecisionReport) -> str:
-    return next((call.result.error for call in report.calls if call.result.error), report.cause or "it was not carried out")
 
 
 def _tool_call(run: Run, call: TracedCall) -> ToolCall | None:

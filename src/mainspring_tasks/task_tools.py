@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SECONDS: Final = 30.0
 MOST_CONNECTIONS: Final = 64
 MOST_TOLD: Final = 100
+CHANGED: Final = "CHANGED"
 
 # `asks` is for an engine without our rules, which may take up a run of ours after a crash: it does nothing that nobody agrees to.
 TOOLS: Final[tuple[ToolDefinition, ...]] = tuple(
@@ -209,7 +210,7 @@ def _make_restore(task: ListedTask) -> Json:
 
 
 def _make_refusal(error: str) -> Json:
-    return {"success": False, "data": None, "error": error, "error_code": "CHANGED"}
+    return {"success": False, "data": None, "error": error, "error_code": CHANGED}
 
 
 class _List(Struct, frozen=True):

@@ -37,7 +37,7 @@ from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
 from mainspring_tasks.part import build
-from mainspring_tasks.projection import DecisionReport
+from mainspring_tasks.reports import DecisionReport
 from mainspring_tasks.routes import identify_person, serve_chat
 from mainspring_tasks.server.identity import verify_tokens
 from mainspring_tasks.server.serve_tasks import Address, build_application
@@ -400,6 +400,10 @@ async def test_tasks_may_be_elsewhere(tmp_path: Path) -> None:
             ada, bob = await d.keys.create(tenant="ada"), await d.keys.create(tenant="bob")
             await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"), key=ada)
             await d.chat("add rum", call("add_task", description="Rum"), answer("Added.", "CREATE_TASK"), key=bob)
+            done = await d.chat("tea is done", LIST, on("complete_task", "Tea"), answer("Done.", "COMPLETE_TASK"), key=ada)
+            assert [task.status for task in await store.list("ada")] == ["completed"]
+            await d.chat("undo", conversation=done["conversation_id"], key=ada)
+            assert [task.status for task in await store.list("ada")] == ["pending"]
         assert [task.description for task in await store.list("ada")] == ["Tea"]
         assert [task.description for task in await store.list("bob")] == ["Rum"]
     await store.close()

@@ -96,6 +96,30 @@ async def test_what_has_changed_since_is_left_alone(tmp_path: Path) -> None:
         assert await w.names() == ["x Buy rum"]
 
 
+async def test_what_could_not_be_undone_can_be_tried_again(tmp_path: Path) -> None:
+    class Away(LocalTasks):
+        is_away = False
+
+        async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
+            if self.is_away:
+                raise OSError("no route to host")
+            return await super().call(user, name, arguments)
+
+    tasks = Away(str(tmp_path / "tasks.db"))
+    async with world(tmp_path, tasks=tasks) as w:
+        await w.add("Buy milk")
+        await complete(w, "Buy milk")
+        tasks.is_away = True
+        made = await w.say("undo")
+        assert made.report.outcome is Outcome.TOOL_INVOCATION
+        assert "no route to host" in (made.decision.response_text or "")
+        tasks.is_away = False
+        assert await w.names() == ["x Buy milk"]
+        assert (await w.say("undo")).report.outcome is Outcome.TASK_COMPLETED
+        assert await w.names() == ["Buy milk"]
+        assert (await w.say("undo")).decision.response_text == words.NOTHING_TO_UNDO
+
+
 async def test_while_a_deletion_waits_undo_means_no(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.add("Buy milk", "Call mom")
