@@ -14,7 +14,9 @@ from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputText,
+    Json,
     ServerTool,
+    ToolDefinition,
     Unknown,
     user,
 )
@@ -64,6 +66,38 @@ def test_concurrency_bounds_the_calls_that_run_at_once() -> None:
         Execute(("call_1", "call_2")),
         Execute(("call_3",)),
     ]
+
+
+AGENTS = tuple([ToolDefinition(name, kind="builtin") for name in ("agent_ann", "agent_bob", "look", "save")])
+
+
+@pytest.mark.parametrize(
+    ("limits", "executed"),
+    [
+        ({"concurrency": 1, "agent_concurrency": 5}, [(1,), (2, 3, 4), (5,), (6,)]),
+        ({"concurrency": 1, "agent_concurrency": 2}, [(1,), (2, 3), (4,), (5,), (6,)]),
+        ({"concurrency": 8, "agent_concurrency": 1}, [(1,), (2,), (3,), (4,), (5, 6)]),
+        ({"concurrency": None, "agent_concurrency": 5}, [(1,), (2, 3, 4), (5, 6)]),
+        ({"concurrency": 4, "agent_concurrency": None}, [(1, 2, 3, 4), (5, 6)]),
+        ({"agent_concurrency": 5, "parallel_tool_calls": False}, [(1,), (2,), (3,), (4,), (5,), (6,)]),
+    ],
+)
+def test_agents_that_are_called_next_to_each_other_work_at_once_and_tools_by_concurrency(
+    limits: Json, executed: list[tuple[int, ...]]
+) -> None:
+    story = Story(order(tools=AGENTS, **limits))
+    story.play(calls("save", "agent_ann", "agent_bob", "agent_ann", "look", "save"), says("done"))
+    made = [action.call_ids for action in story.actions if isinstance(action, Execute)]
+    assert made == [tuple([f"call_{number}" for number in group]) for group in executed]
+
+
+def test_a_tool_of_another_kind_is_no_agent_whatever_its_name() -> None:
+    tools = (ToolDefinition("agent_ann", kind="mcp"), ToolDefinition("agent_bob", kind="builtin"))
+    spec = order(tools=tools, concurrency=1, agent_concurrency=5, tool_seconds=2.0)
+    story = Story(spec)
+    story.play(calls("agent_ann", "agent_bob", "agent_ann"), says("done"))
+    assert [len(action.call_ids) for action in story.actions if isinstance(action, Execute)] == [1, 1, 1]
+    assert [spec.tool_seconds(tool) for tool in tools] == [2.0, None]
 
 
 @pytest.mark.requirement("C-T9", "C78")
