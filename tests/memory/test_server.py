@@ -1,8 +1,9 @@
 """The memory behind a server: real processes that run, crash and stop, and the doors to what they remember."""
 
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,73 @@ async def test_what_is_told_of_a_run_after_it_was_deleted_is_not_remembered() ->
         assert isinstance(engine.memory, Memory)
         await engine.memory.run_resumed(handle.retell)
         assert await engine.memory.search("marzipan", tenant="") == []
+
+
+def fill(path: Path, count: int) -> None:
+    """A file that remembers much of one session."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rows = [
+            (f"obs_{n}", "", "long", "", "llm_response", 1.0, f"word{n} about the sea", "", "[]", "{}", "") for n in range(count)
+        ]
+        connection.executemany(
+            "INSERT INTO observations (id, tenant, session, agent, kind, at, content, about, tags, metadata, owner) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+
+@pytest.mark.slow
+async def test_forgetting_much_holds_nobody_up(folder: Path, http: aiohttp.ClientSession) -> None:
+    """Others are served while it goes on: whoever stores a response, and whoever searches."""
+    with serving(folder, [{"when": "hi", "say": "Hello."}]) as served:
+        async with http.post(f"{served.url}/responses", json={"model": "m", "input": "hi"}) as reply:
+            assert reply.status == 200
+        await anyio.to_thread.run_sync(fill, folder / "served.db", 20_000)
+        forgotten: list[Json] = []
+
+        async def forget() -> None:
+            async with http.delete(f"{served.url}/memory/observations?session=long") as reply:
+                forgotten.append(await reply.json())
+
+        seen_meanwhile: list[int] = []
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(forget)
+                while not forgotten:
+                    async with http.post(f"{served.url}/responses", json={"model": "m", "input": "hi"}) as reply:
+                        assert reply.status == 200
+                    async with http.get(f"{served.url}/memory/search?session=long&top_k=1") as found:
+                        seen_meanwhile += [len((await found.json())["data"])] if not forgotten else []
+        assert forgotten[0]["count"] == 20_000
+        assert len(seen_meanwhile) >= 5, "served while it was forgotten"
+        async with http.get(f"{served.url}/memory/search?session=long&top_k=1") as found:
+            assert (await found.json())["data"] == []
+
+
+@pytest.mark.slow
+async def test_what_was_to_be_forgotten_is_gone_after_a_crash_in_the_middle(folder: Path, http: aiohttp.ClientSession) -> None:
+    with serving(folder, [{"when": "hi", "say": "Hello."}]) as served:
+        async with http.post(f"{served.url}/responses", json={"model": "m", "input": "hi"}) as reply:
+            assert reply.status == 200
+        await anyio.to_thread.run_sync(fill, folder / "served.db", 20_000)
+
+        async def forget() -> None:
+            with suppress(aiohttp.ClientError):
+                await http.delete(f"{served.url}/memory/observations?session=long")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(forget)
+            with anyio.fail_after(PATIENCE):
+                while (left := await anyio.to_thread.run_sync(count_left, folder / "served.db")) == 20_000:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            served.kill()
+        assert left > 0, "it was killed in the middle"
+    with serving(folder, [{"when": "hi", "say": "Hello."}]) as served, anyio.fail_after(PATIENCE):
+        while await anyio.to_thread.run_sync(count_left, folder / "served.db"):  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+
+
+def count_left(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM observations WHERE session = 'long'").fetchone()
+    return int(count)

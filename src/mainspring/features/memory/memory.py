@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Final
+
+from anyio import CancelScope, sleep
 
 from mainspring.core.errors import InvalidRequest, MainspringError, NotFound, StoreError
 from mainspring.core.events import Status
@@ -28,6 +30,8 @@ from mainspring.storage.sqlite import Database
 
 log = getLogger(__name__)
 
+# Between two batches of what is forgotten, so that others who wait for the file have it.
+PAUSE_SECONDS: Final = 0.02
 DAY: Final = 86_400.0
 KEEP_DAYS: Final = 90.0
 KEEP_OBSERVATIONS: Final = 1_000_000
@@ -187,38 +191,56 @@ class Memory(RunObserver):
         session = None if session is None else make_storable(session)
         await self.capture.flush()
         self.capture.drop_private(tenant, session)
-        gone = await self._database.erase(rows.forget, tenant=tenant, session=session, now=self._clock())
-        await self._remove(gone)
+        count = await self._forget(tenant, session)
         await self._purge()
-        return len(gone)
+        return count
 
     async def run_forgotten(self, run: Run) -> None:
         """Deletes what is remembered of a run, whatever its session. Nothing more is remembered of it."""
         tenant, session, id = run.spec.tenant, find_session(run.spec), run.spec.id
         await self.capture.flush()
         self.capture.drop_private(tenant, session, id)
-        names = {"tenant": tenant, "session": make_storable(session), "run": id}
-        await self._remove(await self._database.erase(rows.forget_run, **names, now=self._clock()))
+        await self._forget(tenant, make_storable(session), id)
 
-    async def _remove(self, gone: list[str]) -> None:
-        self._has_remains = self._has_remains or bool(gone)
-        await self._vectors.remove(gone)
+    async def _forget(self, tenant: str, session: str | None, run: str | None = None) -> int:
+        """Deletes a little at a time: whoever else uses the file has their turn in between."""
+        now = self._clock()
+        what = await self._database.write(rows.begin_forgetting, tenant=tenant, session=session, run=run, now=now)
+        with CancelScope(shield=True):  # half of it forgotten would be no answer
+            return await self._remove_all(lambda: self._database.write(rows.forget_some, what))
+        raise AssertionError("a shielded scope is not cancelled")
+
+    async def _remove_all(self, remove_some: Callable[[], Awaitable[list[str]]]) -> int:
+        count = 0
+        while gone := await remove_some():
+            count += len(gone)
+            self._has_remains = True
+            await self._vectors.remove(gone)
+            await sleep(PAUSE_SECONDS)
+        await self._database.erase(rows.note_nothing)
+        return count
 
     async def _purge(self) -> None:
-        """Takes what was forgotten out of the file, too. That takes as long as there is much else in it, so it is done once in a
-        while."""
+        """Takes what was forgotten out of the file, too, a little at a time. That takes as long as there is much else in it, so
+        it is done once in a while."""
         if self._has_remains:
-            await self._database.erase(rows.purge)
             self._has_remains = False
+            is_first = True
+            while await self._database.write(rows.purge_some, is_first):
+                is_first = False
+                await sleep(PAUSE_SECONDS)
+            await self._database.erase(rows.note_nothing)
 
     async def run_resumed(self, retell: Retell) -> None:
         """Remembers what is missing of a run whose events are told again."""
         await self.capture.catch_up(retell)
 
     async def catch_up(self, engine: Engine) -> None:
-        """After a crash: remembers the runs that ended just before it, and may be in the store but not in the memory."""
+        """After a crash: forgets what was to be forgotten, and remembers the runs that ended just before it, and may be in the
+        store but not in the memory."""
         if (since := self.cut_off_since) is None:
             return
+        await self._remove_all(lambda: self._database.write(rows.finish_forgetting))
         only = Filter(status=ENDED, since=since - CATCH_UP_SECONDS)
         for stored in (await engine.store.list(limit=CATCH_UP_RUNS, only=only)).runs:
             with suppress(MainspringError):

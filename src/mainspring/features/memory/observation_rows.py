@@ -27,6 +27,7 @@ TERM_CHARS: Final = 64
 QUERY_CHARS: Final = 8_000
 HALF_LIFE: Final = 7 * 86_400.0
 AT_ONCE: Final = 500
+MERGED_PAGES: Final = 500
 
 _TABLES = (
     # Who has it open. A process that crashes leaves its line, and so tells the next one.
@@ -284,27 +285,46 @@ def _observation(row: tuple[str, str, str, str, str, str, str, float, str]) -> O
     )  # fmt: skip
 
 
-def forget(connection: sqlite3.Connection, tenant: str, session: str | None, now: float) -> list[str]:
-    """Removes a session's observations, or all of a tenant's, up to now; returns the ids of what was there."""
-    mine = "tenant = :tenant AND (:session IS NULL OR session = :session)"
-    names = {"tenant": tenant, "session": session, "upto": now}
-    connection.execute(
-        "INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, coalesce(:session, ''), :session IS NULL, :upto)", names
-    )
-    return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+class Forgetting(Struct, frozen=True):
+    """What is to be forgotten: a session's observations, or without one all of a tenant's, or those of one run; of them all up to
+    number `last`."""
+
+    tenant: str
+    session: str | None
+    run: str | None
+    last: int
 
 
-def forget_run(connection: sqlite3.Connection, tenant: str, session: str, run: str, now: float) -> list[str]:
-    """Removes a run's observations, and keeps those from coming that are not written yet; returns the ids of what was there."""
-    mine = f"tenant = :tenant AND session = :session AND json_extract(metadata, '$.{RUN}') = :run"
-    names = {"tenant": tenant, "session": session, "run": run, "upto": now}
-    connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (:tenant, :run, 0, :upto)", names)
-    return [id for (id,) in connection.execute(f"DELETE FROM observations WHERE {mine} RETURNING id", names).fetchall()]
+def begin_forgetting(connection: sqlite3.Connection, tenant: str, session: str | None, run: str | None, now: float) -> Forgetting:
+    """Notes that what happened up to now is forgotten, so that no log brings it back, written yet or not."""
+    name, is_whole = (session or "", session is None) if run is None else (run, False)
+    connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (?, ?, ?, ?)", (tenant, name, is_whole, now))
+    (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM observations").fetchone()
+    return Forgetting(tenant, session, run, last)
 
 
-def purge(connection: sqlite3.Connection) -> None:
-    """Takes the words of what was removed out of the index: there, they are only marked as gone until parts of it are merged."""
-    connection.execute("INSERT INTO observation_words (observation_words) VALUES ('optimize')")
+def forget_some(connection: sqlite3.Connection, what: Forgetting) -> list[str]:
+    """Removes some of what is to be forgotten; returns the ids, none once all is removed."""
+    index = "observations_of_tenant" if what.session is None else "observations_by_session"
+    mine = ["tenant = :tenant", "number <= :last"]
+    mine += ["session = :session"] if what.session is not None else []
+    mine += [f"json_extract(metadata, '$.{RUN}') = :run"] if what.run is not None else []
+    chosen = f"SELECT number FROM observations INDEXED BY {index} WHERE {' AND '.join(mine)} LIMIT {AT_ONCE}"
+    rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", asdict(what))
+    return [id for (id,) in rows.fetchall()]
+
+
+def purge_some(connection: sqlite3.Connection, is_first: bool) -> bool:
+    """Takes some of the words of what was removed out of the index, where they are only marked as gone until parts of it are
+    merged. Returns whether there is more to merge; the first time, all parts are to be."""
+    before = connection.total_changes
+    pages = -MERGED_PAGES if is_first else MERGED_PAGES
+    connection.execute("INSERT INTO observation_words (observation_words, rank) VALUES ('merge', ?)", (pages,))
+    return connection.total_changes - before > 1
+
+
+def note_nothing(connection: sqlite3.Connection) -> None:
+    """Changes nothing: what was deleted before is out of the log of the file once this has been done as an erasure."""
 
 
 def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
@@ -318,6 +338,19 @@ def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]
     if crowded is not None:
         return _remove_excess(connection, crowded[0], most, AT_ONCE)
     return []
+
+
+def finish_forgetting(connection: sqlite3.Connection) -> list[str]:
+    """Removes some of what a process began to forget and did not live to; returns the ids, none once all is removed."""
+    return _remove(connection, f"number IN ({_FORGOTTEN}) LIMIT {AT_ONCE}", ())
+
+
+_FORGOTTEN = """
+    SELECT number FROM observations_forgotten AS gone CROSS JOIN observations AS seen INDEXED BY observations_by_session
+    ON NOT gone.whole AND seen.tenant = gone.tenant AND seen.session = gone.session AND seen.at <= gone.upto
+    UNION ALL SELECT number FROM observations_forgotten AS gone CROSS JOIN observations AS seen INDEXED BY observations_of_tenant
+    ON gone.whole AND seen.tenant = gone.tenant AND seen.at <= gone.upto
+"""
 
 
 def _remove(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
