@@ -184,15 +184,22 @@ def test_codex_searches_for_the_tools_of_its_mcp_servers(tmp_path: Path, url: st
     assert kinds[-4:] == ["tool_search_call", "tool_search_output", "function_call", "function_call_output"]
 
 
-def test_codex_brings_all_of_its_tools_in_an_item(tmp_path: Path, url: str, upstream: Upstream, tap: Tap) -> None:
-    """In namespaces, and with a custom tool that runs code."""
+@pytest.mark.parametrize("sockets", [False, True], ids=["http", "websocket"])
+def test_codex_brings_all_of_its_tools_in_an_item(tmp_path: Path, url: str, upstream: Upstream, tap: Tap, sockets: bool) -> None:
+    """In namespaces, and with a custom tool that runs code. On a socket, the item comes first, to prepare the context."""
     model = upstream.model("gpt-6-astra")
     code = 'const made = await tools.exec_command({cmd: "echo hello > note; cat note"}); text(made.output);'
     model.hears("Make a note", calls(("functions__exec", {"input": code})))
     model.hears("hello", says("The note says hello."))
-    assert codex(tmp_path, url, model.name, "Make a note that says so.") == "The note says hello."
+    here = Codex(tmp_path, url, model.name, more="supports_websockets = true\n" if sockets else "")
+    assert here.run("Make a note that says so.") == "The note says hello."
     model.check()
     assert (tmp_path / "work" / "note").read_text() == "hello\n"
+    for asked in model.asked:
+        assert "functions__exec" in [tool["function"]["name"] for tool in asked["tools"]]
+    if sockets:
+        assert not tap.posted()
+        return
     first, second = tap.posted()
     assert not first.get("tools")
     assert first["input"][0]["type"] == "additional_tools"

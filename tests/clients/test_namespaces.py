@@ -96,6 +96,12 @@ def test_names_stay_valid_and_each_for_one_tool(client: OpenAI, model: Model) ->
     found = client.responses.create(model=model.name, input="On", tools=tools).output
     told = [(call.namespace, call.name) for call in found if isinstance(call, ResponseFunctionToolCall)]
     assert told == [("crm", "find"), ("a", "b__c"), ("n" * 60, "first_of_them")]
+    model.hears("done", says("Done."))
+    made: Any = [item.model_dump(exclude_none=True) for item in found]
+    outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": "done"} for call in made]
+    history: Any = [{"role": "user", "content": "On"}, *made, *outputs]
+    client.responses.create(model=model.name, input=history, tools=tools, store=False)
+    assert called(model) == [names[1], names[3], names[5]]
 
 
 def test_a_choice_names_tools_of_namespaces(client: OpenAI, model: Model) -> None:
