@@ -243,7 +243,7 @@ def test_a_response_ends_once_and_stays_as_it_ended(door: Door, model: Model) ->
 
 
 @pytest.mark.requirement("C55", "C-T11", "C-T12", "C-T13", "C-T14", "C64", "S15", "D61")
-def test_an_agent_is_asked_whether_it_is_done_and_again_only_after_more_work(tmp_path: Path) -> None:
+def test_an_agent_is_asked_whether_it_is_done_and_again_after_more_work_only_if_wanted(tmp_path: Path) -> None:
     written(tmp_path / "agents", "bee")
     (tmp_path / "doortools.py").write_text(TOOLS)
     (tmp_path / "mainspring.toml").write_text('tools = ["doortools"]\nagents = ["agents"]\n')
@@ -260,8 +260,10 @@ def test_an_agent_is_asked_whether_it_is_done_and_again_only_after_more_work(tmp
     ):
         path = "/agents/bee/invoke-iterative"
         told = http.post(path, json={"inputs": {"what": "Work"}}).json()
+        again = http.post(path, json={"inputs": {"what": "Work"}, "confirm_after_work": True}).json()
         short = http.post(path, json={"inputs": {"what": "Work"}, "enable_double_confirmation": False}).json()
-    assert (told["termination_reason"], told["iterations"], told["raw_response"]) == ("completed", 4, "Yes, it is.")
+    assert (told["termination_reason"], told["iterations"], told["raw_response"]) == ("completed", 3, "Now it is.")
+    assert (again["iterations"], again["raw_response"]) == (4, "Yes, it is.")
     assert told["tools_used"] == ["look"]
     assert (short["iterations"], short["raw_response"]) == (1, "Done, I think.")
 

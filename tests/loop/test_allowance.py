@@ -181,7 +181,7 @@ def test_a_prompt_added_to_see_if_it_fits_changes_a_run_as_the_nudge_would(turn:
     story.speak(turn)
     added = add_prompt(story.run, "Sure?")
     nudged = story.apply(Nudged("confirm", "Sure?"))
-    assert replace(added, is_confirming=True, seq=nudged.seq) == nudged
+    assert replace(added, is_confirming=True, was_asked=True, seq=nudged.seq) == nudged
 
 
 def test_a_closing_turn_without_room_is_not_begun() -> None:

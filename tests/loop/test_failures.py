@@ -112,7 +112,7 @@ def test_success_of_an_earlier_turn_does_not_excuse_a_later_one() -> None:
 
 def test_clean_text_ends_the_row() -> None:
     story = Story(order(max_errors_in_row=2, confirm="sure?"), tools=BROKEN)
-    story.play(calls("look"), says("done"), calls("look"), says("done"), says("yes"))
+    story.play(calls("look"), says("done"), calls("look"), says("yes"))
     assert story.end == ("completed", Reason.FINAL_ANSWER)
 
 

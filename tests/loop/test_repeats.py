@@ -89,7 +89,7 @@ def test_text_is_no_repeated_call() -> None:
 
 
 def test_text_starts_the_count_again_and_the_nudge_may_come_again() -> None:
-    story = Story(old(max_repeats=2, confirm="sure?"))
+    story = Story(old(max_repeats=2, confirm="sure?", confirm_once=False))
     story.play(SAME, SAME, says("done"), SAME, SAME, says("done"), says("yes"))
     assert story.nudges == ["repeat", "confirm", "repeat", "confirm"]
     assert story.end == ("completed", Reason.FINAL_ANSWER)
