@@ -105,7 +105,9 @@ def find_conflict(task_id: str, message: str, tasks: Sequence[ListedTask], seen:
     is_all = own.share != 1 and all(at in own.touched or word in _ORDERS for at, word in enumerate(_read_words(message)))
     for task in tasks:
         other = named[task.id]
-        is_better = other.is_telling and own.places < other.places
+        # A short word of it is enough if no other task has that: "the dog one".
+        is_alone = other.share >= 0.4 and not any(named[each.id].touched & other.places for each in tasks if each != task)
+        is_better = (other.is_telling or is_alone) and own.places < other.places
         is_better = is_better or (own.places <= other.places and own.share < other.share == 1)
         is_alike = is_all and own.touched == other.touched
         if task.id != task_id and other.touched and (is_better or is_alike):
