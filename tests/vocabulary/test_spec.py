@@ -85,7 +85,7 @@ def test_no_limit_is_surprising() -> None:
         max_seconds=None,
         max_errors_in_row=3,
         max_repeats=None,
-        turn_seconds=None,
+        turn_seconds=3600.0,
         tool_seconds=None,
         tool_output_chars=15_000,
         concurrency=None,
