@@ -229,7 +229,7 @@ def load_tools(tools: tuple[Tool, ...], items: Iterable[Item]) -> tuple[Tool, ..
 
     What a search of the client has found is added; what one of ours has found must be declared still, and is shown from then on.
     """
-    for item in items:
+    for item in [item for item in items if _may_bring(item)]:
         match item:
             case Unknown({"type": "additional_tools" | "tool_search_output" as kind, "tools": [*given]}):
                 tools = _add_tools(tools, given) if kind == "additional_tools" else _show_loaded(tools, identify_declared(given))
@@ -240,6 +240,11 @@ def load_tools(tools: tuple[Tool, ...], items: Iterable[Item]) -> tuple[Tool, ..
             case _:
                 pass
     return _describe_search(tools)
+
+
+def _may_bring(item: Item) -> bool:
+    """Whether an item is worth a closer look, which costs more. (`isinstance` of a struct is slow where it does not hold.)"""
+    return isinstance(item, Unknown) or type(item) is FunctionCallOutput
 
 
 def _add_tools(tools: tuple[Tool, ...], given: Sequence[Json]) -> tuple[Tool, ...]:
@@ -283,8 +288,9 @@ def _show_loaded(tools: tuple[Tool, ...], loaded: Collection[Identity]) -> tuple
 
 def _describe_search(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """The tools, our search among them told what there is to be found. Raises `InvalidRequest` if what is deferred cannot be."""
-    deferred = [tool for tool in tools if isinstance(tool, ToolDefinition) and tool.deferred is True]
-    searches = [tool for tool in tools if isinstance(tool, ToolDefinition) and tool.form in ("tool_search", "server_tool_search")]
+    special = [tool for tool in tools if isinstance(tool, ToolDefinition) and (tool.deferred is True or tool.form is not UNSET)]
+    deferred = [tool for tool in special if tool.deferred is True]
+    searches = [tool for tool in special if tool.form in ("tool_search", "server_tool_search")]
     if not searches and (lost := [tool for tool in deferred if not tool.is_loaded]):
         message = f"`{lost[0].name}` has `defer_loading`, and nothing can load it; add a `tool_search` to `tools`"
         raise InvalidRequest(message, param="tools")
