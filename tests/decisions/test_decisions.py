@@ -694,7 +694,7 @@ async def test_what_was_refused_or_failed_is_told_as_such_whatever_the_model_say
             lie("Both are done.", "COMPLETE_TASK"),
         )  # fmt: skip
         assert half.decision.response_text == (
-            'I have completed "Call mum". I couldn\'t complete "Buy milk": you didn\'t name it, so I\'ve left it for you to say.'
+            'I have completed "Call mum". I couldn\'t complete "Buy milk": I can\'t tell which task you mean.'
         )
         assert half.report.outcome is Outcome.INTENT_CLASSIFICATION
         assert await w.names() == ["x Call mum", "Buy milk"]
