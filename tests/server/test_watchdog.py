@@ -1,0 +1,153 @@
+"""While a server is attacked, its other tenants notice nothing: no request of theirs fails or waits for long, and memory stays.
+
+How long others waited at most is printed (`pytest -s`): on a machine with nothing else to do it stays below 250 ms. What is
+asserted is many times that, since a busy machine must not fail this; the attacks took between 5 and 60 s.
+"""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from subprocess import run as run_command
+from sys import executable
+from urllib.parse import urlsplit
+
+import pytest
+from tests.kit.waiting import PATIENCE
+from tests.server.process import Served, serving
+from tests.server.test_large_bodies import HOSTILE, nested
+
+pytestmark = pytest.mark.slow
+
+MB = 1024 * 1024
+MOST_SECONDS = 3.0
+
+
+class Neighbour:
+    """A tenant who asks all the time, and keeps note of how it went."""
+
+    def __init__(self, served: Served, key: str) -> None:
+        self._address, self._key = urlsplit(served.url).netloc, key
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.longest, self.count, self.failures = 0.0, 0, list[str]()
+
+    def __enter__(self) -> "Neighbour":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._is_over.set()
+        self._thread.join(PATIENCE)
+
+    def _ask(self) -> None:
+        headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
+        with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
+            while not self._is_over.is_set():
+                for method, path, body in (("GET", "/healthz", None), ("POST", "/v1/responses", b'{"input": "hello"}')):
+                    began = time.monotonic()
+                    line.request(method, path, body, headers)
+                    answer = line.getresponse()
+                    told = answer.read()
+                    self.longest = max(self.longest, time.monotonic() - began)
+                    self.count += 1
+                    if answer.status != 200:
+                        self.failures.append(f"{method} {path}: {answer.status} {told[:200]!r}")
+
+
+class Attacker:
+    """A tenant with a key, and a stranger without."""
+
+    def __init__(self, served: Served, key: str) -> None:
+        address = urlsplit(served.url)
+        self._address = address.netloc
+        self._place = (address.hostname, address.port)
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+
+    def post(self, path: str, body: bytes) -> int:
+        with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
+            line.request("POST", path, body, self._headers)
+            answer = line.getresponse()
+            answer.read()
+            return answer.status
+
+    def flood(self, start: bytes, more: bytes, times: int) -> None:
+        with closing(socket.create_connection(self._place, timeout=PATIENCE)) as line, suppress(OSError):
+            line.sendall(start)
+            for _ in range(times):
+                line.sendall(more)
+
+    def linger(self, count: int) -> None:
+        """Opens connections and sends half a head on each."""
+        with ExitStack() as stack:
+            for _ in range(count):
+                line = stack.enter_context(closing(socket.create_connection(self._place, timeout=PATIENCE)))
+                line.sendall(b"GET /healthz HTTP/1.1\r\nx: ")
+            time.sleep(1)
+
+    def converse(self) -> None:
+        """A long conversation, with much in every turn."""
+        for _ in range(10):
+            assert self.post("/v1/responses", json.dumps({"input": "x, " * 300_000}).encode()) == 200
+
+
+ATTACKS: dict[str, Callable[[Attacker], object]] = {
+    "headers without end": lambda by: by.flood(b"GET / HTTP/1.1\r\n", b"x-more: 0123456789\r\n" * 3000, 500),
+    "a value without end": lambda by: by.flood(b"GET / HTTP/1.1\r\nx: ", b"x" * 65_536, 500),
+    "a path without end": lambda by: by.flood(b"GET /", b"x" * 65_536, 500),
+    "half a head on many lines": lambda by: by.linger(300),
+    "large texts": lambda by: by.converse(),
+    "deep values": lambda by: [by.post("/v1/responses", b'{"input": ' + b"[" * depth + b"}") for depth in (100, 10_000, MB)],
+    "values in all places": lambda by: [
+        by.post("/v1/responses", b'{"input": "x", "%s": %s}' % (field, nested(400_000)))
+        for field in (b"tools", b"metadata", b"text", b"reasoning", b"tool_choice", b"include", b"prompt", b"odd")
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Neighbour, Attacker]]:
+    folder = tmp_path_factory.mktemp("attacked")
+    keys = []
+    for tenant in ("neighbour", "attacker"):
+        command = [executable, "-m", "mainspring", "keys", "create", "--database", "served.db", "--tenant", tenant]
+        made = run_command(command, cwd=folder, capture_output=True, text=True, check=True)
+        keys.append(next(word for word in made.stdout.split() if word.startswith("ms_")))
+    with serving(folder, [{"when": "", "say": "Hello there."}]) as served:
+        yield served, Neighbour(served, keys[0]), Attacker(served, keys[1])
+
+
+def resident_bytes(served: Served) -> int:
+    return int(Path(f"/proc/{served.process.pid}/status").read_text().partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def prepare(attack: str) -> Callable[[Attacker], object]:
+    """The attack, with what takes long to make ready: this process is the neighbour, too."""
+    if attack in ATTACKS:
+        return ATTACKS[attack]
+    path, make = HOSTILE[attack]
+    body = make()
+    return lambda by: by.post(path, body)
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, *HOSTILE])
+def test_an_attack_is_nobody_elses_trouble(attacked: tuple[Served, Neighbour, Attacker], attack: str) -> None:
+    served, first, attacker = attacked
+    neighbour = Neighbour(served, first._key)
+    perform, before = prepare(attack), resident_bytes(served)
+    with neighbour:
+        while neighbour.count < 10:
+            time.sleep(0.01)
+        neighbour.longest = 0.0
+        perform(attacker)
+        seen = neighbour.count
+        while neighbour.count < seen + 4:
+            time.sleep(0.01)
+    print(f"{attack}: {neighbour.longest * 1000:.0f} ms, {(resident_bytes(served) - before) / MB:.0f} MB more")
+    assert neighbour.failures == []
+    assert neighbour.longest < MOST_SECONDS
+    assert resident_bytes(served) < 2 * before + 64 * MB
