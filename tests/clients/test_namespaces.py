@@ -134,6 +134,24 @@ def test_what_cannot_be_honoured_is_refused(client: OpenAI, model: Model, tool: 
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "additional_tools", "role": "developer", "tools": "none"},
+        {"type": "additional_tools", "role": "developer", "tools": ["none"]},
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "namespace", "name": "n"}]},
+        {"type": "tool_search_call", "call_id": "c", "execution": "client"},
+        {"type": "tool_search_output", "call_id": "c", "execution": "client"},
+        {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": []},
+    ],
+)
+def test_items_that_bring_nothing_readable_are_refused(client: OpenAI, model: Model, item: Any) -> None:
+    """The last answers a search that nobody has made."""
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model.name, input=[item, {"role": "user", "content": "Go"}])
+    assert refused.value.param == "input"
+
+
 def test_items_bring_tools_for_the_rest_of_the_conversation(client: OpenAI, model: Model) -> None:
     brought: Any = {"type": "additional_tools", "role": "developer", "tools": [function("plain"), CRM]}
     model.hears("Hello", says("Hi."))

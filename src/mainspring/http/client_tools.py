@@ -61,6 +61,8 @@ def _parse_item(item: Item) -> Item:
         return item
     data = item.data
     match data:
+        case {"type": "additional_tools", "tools": list()}:
+            return item
         case {"type": "tool_search_call", "call_id": str(call_id), "arguments": given}:
             form: CallForm = "server_tool_search" if data.get("execution") == "server" else "tool_search"
             return _make_call(form, data, call_id, SEARCH, given if isinstance(given, dict) else {})
@@ -105,6 +107,7 @@ _KINDS = {
     "local_shell_call_output": "call_id (or id) and output are strings",
     "apply_patch_call": "call_id is a string, operation an object",
     "apply_patch_call_output": "call_id is a string, status is `completed` or `failed`",
+    "additional_tools": "tools is a list",
     "tool_search_call": "call_id is a string, arguments an object",
     "tool_search_output": "call_id is a string and tools a list",
 }
