@@ -136,7 +136,7 @@ async def test_capture_hears_no_deltas() -> None:
             heard.append(type(event))
 
     memory = a_memory()
-    sink = Counting(memory._database, 1_000, lambda: NOW, lambda text, most: text, memory._after_write)
+    sink = Counting(memory._database, 1_000, lambda text, most: text, memory._after_write)
     async with Engine(Scripted(say("abc")), sinks=[sink]) as engine:
         await engine.run("Go.")
     assert len(heard) == 1

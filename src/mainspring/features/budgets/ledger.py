@@ -117,8 +117,8 @@ def _share_of(left: Amounts, spec: RunSpec) -> Amounts:
 class Ledger:
     """Keeps the accounts of budgets in a store. As a sink of the engine, it settles runs as they end."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._known: LRUCache[tuple[str, str], _Known] = LRUCache(REMEMBERED)
 
     async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
@@ -186,7 +186,7 @@ class Ledger:
         def reserve(account: Account) -> Reserved | None:
             if spec.id in account.held:
                 return None
-            require_cleared(run_preflight(spec, account.budget, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, account.budget, spec.tools, time.time()))
             share = _share_of(account.left.min(at_most), spec)
             try:
                 apply_budget(spec, account.budget.with_amounts(share))

@@ -7,7 +7,7 @@ and never widen. A run that a person's approval continues goes on under what the
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Literal, TypeVar
 
@@ -139,11 +139,11 @@ class Admission(OrderStep):
 
     name = "budget"
 
-    def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "", clock: Callable[[], float] = time.time) -> None:
-        self.plan, self.ledger = plan, Ledger(store, clock=clock)
+    def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "") -> None:
+        self.plan, self.ledger = plan, Ledger(store)
         self.is_shared = plan is not None and plan.per != "run"
         self.policy = BudgetPolicy(self.ledger.find_state if self.is_shared else None)
-        self._root, self._clock = root, clock
+        self._root = root
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         if (continued := context.continued) is None:
@@ -160,12 +160,12 @@ class Admission(OrderStep):
         first = None if own is None else self._set_root(replace(own, overlays=()))
         asked = self._list_layers(spec, first, before, () if own is None else own.overlays)
         for budget in asked:
-            require_cleared(run_preflight(spec, budget, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, budget, spec.tools, time.time()))
         left = [await self._subtract_used(budget, before) for budget in asked]
         if first is not None and self.is_shared:
             return await self._reserve(spec, first, tuple(left))
         if first is not None:
-            require_cleared(run_preflight(spec, first, spec.tools, self._clock()))
+            require_cleared(run_preflight(spec, first, spec.tools, time.time()))
             left = [await self._subtract_used(first, before), *left]
         return apply_budget(spec, replace(left[0], overlays=tuple(left[1:]))) if left else spec
 

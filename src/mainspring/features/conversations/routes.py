@@ -17,7 +17,6 @@ from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
 from mainspring.engine.engine import Engine
-from mainspring.engine.journal import Clock
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, parse_body, read_json_body
 from mainspring.http.client_tools import flatten_call, parse_client_items, render_client_item
@@ -55,9 +54,8 @@ class CreateItems(Struct):
 class ConversationRoutes:
     """Every endpoint under `/v1/conversations`."""
 
-    def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clock = clock
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -77,7 +75,7 @@ class ConversationRoutes:
         raw = await read_json_body(request) or b"{}"
         body = parse_body(raw, CreateConversation, ItemReader("items", ignored).read)
         ignored.compare("", read_fields(raw), {"items", "metadata"})
-        conversation = Conversation(self._engine.new_id("conv"), int(self._clock()), body.metadata or {})
+        conversation = Conversation(self._engine.new_id("conv"), int(time.time()), body.metadata or {})
         tenant = get_tenant(request)
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_make_document(conversation, tenant), *items])

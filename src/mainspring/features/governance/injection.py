@@ -70,13 +70,13 @@ def list_flags(value: object) -> tuple[str, ...]:
     return tuple([f"{rule} at {path:.80}" for rule, path in found][:MOST_FLAGS])
 
 
-def refuse_injection(inputs: object, *, param: str = "inputs") -> None:
+def refuse_injection(inputs: object) -> None:
     """Raises `InvalidRequest` that says where `scan` found what."""
     if findings := scan(inputs):
         told = "; ".join([f"{finding.rule} at {finding.path:.200}: `{finding.excerpt}`" for finding in findings[:5]])
         more = f"; and {len(findings) - 5} more" if len(findings) > 5 else ""
         message = f"the input reads like orders to the model ({told}{more}); take them out, or say it in other words"
-        raise InvalidRequest(message, param=param, code="prompt_injection")
+        raise InvalidRequest(message, param="inputs", code="prompt_injection")
 
 
 def _iterate_texts(value: object) -> Iterator[tuple[str, str]]:

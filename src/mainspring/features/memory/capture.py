@@ -6,6 +6,7 @@ once. What is recorded is written in batches, a moment later, in a thread; what 
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -35,8 +36,6 @@ DELAY: Final = 0.05
 MOST_PENDING: Final = 1_000
 MOST_PRIVATE: Final = 1_000
 
-Clock = Callable[[], float]
-
 
 class ObservationCapture:
     """A `Sink` that remembers what runs say and do. Works between `start` and `stop`.
@@ -48,10 +47,8 @@ class ObservationCapture:
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(
-        self, database: Database, most: int, clock: Clock, redact: Redact, after_write: Callable[[Added], Awaitable[None]]
-    ) -> None:
-        self._database, self._most, self._clock = database, most, clock
+    def __init__(self, database: Database, most: int, redact: Redact, after_write: Callable[[Added], Awaitable[None]]) -> None:
+        self._database, self._most = database, most
         self._cleaner = Cleaner(redact)
         self._after_write = after_write
         self._pending: list[Observation] = []
@@ -74,7 +71,7 @@ class ObservationCapture:
         Raises `InvalidRequest` if it cannot be kept, because its id is taken or what happened then was forgotten."""
         if (why := flaw(seen, Observation)) is not None:
             raise InvalidRequest(f"an observation cannot be kept: {why}")
-        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or self._clock())
+        seen = replace(seen, id=seen.id or random_id("obs"), timestamp=seen.timestamp or time.time())
         if seen.is_private:
             await self._keep(seen)
             return seen.id

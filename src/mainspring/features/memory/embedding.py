@@ -27,8 +27,8 @@ PAUSE: Final = 30.0
 class Embedding:
     """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
 
-    def __init__(self, embedder: Embedder, database: Database, vectors: Vectors, pause: float = PAUSE) -> None:
-        self._embedder, self._database, self._vectors, self._pause = embedder, database, vectors, pause
+    def __init__(self, embedder: Embedder, database: Database, vectors: Vectors) -> None:
+        self._embedder, self._database, self._vectors = embedder, database, vectors
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()
 
@@ -50,7 +50,7 @@ class Embedding:
             if not await self.catch_up():
                 self._wanted.set()
                 with suppress(TimeoutError):
-                    await wait_for(self._is_stopped.wait(), self._pause)
+                    await wait_for(self._is_stopped.wait(), PAUSE)
 
     async def catch_up(self) -> bool:
         """Embeds all that waits; returns whether that worked."""

@@ -18,8 +18,8 @@ from mainspring.core.redact import make_presentable
 from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
 from mainspring.features.memory import observation_rows as rows
-from mainspring.features.memory.capture import Clock, ObservationCapture, find_session
-from mainspring.features.memory.embedding import PAUSE, Embedding
+from mainspring.features.memory.capture import ObservationCapture, find_session
+from mainspring.features.memory.embedding import Embedding
 from mainspring.features.memory.observation import Observation, Redact, make_storable
 from mainspring.features.memory.observation_rows import Added, ObservationScope
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, fuse_rankings, render_recalled
@@ -68,8 +68,6 @@ class Memory(RunObserver):
         embedder: Embedder | None = None,
         keep_days: float = KEEP_DAYS,
         keep_observations: int = KEEP_OBSERVATIONS,
-        embedding_pause: float = PAUSE,
-        clock: Clock = time.time,
     ) -> None:
         if not keep_days > 0 or keep_observations < 1:
             raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
@@ -77,15 +75,15 @@ class Memory(RunObserver):
             check_installed()
         self._database = Database(path, rows.MEMORY)
         self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
-        self._embedder, self._embedding_pause = embedder, embedding_pause
+        self._embedder = embedder
         self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
         self._embedding: Embedding | None = None
         self._embeds: asyncio.Task[None] | None = None
         self._has_remains = False
         self._token = random_id("memory")
         self.cut_off_since: float | None = None
-        self._clock, self._pruned_at, self._since_pruned = clock, 0.0, 0
-        self.capture = ObservationCapture(self._database, keep_observations, clock, redact, self._after_write)
+        self._pruned_at, self._since_pruned = 0.0, 0
+        self.capture = ObservationCapture(self._database, keep_observations, redact, self._after_write)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -108,7 +106,7 @@ class Memory(RunObserver):
         if self._embedder is not None:
             if not await self._vectors.open_for(self._embedder.model):
                 await self._database.write(rows.mark_unembedded)
-            self._embedding = Embedding(self._embedder, self._database, self._vectors, self._embedding_pause)
+            self._embedding = Embedding(self._embedder, self._database, self._vectors)
             self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():
             # What is forgotten is to be forgotten there as well.
@@ -160,7 +158,7 @@ class Memory(RunObserver):
         agent, session = (None if name is None else make_storable(name) for name in (agent, session))
         whose, limit = ObservationScope(tenant, agent, session), 2 * top_k  # what is far down in one list may be up in the other
         await self.capture.flush()
-        hits = await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=self._clock())
+        hits = await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=time.time())
         if self._embedding is not None and query.strip() and (near := await self._embedding.find_nearest(query, whose, limit)):
             hits = fuse_rankings(hits, near)
         scores = {hit.id: hit.score for hit in hits[:top_k]}
@@ -204,7 +202,7 @@ class Memory(RunObserver):
 
     async def _forget(self, tenant: str, session: str | None, run: str | None = None) -> int:
         """Deletes a little at a time: whoever else uses the file has their turn in between."""
-        now = self._clock()
+        now = time.time()
         what = await self._database.write(rows.begin_forgetting, tenant=tenant, session=session, run=run, now=now)
         with CancelScope(shield=True):  # half of it forgotten would be no answer
             return await self._remove_all(lambda: self._database.write(rows.forget_some, what))
@@ -260,11 +258,11 @@ class Memory(RunObserver):
             self._embedding.wake()
         await self._vectors.remove(added.gone)
         self._since_pruned += added.count
-        if self._since_pruned >= PRUNE_EVERY or self._clock() - self._pruned_at >= PRUNE_SECONDS:
+        if self._since_pruned >= PRUNE_EVERY or time.time() - self._pruned_at >= PRUNE_SECONDS:
             await self._prune()
 
     async def _prune(self) -> None:
-        self._since_pruned, self._pruned_at = 0, self._clock()
+        self._since_pruned, self._pruned_at = 0, time.time()
         await self._add_writer()
         before = self._pruned_at - self._keep_seconds
         while gone := await self._database.write(rows.prune, before=before, most=self._keep_observations):
@@ -273,7 +271,7 @@ class Memory(RunObserver):
 
     async def _add_writer(self) -> float | None:
         """Notes that this process has the file open. Returns since when others have it open that may have crashed."""
-        return await self._database.write(rows.add_writer, token=self._token, now=self._clock())
+        return await self._database.write(rows.add_writer, token=self._token, now=time.time())
 
 
 class NoMemory:

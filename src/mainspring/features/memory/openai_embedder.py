@@ -28,13 +28,12 @@ class _Answer(Struct):
 
 
 class OpenAIEmbedder:
-    """An `Embedder`. `base_url` is as for models, up to `/v1`; `timeout` is for each request, from its first byte to the last."""
+    """An `Embedder`. `base_url` is as for models, up to `/v1`."""
 
-    def __init__(self, model: str, base_url: str, api_key: str | None = None, *, timeout: float = SECONDS) -> None:
+    def __init__(self, model: str, base_url: str, api_key: str | None = None) -> None:
         self.model = model
         self._url = base_url.rstrip("/") + "/embeddings"
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def embed(self, texts: Sequence[str]) -> Sequence[tuple[float, ...]]:
@@ -50,7 +49,7 @@ class OpenAIEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout), headers=self._headers)
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS), headers=self._headers)
         # Some backends refuse an empty text; a space says as little.
         body = {"model": self.model, "input": [text or " " for text in texts], "encoding_format": "float"}
         try:

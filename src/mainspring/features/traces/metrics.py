@@ -20,13 +20,12 @@ class LabelNames:
     Without that limit, a client could create any number of labels. `reserved` names come on top.
     """
 
-    def __init__(self, *reserved: str, most: int = MOST_NAMES) -> None:
+    def __init__(self, *reserved: str) -> None:
         self._reserved = frozenset(reserved)
         self._known: set[str] = set()
-        self._most = most
 
     def register(self, name: str) -> str:
-        if name not in self._reserved and len(self._known) < self._most and len(name) <= LONGEST_NAME:
+        if name not in self._reserved and len(self._known) < MOST_NAMES and len(name) <= LONGEST_NAME:
             self._known.add(name)
         return self.find_label(name)
 

@@ -31,7 +31,7 @@ Folders = Annotated[
 ServerModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="As for `mainspring serve`.")]
 
 
-class ServerOptions(Struct, frozen=True):
+class WorkflowOptions(Struct, frozen=True):
     """The options of a command that carries workflows out as the server would."""
 
     folder: Folders = None
@@ -78,7 +78,7 @@ def run_workflow(
     input: options.InputPairs = None,
     inputs: options.InputObject = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    server: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+    server: WorkflowOptions = WorkflowOptions(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
@@ -109,7 +109,7 @@ def run_workflow(
 @app.command()
 @options.expand_groups
 def resume(
-    server: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+    server: WorkflowOptions = WorkflowOptions(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> Coroutine[object, object, int]:
     """
@@ -132,7 +132,7 @@ def resume(
     return live()
 
 
-def _choose_options(server: ServerOptions) -> EngineOptions:
+def _choose_options(server: WorkflowOptions) -> EngineOptions:
     given = {
         "workflows": options.as_texts(server.folder),
         "agents": options.as_texts(server.agents),

@@ -22,27 +22,24 @@ RUN: Final = "workflow_run"
 EVENT: Final = "workflow_event"
 OPEN: Final = "workflow_open"
 
-Clock = Callable[[], float]
-
 
 class WorkflowJournal:
     """The log of one run, and its state. `on_failure` is called once if the log cannot be written any more."""
 
-    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[WorkflowRecord] = (), clock: Clock = time.time) -> None:
+    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[WorkflowRecord] = ()) -> None:
         self.run = run
         self.log = list(log)
         self.failure: MainspringError | None = None
         self.is_closed = False
         self.on_failure: Callable[[], None] = lambda: None
         self._store = store
-        self._clock = clock
         self._writing = anyio.Lock()
         self._grown = anyio.Event()
 
     @classmethod
-    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowLogEvent, clock: Clock = time.time) -> Self:
+    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowLogEvent) -> Self:
         """Starts a run, which is durable when this returns. Raises `StoreError`."""
-        journal = cls(store, WorkflowRun(order), clock=clock)
+        journal = cls(store, WorkflowRun(order))
         record = WorkflowRecord(0, order.created_at, first)
         documents = (
             Document(RUN, order.id, encode(order), order.tenant),
@@ -55,13 +52,13 @@ class WorkflowJournal:
         return journal
 
     @classmethod
-    async def read(cls, store: Store, id: str, tenant: str, clock: Clock = time.time) -> Self:
+    async def read(cls, store: Store, id: str, tenant: str) -> Self:
         """Reads a run from the store. Raises `NotFound`, and `StoreError` for one that cannot be read."""
         found = await store.get(RUN, id, tenant=tenant)
         if found is None:
             raise NotFound(f"there is no workflow run `{id}`", param="run_id")
         try:
-            journal = cls(store, WorkflowRun(decode(found.body, WorkflowOrder)), clock=clock)
+            journal = cls(store, WorkflowRun(decode(found.body, WorkflowOrder)))
             await journal.refresh()
         except msgspec.ValidationError as error:
             raise StoreError(f"workflow run `{id}` was written by another version, and cannot be read: {error}") from error
@@ -97,7 +94,7 @@ class WorkflowJournal:
     async def _record(self, events: Sequence[WorkflowLogEvent]) -> None:
         if self.failure is not None:
             return
-        now = self._clock()
+        now = time.time()
         records = [WorkflowRecord(self.run.seq + place, now, event) for place, event in enumerate(events)]
         try:
             if not await self._store.put([_document(self.run.order, record) for record in records], if_absent=True):

@@ -29,7 +29,7 @@ from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
-from mainspring.features.workflows.workflow_log import EVENT, RUN, Clock, WorkflowJournal, forget_open, list_unfinished
+from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished
 from mainspring.features.workflows.workflow_run import (
     Status,
     WorkflowCancelled,
@@ -134,21 +134,12 @@ class WorkflowRunPage(Struct, frozen=True):
 class Workflows:
     """Use as `async with`, inside of its engine's. `actions` performs their steps."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        folders: WorkflowFolders,
-        actions: StepActions,
-        *,
-        new_id: NewId = random_id,
-        clock: Clock = time.time,
-    ) -> None:
+    def __init__(self, engine: Engine, folders: WorkflowFolders, actions: StepActions, *, new_id: NewId = random_id) -> None:
         self.folders = folders
         self._engine = engine
         self._store = engine.store
         self._actions = actions
         self._new_id = new_id
-        self._clock = clock
         self._presence = engine.presence
         self._live: dict[str, WorkflowHandle] = {}
         self._resuming = Lock()
@@ -192,7 +183,7 @@ class Workflows:
             workflow=name,
             definitions=definitions,
             inputs=complete_inputs(workflow, inputs or {}),
-            created_at=self._clock(),
+            created_at=time.time(),
             dry_run=dry_run or workflow.execution.dry_run,
             tenant=tenant,
             caller=caller or Caller(),
@@ -204,7 +195,7 @@ class Workflows:
         await self._presence.show()
         first = WorkflowStarted(name, order.inputs, order.dry_run, self._presence.id)
         try:
-            return self._drive(await WorkflowJournal.begin(self._store, order, first, self._clock))
+            return self._drive(await WorkflowJournal.begin(self._store, order, first))
         except StoreError:
             # Somebody else may have sent the same key in this moment.
             if key is not None and (known := await self._find_started(order)) is not None:
@@ -234,7 +225,7 @@ class Workflows:
         """A run by its id. Raises `NotFound`, also for one of another tenant."""
         if (live := self._live.get(run_id)) is not None and live.run.order.tenant == tenant:
             return live
-        return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant, self._clock))
+        return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant))
 
     async def list(
         self,
@@ -368,7 +359,7 @@ class Workflows:
         with suppress(MainspringError):
             run = await self._engine.cancel(run_id)
             while run.reason is Reason.APPROVAL_NEEDED:
-                await withdraw(self._store, run, "the step that asks was stopped", self._clock())
+                await withdraw(self._store, run, "the step that asks was stopped", time.time())
                 run = await self._engine.cancel(continuing_id(run.spec.id))
 
     async def _look_around(self) -> None:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
-from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -47,14 +46,12 @@ class Browser:
         guard: AddressGuard,
         flaw: Flaw | None = None,
         *,
-        program: Callable[[], Path] = find_chromium,
         most: int = MOST,
         most_each: int = MOST_EACH,
-        idle_seconds: float = IDLE_SECONDS,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._wrap, self._health, self._guard, self._flaw, self._program = wrap, health, guard, flaw, program
-        self._most, self._most_each, self._idle_seconds, self._clock = most, most_each, idle_seconds, clock
+        self._wrap, self._health, self._guard, self._flaw = wrap, health, guard, flaw
+        self._most, self._most_each, self._clock = most, most_each, clock
         self._sessions: OrderedDict[Key, BrowserSession] = OrderedDict()
         self._changing = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -112,7 +109,7 @@ class Browser:
     async def expire(self) -> None:
         """Closes idle sessions; also called periodically."""
         async with self._changing:
-            oldest = self._clock() - self._idle_seconds
+            oldest = self._clock() - IDLE_SECONDS
             for key in [key for key, session in self._sessions.items() if not session.users and session.last_use <= oldest]:
                 await self._drop(key)
             if not self._sessions:
@@ -147,7 +144,7 @@ class Browser:
                 f"the browser needs the sandbox `{BACKEND}`, which alone holds its network; here is {kind}{why}"
             )
         async with AsyncExitStack() as stack:
-            chromium = await stack.enter_async_context(run_chromium(self._wrap, self._most, self._program()))
+            chromium = await stack.enter_async_context(run_chromium(self._wrap, self._most, find_chromium()))
             chromium.protocol.listeners[""] = self._hear
             await chromium.protocol.send(
                 "Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True, filter=PAGES
@@ -196,6 +193,6 @@ class Browser:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(self._idle_seconds / 4)
+            await asyncio.sleep(IDLE_SECONDS / 4)
             with suppress(ToolUnavailable):
                 await self.expire()
