@@ -202,7 +202,12 @@ TOOLS = (
         "with `--builtin code_interpreter`; else refused",
         "tests/clients/test_builtins.py::test_code_runs_and_keeps_its_variables_along_a_chain",
     ),
-    _tool("mcp", "works", "", "tests/clients/test_mcp.py::test_the_tools_of_a_server_are_listed_and_called"),
+    _tool(
+        "mcp",
+        "works",
+        "by streamable HTTP or HTTP+SSE",
+        "tests/clients/test_mcp.py::test_the_tools_of_a_server_are_listed_and_called",
+    ),
     _tool("web_search", "passed on"),
     _tool("web_search_2025_08_26", "passed on"),
     _tool("web_search_preview", "passed on"),
@@ -289,8 +294,8 @@ ITEMS = (
     _item(
         "mcp_approval_response",
         "works",
-        note="to a request that waits",
-        shown_by="tests/clients/test_mcp.py::test_a_call_waits_for_approval_and_is_made_once_it_is_given",
+        note="to a request that waits; it is sent along, referred to, or of the previous response",
+        shown_by="tests/clients/test_mcp_approvals.py::test_agents_callback",
     ),
     _item(
         "code_interpreter_call",
@@ -454,6 +459,7 @@ CLIENTS: tuple[tuple[str, str], ...] = (
     ("openai (Python), WebSocket", "tests/clients/test_sockets.py"),
     ("openai and the AI SDK (Node)", "tests/clients/test_node.py"),
     ("openai-agents", "tests/clients/test_agents.py"),
+    ("openai-agents (Python and Node) and the AI SDK, approvals", "tests/clients/test_mcp_approvals.py"),
     ("Codex", "tests/clients/test_codex.py"),
     ("langchain-openai", "tests/clients/test_langchain.py"),
     ("pydantic-ai", "tests/clients/test_pydantic_ai.py"),
