@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 from secrets import token_hex
 from typing import Final
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from mainspring.core.conversation_items import CONVERSATION, ITEM, Conversation
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.core.ids import NewId, random_id
+from mainspring.core.ids import NewId, derive_id, random_id
 from mainspring.core.items import Item, assistant, decode, encode, user
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.spec import Caller
@@ -73,8 +74,10 @@ class Chats:
         tenant: str = "",
         caller: Caller | None = None,
         listener: ReplyListener | None = None,
+        key: str = "",
     ) -> SentMessage:
-        """Sends a message in a conversation, or starts one. The agent sees its first 4000 characters.
+        """Sends a message in a conversation, or starts one. The agent sees its first 4000 characters. With a `key`, `recall`
+        finds what came of it.
 
         Raises `InvalidRequest` for invalid content or an invalid id, `NotFound` for a conversation that is not this user's.
         """
@@ -83,7 +86,7 @@ class Chats:
             raise InvalidRequest(message, param="content")
         own = derive_owner(tenant, person)
         if conversation_id is None:
-            conversation_id = await self._begin(content, own)
+            conversation_id = await self._begin(content, own, key)
         else:
             await self._check(conversation_id, own)
         async with self._agent.turn(person, conversation_id, tenant=tenant, caller=caller) as turn:
@@ -96,12 +99,34 @@ class Chats:
                 tuple([_make_history_message(spoken) for spoken in earlier[-self._history :]]) if self._history else (),
                 None if waiting is None else waiting.action,
             )
-            said = user(content, id=self._message_id())
-            recorded = await turn.decide(context, listener=listener)
-            reply = assistant(recorded.decision.response_text or "", id=self._message_id())
-            await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
-        told = tuple([_read_message(item) for item in (said, reply)])
+            said = user(content, id=self._message_id(key, "user"))
+            recorded = await turn.decide(context, listener=listener, key=key)
+            told = await self._keep(said, recorded, own, conversation_id, key)
         return SentMessage(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], recorded)
+
+    async def recall(
+        self, person: str, content: str, conversation_id: str | None, key: str, *, tenant: str = ""
+    ) -> SentMessage | None:
+        """What came of a message that was sent with this key, and is added to its conversation if that had no time to be; None if
+        it cannot be told. Raises `NotFound` if nothing was decided about it."""
+        id, own = conversation_id or derive_id("conv", key), derive_owner(tenant, person)
+        async with self._agent.turn(person, id, tenant=tenant):
+            if (recorded := await self._agent.recall(key)) is None:
+                return None
+            found = await self.messages(person, id, tenant=tenant)
+            places = [place for place, spoken in enumerate(found) if spoken.id.endswith(_mark(key, "assistant"))]
+            if not places:
+                said = user(content, id=self._message_id(key, "user"))
+                found = (*found, *await self._keep(said, recorded, own, id, key))[-MOST_MESSAGES:]
+                places = [len(found) - 1]
+        return SentMessage(id, found[places[0]], found[: places[0] + 1], recorded)
+
+    async def _keep(
+        self, said: MessageItem, recorded: RecordedDecision, own: str, conversation_id: str, key: str
+    ) -> tuple[SpokenMessage, ...]:
+        reply = assistant(recorded.decision.response_text or "", id=self._message_id(key, "assistant"))
+        await self._store.put([_document(item, own, conversation_id) for item in (said, reply)])
+        return tuple([_read_message(item) for item in (said, reply)])
 
     async def messages(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[SpokenMessage, ...]:
         """The latest messages of a user's conversation, oldest first."""
@@ -110,9 +135,9 @@ class Chats:
         items = [decode(document.body, Item) for document in reversed(found)]
         return tuple([_read_message(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
 
-    async def _begin(self, content: str, own: str) -> str:
+    async def _begin(self, content: str, own: str, key: str) -> str:
         title = " ".join(content.split())[:LONGEST_TITLE]
-        made = Conversation(self._new_id("conv"), int(self._clock()), {"title": title})
+        made = Conversation(derive_id("conv", key) if key else self._new_id("conv"), int(self._clock()), {"title": title})
         await self._store.put([Document(CONVERSATION, made.id, encode(made), own)])
         return made.id
 
@@ -122,8 +147,13 @@ class Chats:
         if await self._store.get(CONVERSATION, id, tenant=own) is None:
             raise NotFound(f"Conversation with id '{id}' not found.", param="conversation_id")
 
-    def _message_id(self) -> str:
-        return f"msg_{int(self._clock() * 1000):012x}{token_hex(6)}"
+    def _message_id(self, key: str, role: str) -> str:
+        return f"msg_{int(self._clock() * 1000):012x}{_mark(key, role) if key else token_hex(6)}"
+
+
+def _mark(key: str, role: str) -> str:
+    """How the id of a message ends that was sent with a key."""
+    return sha256(f"{role}\0{key}".encode()).hexdigest()[:12]
 
 
 def _document(item: MessageItem, tenant: str, conversation: str) -> Document:

@@ -169,11 +169,24 @@ class LLMAgentEngine:
             return make_broken().decision
 
     async def decide(
-        self, context: DecisionContext, *, tenant: str = "", caller: Caller | None = None, listener: ReplyListener | None = None
+        self,
+        context: DecisionContext,
+        *,
+        tenant: str = "",
+        caller: Caller | None = None,
+        listener: ReplyListener | None = None,
+        key: str = "",
     ) -> RecordedDecision:
         """Like `process_message`, with the report behind the decision. Finishes even if the caller is cancelled."""
         async with self.turn(context.user_id, context.conversation_id, tenant=tenant, caller=caller) as turn:
-            return await turn.decide(context, listener=listener)
+            return await turn.decide(context, listener=listener, key=key)
+
+    async def recall(self, key: str) -> RecordedDecision | None:
+        """The decision that was made with this key, also by a process that died; None if that cannot be told, or another process
+        is still at it. Raises `NotFound` if none was begun."""
+        row = (await self._logs.get_decision_trace(derive_id("dec", key))).decision
+        done = await self._read_ended(row.run_id)
+        return None if done is None else RecordedDecision(row.decision_id, done.report, done.run_id)
 
     @asynccontextmanager
     async def turn(
@@ -434,8 +447,10 @@ class Turn:
     ) -> None:
         self._made, self._new_id, self._tenant, self._caller = made, new_id, tenant, caller
 
-    async def decide(self, context: DecisionContext, *, listener: ReplyListener | None = None) -> RecordedDecision:
-        order = _DecisionOrder(self._new_id("dec"), self._new_id("resp"), context, self._tenant, listener, self._caller)
+    async def decide(self, context: DecisionContext, *, listener: ReplyListener | None = None, key: str = "") -> RecordedDecision:
+        """Decides a message. With a `key`, `recall` finds the decision again."""
+        id = derive_id("dec", key) if key else self._new_id("dec")
+        order = _DecisionOrder(id, self._new_id("resp"), context, self._tenant, listener, self._caller)
         with CancelScope(shield=True):
             return await self._made(order)
         raise AssertionError("a shielded scope is not cancelled")

@@ -29,6 +29,8 @@ from mainspring.tools.contract import EXECUTE
 from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, check_log, open_task_agent
 
 if TYPE_CHECKING:
+    from mainspring_tasks.conversations import SentMessage
+    from mainspring_tasks.decision_engine import RecordedDecision
     from mainspring_tasks.decision_types import DecisionContext
 
 log = getLogger(__name__)
@@ -137,30 +139,32 @@ class ChatRoutes:
         body, caller = parse_body(raw, SendMessage), get_caller(request)
         person = identify_person(caller)
 
-        async def send_message() -> HttpResponse:
+        async def send_message(key: str) -> HttpResponse:
             chats = (await self._agent()).chats
             by = make_run_caller(caller)
-            sent = await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by)
-            reply = {
-                "conversation_id": sent.conversation_id,
-                "message": sent.message,
-                "messages": sent.messages,
-                "decision": sent.recorded.decision,
-            }
-            return json_response(reply, headers={DECISION_ID: sent.recorded.id})
+            return _render(await chats.send(person, body.content, body.conversation_id, tenant=caller.tenant, caller=by, key=key))
 
-        return await self._replies.reply(request, person, raw, send_message)
+        async def recall_message(key: str) -> HttpResponse | None:
+            chats = (await self._agent()).chats
+            sent = await chats.recall(person, body.content, body.conversation_id, key, tenant=caller.tenant)
+            return None if sent is None else _render(sent)
+
+        return await self._replies.reply(request, person, raw, send_message, recall_message)
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""
         raw = await read_json_body(request)
         context = _parse_context(raw, caller := get_caller(request))
 
-        async def make_decision() -> HttpResponse:
-            recorded = await (await self._agent()).agent.decide(context, tenant=caller.tenant, caller=make_run_caller(caller))
-            return json_response(recorded.decision, headers={DECISION_ID: recorded.id})
+        async def make_decision(key: str) -> HttpResponse:
+            agent, by = (await self._agent()).agent, make_run_caller(caller)
+            return _render_decision(await agent.decide(context, tenant=caller.tenant, caller=by, key=key))
 
-        return await self._replies.reply(request, context.user_id, raw, make_decision)
+        async def recall_decision(key: str) -> HttpResponse | None:
+            recorded = await (await self._agent()).agent.recall(key)
+            return None if recorded is None else _render_decision(recorded)
+
+        return await self._replies.reply(request, context.user_id, raw, make_decision, recall_decision)
 
     async def _agent(self) -> OpenTaskAgent:
         ready = self._ready
@@ -169,6 +173,20 @@ class ChatRoutes:
         if self._open is None:
             raise Fault(503, "decisions_unavailable", f"the task agent is not available right now: {self._failure}")
         return self._open
+
+
+def _render(sent: "SentMessage") -> HttpResponse:
+    reply = {
+        "conversation_id": sent.conversation_id,
+        "message": sent.message,
+        "messages": sent.messages,
+        "decision": sent.recorded.decision,
+    }
+    return json_response(reply, headers={DECISION_ID: sent.recorded.id})
+
+
+def _render_decision(recorded: "RecordedDecision") -> HttpResponse:
+    return json_response(recorded.decision, headers={DECISION_ID: recorded.id})
 
 
 def identify_person(caller: ApiCaller) -> str:

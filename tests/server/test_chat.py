@@ -5,20 +5,24 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from hashlib import sha256
 from pathlib import Path
 
 import anyio
 import msgspec
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientError, ClientSession
+from msgspec.structs import replace
 from tests.decisions.world import Actor, Cue, answer, heard, last_output, on
 from tests.kit.processes import run
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
+from tests.server.process import Script, serving
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Recorded
 from mainspring.core.items import Json, decode, encode
@@ -29,10 +33,11 @@ from mainspring.engine.approvals import ASKED, ApprovalQuestion
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import ApiCaller, Keys
-from mainspring.http.idempotency import REPLY_KEY, Reservation
+from mainspring.http.idempotency import GRACE, REPLY_KEY, Reservation
 from mainspring.parts import PartContents
 from mainspring.ports import Document
 from mainspring.providers.scripted import Turn, call
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks import words
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
@@ -247,6 +252,63 @@ async def test_a_reply_that_nobody_saw_is_not_made_up(tmp_path: Path) -> None:
         headers = {"Idempotency-Key": "k1", "content-type": "application/json"}
         async with d.client.post(d.url + "/chat", data=raw, headers=headers) as reply:
             assert (reply.status, (await reply.json())["error"]["code"]) == (409, "idempotency_reply_unknown")
+
+
+async def lose_reply(folder: Path) -> None:
+    """Leaves the key as a process does that died before it could keep its reply."""
+    async with SqliteStore(folder / "runs.db") as store:
+        (found,) = await store.documents(REPLY_KEY, limit=2)
+        await store.put([replace(found, body=encode(replace(decode(found.body, Reservation), reply=None, headers={})))])
+
+
+@pytest.mark.parametrize("path", ["/chat", "/decisions"])
+async def test_a_reply_that_a_crash_cut_off_is_given_to_the_same_key(path: str, tmp_path: Path) -> None:
+    body = {"content": "add tea"} if path == "/chat" else {"message": "add tea", "conversation_id": "c"}
+
+    async def send(d: Door) -> tuple[int, Json, str | None]:
+        async with d.client.post(d.url + path, json=body, headers={"Idempotency-Key": "k1"}) as reply:
+            return reply.status, await reply.json(), reply.headers.get("x-decision-id")
+
+    async with door(tmp_path) as d:
+        d.actor.then(call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+        first = await send(d)
+    await lose_reply(tmp_path)
+    async with door(tmp_path) as d:
+        assert [await send(d), await send(d)] == [first] * 2
+        assert first[0] == 200
+        if path == "/chat":
+            listed = await d.chat("list", LIST, answer("Tea.", "LIST_TASKS"), conversation=first[1]["conversation_id"])
+            assert [said["content"] for said in listed["messages"]] == ["add tea", "Added.", "list", "Tea."]
+
+
+async def test_messages_that_a_crash_cut_off_are_in_the_conversation_after_it(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        d.actor.then(call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+        headers = {"Idempotency-Key": "k1"}
+        async with d.client.post(d.url + "/chat", json={"content": "add tea"}, headers=headers) as reply:
+            first = await reply.json()
+    await lose_reply(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("DELETE FROM documents WHERE kind = ?", (ITEM,))
+    async with door(tmp_path) as d:
+        async with d.client.post(d.url + "/chat", json={"content": "add tea"}, headers=headers) as reply:
+            again = await reply.json()
+        said = [(message["role"], message["content"]) for message in again["messages"]]
+        assert said == [("user", "add tea"), ("assistant", "Added.")]
+        assert (again["decision"], again["conversation_id"]) == (first["decision"], first["conversation_id"])
+        assert again["message"] == again["messages"][-1]
+
+
+async def test_a_message_that_nobody_began_to_decide_is_decided_for_the_same_key(tmp_path: Path) -> None:
+    async with door(tmp_path) as d:
+        raw = b'{"content": "add tea"}'
+        id = sha256(b"local\0/v1/chat\0k1").hexdigest()
+        await d.engine.store.put([Document(REPLY_KEY, id, encode(Reservation(sha256(raw).hexdigest(), time.time() - GRACE - 1)))])
+        d.actor.then(call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
+        headers = {"Idempotency-Key": "k1", "content-type": "application/json"}
+        async with d.client.post(d.url + "/chat", data=raw, headers=headers) as reply:
+            assert (reply.status, (await reply.json())["message"]["content"]) == (200, "Added.")
+        d.actor.assert_done()
 
 
 @pytest.mark.requirement("D45")
@@ -508,3 +570,39 @@ async def test_a_defect_of_ours_is_an_error_and_what_was_done_is_on_record(
         trace = await logs.get_decision_trace(row.decision_id)
         assert [tool.tool_name for tool in trace.tools] == ["add_task"]
         await logs.close()
+
+
+@pytest.mark.slow
+async def test_a_killed_server_is_followed_by_one_that_knows_what_came_of_the_message(tmp_path: Path) -> None:
+    turns: Script = [{"calls": [{"name": "add_task", "arguments": {"description": "Tea"}}]}, {"say": "x", "stall": True}]
+    body, headers = {"content": "add tea"}, {"Idempotency-Key": "k1"}
+
+    async def wait_for_task() -> None:
+        while not (tmp_path / "tasks.db").exists() or not await anyio.to_thread.run_sync(count_tasks, tmp_path / "tasks.db"):  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+
+    async with ClientSession() as client:
+        with serving(tmp_path, turns) as served, anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+
+                async def send() -> None:
+                    with suppress(ClientError):
+                        await client.post(f"{served.url}/chat", json=body, headers=headers)
+
+                group.start_soon(send)
+                await wait_for_task()
+                served.kill()
+        with serving(tmp_path, [{"say": "unasked"}]) as served, anyio.fail_after(PATIENCE):
+            found = []
+            for _ in range(2):
+                async with client.post(f"{served.url}/chat", json=body, headers=headers) as reply:
+                    found.append((reply.status, await reply.json()))
+    assert found[0] == found[1]
+    assert (found[0][0], found[0][1]["messages"][0]["content"]) == (200, "add tea")
+    assert count_tasks(tmp_path / "tasks.db") == 1
+
+
+def count_tasks(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):
+        return int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
+    return 0

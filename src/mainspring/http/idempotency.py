@@ -11,8 +11,9 @@ the log to one of them. A run that failed before it said or did anything gives i
 would only be refused once more, whatever the backend says by then. A response that is not stored can be joined while this process
 remembers it; after that the key is refused, for nobody can tell any more what came of it. Deleting a response frees its key.
 
-Where it is not (`IdempotentReplies`), the reply joins the reservation when the work is done. A key without a reply, whose process
-ended or is another, is refused: what came of it can be looked up, not guessed.
+Where it is not (`IdempotentReplies`), the reply joins the reservation when the work is done. Of a key without a reply, whose
+process ended or is another, the work may know by the key what came of it, and the reply is that; work that never began is begun
+after `GRACE` seconds. Where that is not known the key is refused.
 
 A workflow run needs no reservation: its id follows from its key, so the store itself lets it begin once.
 """
@@ -233,37 +234,65 @@ class IdempotentReplies:
     def __init__(self, store: Store, clock: Clock = time.time) -> None:
         self._keys, self._clock = ReservedKeys(store, REPLY_KEY, clock), clock
 
-    async def reply(self, request: Request, sender: str, raw: bytes, work: Callable[[], Awaitable[HttpResponse]]) -> HttpResponse:
+    async def reply(
+        self,
+        request: Request,
+        sender: str,
+        raw: bytes,
+        work: Callable[[str], Awaitable[HttpResponse]],
+        recover: Callable[[str], Awaitable[HttpResponse | None]],
+    ) -> HttpResponse:
         """The reply that the work comes to, or came to when the sender first sent the key to this path.
 
-        Raises `Fault` 409 for a key of another body, or whose work was not seen to its end, and what the work raises.
+        `work` is told a name for what it makes, nothing without a key. `recover` is told the same and makes the reply of work
+        that was not seen to its end; it returns None if that cannot be told, and raises `NotFound` if it never began. Raises
+        `Fault` 409 for a key of another body, or whose work cannot be told, and what the work raises.
         """
         if (key := read_key(request)) is None:
-            return await work()
+            return await work("")
         id = sha256(f"{sender}\0{request.url.path}\0{key}".encode()).hexdigest()
         wanted = Reservation(sha256(raw).hexdigest(), self._clock())
 
         async def begin() -> HttpResponse:
             try:
-                reply = await work()
+                reply = await work(_name_work(id, wanted))
             except (CallerError, Fault):
                 await self._keys.release(id)
                 raise
-            own = {name: value for name, value in reply.headers.items() if name.startswith("x-")}
-            await self._keys.update(id, replace(wanted, reply=bytes(reply.body).decode(), headers=own))
+            await self._keep(id, wanted, reply)
+            return reply
+
+        async def join(reservation: Reservation, has_just_begun: bool) -> HttpResponse | None:
+            if reservation.reply is not None:
+                return HttpResponse(reservation.reply, media_type="application/json", headers=reservation.headers)
+            try:
+                reply = await recover(_name_work(id, reservation))
+            except NotFound:
+                if self._clock() - reservation.at > GRACE:
+                    await self._keys.release(id)
+                    return None
+                reply = None
+            if reply is None:
+                message = (
+                    f"what came of the request with this {IDEMPOTENCY_KEY} is not known; look at the list, then send a new key"
+                )
+                raise Fault(409, "idempotency_reply_unknown", message, param=IDEMPOTENCY_KEY)
+            await self._keep(id, reservation, reply)
             return reply
 
         # Whoever leaves in between finds the reply when they ask again.
         with CancelScope(shield=True):
-            return await self._keys.perform_once(id, wanted, begin, _repeat)
+            return await self._keys.perform_once(id, wanted, begin, join)
         raise AssertionError("a shielded scope is not cancelled")
 
+    async def _keep(self, id: str, reservation: Reservation, reply: HttpResponse) -> None:
+        own = {name: value for name, value in reply.headers.items() if name.startswith("x-")}
+        await self._keys.update(id, replace(reservation, reply=bytes(reply.body).decode(), headers=own))
 
-async def _repeat(reservation: Reservation, has_just_begun: bool) -> HttpResponse:
-    if reservation.reply is None:
-        message = f"what came of the request with this {IDEMPOTENCY_KEY} is not known here; look at the list, then send a new key"
-        raise Fault(409, "idempotency_reply_unknown", message, param=IDEMPOTENCY_KEY)
-    return HttpResponse(reservation.reply, media_type="application/json", headers=reservation.headers)
+
+def _name_work(id: str, reservation: Reservation) -> str:
+    """Another name each time that the key is reserved: an expired one may be used again."""
+    return sha256(f"{id}\0{reservation.at}".encode()).hexdigest()[:24]
 
 
 def _came_to_nothing(run: Run) -> bool:
