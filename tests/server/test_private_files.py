@@ -132,6 +132,18 @@ def test_a_run_that_was_told_to_have_failed_is_listed_so(tmp_path: Path) -> None
         assert statuses(url, "?status=failed") == {id: "failed"}
 
 
+def test_a_run_that_failed_unsaved_can_be_deleted(tmp_path: Path) -> None:
+    with serving(tmp_path, tmp_path / "m.db", pause=1.0) as (url, process):
+        unlimited = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        _, made = ask(f"{url}/responses", {"input": "hi", "background": True})
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, unlimited[1]))
+        assert until_ended(f"{url}/responses/{made['id']}")["status"] == "failed"
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
+        assert ask(f"{url}/responses/{made['id']}", method="DELETE")[0] == 200
+        assert ask(f"{url}/responses/{made['id']}")[0] == 404
+        assert statuses(url) == {}
+
+
 def statuses(url: str, query: str = "") -> dict[str, str]:
     listed = ask(f"{url}/responses{query}")[1]["data"]
     return {each["id"]: each["status"] for each in listed}  # type: ignore[attr-defined]

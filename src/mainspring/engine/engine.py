@@ -539,6 +539,7 @@ class Engine:
                     await self.cancel(child := child_id(run_id, item.call_id))
                     await self.forget(child)
         await self.store.delete(run_id)
+        self._unsaved.pop(run_id, None)
         self._histories.pop((run.spec.tenant, run_id))
         for observer in self.observers:
             await observer.run_forgotten(run)

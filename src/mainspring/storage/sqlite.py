@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from logging import getLogger
 from pathlib import Path
 from queue import SimpleQueue
+from stat import S_ISREG
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
@@ -388,7 +389,7 @@ def _make_private(path: Path) -> None:
     for file in [path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")]:
         with suppress(FileNotFoundError):
             mode = file.stat().st_mode
-            if mode & 0o007 or mode & 0o070 == 0o040:
+            if S_ISREG(mode) and (mode & 0o007 or mode & 0o070 == 0o040):
                 try:
                     file.chmod(0o600 | (mode & 0o060 if mode & 0o020 else 0))
                 except PermissionError:

@@ -1,5 +1,6 @@
-"""A write-ahead log that something else has written to is noticed when the file is opened; one that a crash has cut is read."""
+"""Opening a file: whose it is, and whether its write-ahead log is whole, cut by a crash, or damaged by something else."""
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -46,6 +47,21 @@ def spoil(path: Path, place: int) -> None:
         byte = log.read(1)
         log.seek(place)
         log.write(bytes([byte[0] ^ 0xFF]))
+
+
+def test_only_a_file_is_taken_from_others_and_a_group_that_writes_keeps_it(tmp_path: Path) -> None:
+    """A device that everybody may use stays theirs: to take `/dev/null` away would break the machine."""
+    pipe = tmp_path / "pipe.db"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    with pytest.raises(StoreError):
+        connect(pipe, RUNS)
+    assert pipe.stat().st_mode & 0o777 == 0o666
+    connect(tmp_path / "m.db", RUNS).close()
+    for before, after in ((0o644, 0o600), (0o640, 0o600), (0o664, 0o660), (0o660, 0o660), (0o600, 0o600)):
+        (tmp_path / "m.db").chmod(before)
+        connect(tmp_path / "m.db", RUNS).close()
+        assert (tmp_path / "m.db").stat().st_mode & 0o777 == after
 
 
 def test_a_log_that_is_whole_is_read(crashed: Path) -> None:
