@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from multidict import CIMultiDict
 
-from mainspring.core.errors import BadOutput, ProviderError, Refused
+from mainspring.core.errors import BadOutput, ProviderError, Refused, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
@@ -26,6 +26,7 @@ from mainspring.ports import ModelFeature, ModelInfo, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.reply import ReplyReader
+from mainspring.providers.transcript import list_functions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 log = getLogger(__name__)
@@ -128,7 +129,8 @@ class HttpProvider(ABC):
         await self._http.close()
 
     def _turn(self, request: ModelRequest, think: tuple[str, str] | None = None) -> TurnBuilder:
-        return TurnBuilder(self._new_id, list_call_ids(request.items), think)
+        names = [tool.name for tool in list_functions(request)]
+        return TurnBuilder(self._new_id, list_call_ids(request.items), think, names)
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send(path, encode_body(body), query)
@@ -150,7 +152,7 @@ class HttpProvider(ABC):
             body = build(known)
             try:
                 return await self._post(path, body)
-            except Refused as refusal:
+            except (Refused, Unavailable) as refusal:
                 unknown = [(field, words) for field, words in lacks if field.partition(".")[0] in body and field not in known]
                 fresh = [field for field, words in unknown if words.search(refusal.message)]
                 if not fresh:

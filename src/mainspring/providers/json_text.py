@@ -1,6 +1,7 @@
 """JSON as backends write it: read where it can be understood in one way only, and arguments as the text that calls carry."""
 
 import json
+from contextlib import suppress
 
 import msgspec
 
@@ -27,6 +28,21 @@ def json_text(arguments: object) -> str:
         return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     except RecursionError as error:
         raise BadOutput("the model called a tool with arguments nested too deeply; ask again") from error
+
+
+def unwrap_arguments(text: str) -> str:
+    """Arguments that begin as no object, as the object that they can only mean: JSON in JSON, null, JSON among words. As they are
+    if they mean none."""
+    value: object = text
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+    if value is None:
+        return "{}"
+    with suppress(ValueError, RecursionError):
+        if isinstance(value, str) and (start := value.find("{")) >= 0:
+            _, end = json.JSONDecoder().raw_decode(value, start)
+            return value[start:end]
+    return text
 
 
 def parse_count(tokens: object) -> int | None:

@@ -20,8 +20,9 @@ class ModelProfile(Struct, frozen=True):
     samples: bool = True
 
 
+THINK = ("<think>", "</think>")
 PLAIN = ModelProfile()
-THINKING = ModelProfile(think=("<think>", "</think>"))
+THINKING = ModelProfile(think=THINK)
 
 # The first that fits counts. Names come with an owner before and a size or a quantisation behind them.
 FAMILIES: tuple[tuple[str, ModelProfile], ...] = (
@@ -73,6 +74,11 @@ class TagSplitter:
                 return
             held = self._enter("after", said)
         yield False, self._trim(held)
+
+    @property
+    def is_past(self) -> bool:
+        """Only words can follow."""
+        return self._place == "after" and not self._is_fresh
 
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""

@@ -19,9 +19,13 @@ from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
+from mainspring.providers.json_text import unwrap_arguments
 from mainspring.providers.profiles import TagSplitter
 
 Index = int | str
+
+
+MOST_HELD = 65_536
 
 
 class TurnEvents(ABC):
@@ -54,10 +58,13 @@ class TurnEvents(ABC):
 
 
 class TurnBuilder(TurnEvents):
-    """Builds the events of one turn. `think` are the tags around reasoning that comes as text."""
+    """Builds the events of one turn. `think` are the tags around reasoning that comes as text, `names` the tools there are."""
 
-    def __init__(self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None, names: Iterable[str] = ()
+    ) -> None:
         super().__init__(new_id, taken)
+        self._names = frozenset(names)
         self._reasoning: _ReasoningDraft | None = None
         self._message: _MessageDraft | None = None
         self._calls: list[_CallDraft] = []
@@ -87,6 +94,8 @@ class TurnBuilder(TurnEvents):
             return
         for is_thought, words in self._tagged.feed(delta):
             (self.reasoning if is_thought else self._say)(words)
+        if self._tagged.is_past:
+            self._tagged = None
 
     def _say(self, delta: str) -> None:
         if not delta:
@@ -142,6 +151,8 @@ class TurnBuilder(TurnEvents):
         """
         if not (id or name or arguments):
             return
+        if name and name not in self._names:
+            name = self._find_name(name)
         call = self._known.get((index, id))
         if call is None or name:
             call = call or self._find(index, id, name)
@@ -158,10 +169,8 @@ class TurnBuilder(TurnEvents):
             call.vendor_id = id
         if name and name != call.name:
             self._name(call, name)
-        if arguments:
-            call.pieces.append(arguments)
-            if call.name:
-                self._events.append(events.ArgumentsDelta(call.id, arguments))
+        if (piece := call.add(arguments)) and call.name and not call.is_held:
+            self._events.append(events.ArgumentsDelta(call.id, piece))
 
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn. A turn that was cut off leaves its last item incomplete.
@@ -178,6 +187,9 @@ class TurnBuilder(TurnEvents):
         self._close_message(is_cut=is_cut and self._last is self._message)
         for call in self._calls:
             if call.name:
+                if call.is_held:
+                    call.pieces = [call.arguments if is_cut else unwrap_arguments(call.arguments)]
+                    self._events.append(events.ArgumentsDelta(call.id, call.arguments))
                 self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
@@ -233,8 +245,14 @@ class TurnBuilder(TurnEvents):
         call.id = self._new_id("fc")
         call.call_id = self._make_unique(call.vendor_id)
         self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
-        if call.pieces:
+        if call.pieces and not call.is_held:
             self._events.append(events.ArgumentsDelta(call.id, call.arguments))
+
+    def _find_name(self, name: str) -> str:
+        """The one tool that is meant by a name with control tokens behind it or a namespace before it; else the name itself."""
+        bare = name.partition("<|")[0]
+        meant = [known for known in self._names if bare == known or bare.endswith((f":{known}", f".{known}"))]
+        return meant[0] if len(meant) == 1 else name
 
 
 class _ReasoningDraft(Struct, eq=False):
@@ -291,6 +309,26 @@ class _CallDraft(Struct, eq=False):
     id: str = ""
     call_id: str = ""
     pieces: list[str] = []
+    size: int = 0
+    is_held: bool = False
+
+    def add(self, arguments: str) -> str:
+        """Adds a piece of the arguments and returns what is new in it. What begins as no object is held until it is whole."""
+        if not self.pieces:
+            self.is_held = bool(arguments.strip()) and not arguments.lstrip().startswith("{")
+        elif len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
+            # Some backends repeat all before it with each piece. No JSON goes on as it began, but for the odd name.
+            said = self.arguments
+            if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
+                arguments = arguments[len(said) :]
+        if not arguments:
+            return ""
+        self.pieces.append(arguments)
+        self.size += len(arguments)
+        if self.is_held and self.size > MOST_HELD:
+            self.is_held = False
+            return self.arguments
+        return arguments
 
     @property
     def arguments(self) -> str:
