@@ -61,7 +61,6 @@ class Assembly(Struct, frozen=True):
     find_doubts: Callable[[], list[str]]
 
     def find(self, kind: type[T]) -> T:
-        """The service of this type."""
         return next(service for service in self.services if isinstance(service, kind))
 
 
@@ -84,7 +83,6 @@ def load_settings(view: type[S], config: Path | None = None, **given: object) ->
 
 
 def find_settings_type() -> type[Struct]:
-    """The struct of all settings."""
     return PRODUCT.get().find_settings_type()
 
 

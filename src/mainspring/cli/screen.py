@@ -274,7 +274,6 @@ def _read_spoken(item: Item) -> Iterator[tuple[TextStyle, str]]:
 
 
 def _describe_input(item: Item) -> str:
-    """An item of the input, in words."""
     match item:
         case Message(text=text) if text:
             return text

@@ -70,7 +70,6 @@ def list_new_items(run: Run) -> tuple[Item, ...]:
 
 
 def with_id(item: Item, id: str) -> Item:
-    """The item under this id."""
     match item:
         case Unknown(data):
             return Unknown({**data, "id": id})

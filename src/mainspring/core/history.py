@@ -56,7 +56,6 @@ def history_of(entries: list[Entry]) -> History:
 
 
 def approval_id(call: FunctionCall) -> str:
-    """The id of the approval request for this call."""
     return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
 
 

@@ -78,7 +78,6 @@ def parse_input(text: str) -> object:
 
 
 def build_inputs_schema(parameters: Mapping[str, InputParameter]) -> Json:
-    """The inputs as JSON Schema."""
     required = [name for name, parameter in parameters.items() if parameter.required]
     properties = {name: _build_property(parameter) for name, parameter in parameters.items()}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

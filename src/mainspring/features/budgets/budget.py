@@ -148,7 +148,6 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def with_amounts(self, most: Amounts) -> "AutonomyBudget":
-        """The budget with these amounts for its limits."""
         minutes = None if most.seconds is None else most.seconds / 60
         limits = AutonomyLimits(most.iterations, minutes, most.calls, most.files, most.lines, most.tokens, most.cost)
         commands = [replace(rule, max_calls=most.commands.get(rule.key, rule.max_calls)) for rule in self.allowed_commands]

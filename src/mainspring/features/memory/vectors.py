@@ -62,7 +62,6 @@ class Vectors(Worker["apsw.Connection"]):
         await self.write(_add, placed=placed)
 
     async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-        """The nearest of these observations, nearest first."""
         return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
 
     async def remove(self, ids: Sequence[str]) -> None:

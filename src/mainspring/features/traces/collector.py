@@ -120,7 +120,6 @@ class TraceCollector:
         return _whole(held)
 
     def trace(self, trace_id: str) -> TraceRecord:
-        """A trace so far."""
         return _whole(self._trace(trace_id))
 
     def learn(self, trace_id: str, **facts: Any) -> None:

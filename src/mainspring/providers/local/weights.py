@@ -97,7 +97,6 @@ async def fetch_weights(source: Source, cache: Path, progress: Progress) -> Path
 
 @asynccontextmanager
 async def _hold_lock(target: Path) -> AsyncIterator[None]:
-    """Holds the lock beside the target."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f"{target.name}.lock").open("w")
