@@ -136,7 +136,7 @@ def _schema(kind: type) -> Json:
 
 # Items, parts and tools are open: whatever has a `type` is one. A message may do without, and its content may be a plain string.
 _UNKNOWN: Json = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
-_CONTENT: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": _reference(Part)}]}
+_CONTENT: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": _reference(Part)}, {"type": "null"}]}
 _MESSAGE: Json = {
     "type": "object",
     "properties": {"role": {"enum": list(get_args(Role))}, "content": _CONTENT},
