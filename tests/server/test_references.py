@@ -24,15 +24,18 @@ pytestmark = pytest.mark.slow
 
 
 class Case(Struct, frozen=True):
-    """An answer: its turns, what it is asked for with, and what its items need behind them when they are sent."""
+    """An answer: its turns, what it is asked for with, and what its items need behind them when they are sent; those that
+    mean something only together are sent so."""
 
     turns: tuple[Any, ...]
     request: Json = {}
     output: Json = {}
+    is_together: bool = False
 
 
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 PATCH = {"type": "create_file", "path": "a", "diff": "+a"}
+LATER = {"type": "function", "name": "look", "parameters": {}, "defer_loading": True}
 COMPACT = {"context_management": [{"type": "compaction", "compact_threshold": 200}]}
 CASES = {
     "words": Case((turn(think="Hm.", say="Hello."),)),
@@ -57,10 +60,29 @@ CASES = {
     "interpreter": Case((call("code_interpreter", code="print(1)"), say("One.")), {"tools": [INTERPRETER]}),
     "approval": Case((call("write"),), {"tools": ["mcp"]}),
     "compaction": Case((call("weather"), say("A summary."), say("Sunny.")), COMPACT),
+    "search": Case(
+        (call("tool_search", query="look"), say("Found.")), {"tools": [LATER, {"type": "tool_search"}]}, is_together=True
+    ),
+    "client's search": Case(
+        (call("tool_search", query="look"),),
+        {"tools": [LATER, {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {}}]},
+        {"type": "tool_search_output", "execution": "client", "tools": [LATER]},
+    ),
     "turn that was cut off": Case((cut(turn(say="Half a word", calls=[call("weather")]), after=2), say("Whole."))),
 }
-KINDS = {"message", "reasoning", "function_call", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction"}
-FORMS = {"custom_tool_call" if form == "custom" else f"{form}_call" for form in get_args(CallForm)}
+KINDS = {
+    "tool_search_output",
+    "message",
+    "reasoning",
+    "function_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "compaction",
+}
+FORMS = {
+    "custom_tool_call" if form == "custom" else f"{form}_call" for form in get_args(CallForm) if form != "server_tool_search"
+}
 UNSEEN = ("mcp_list_tools", "mcp_approval_request", "compaction")
 
 
@@ -93,7 +115,11 @@ async def walk(name: str) -> set[str]:
     case = CASES[name]
     async with serving(case) as (script, create, request):
         answer = await create(input="Go.", **request)
-        for item in answer["output"]:
+        if case.is_together:
+            references = [{"type": "item_reference", "id": item["id"]} for item in answer["output"]]
+            told = await create(input=[*references, {"role": "user", "content": "Go on."}], tools=request["tools"])
+            assert told["status"] == "completed"
+        for item in () if case.is_together else answer["output"]:
             behind = [{"output": "done", **case.output, "call_id": item["call_id"]}] if case.output and "call_id" in item else []
             reference = {"type": "item_reference", "id": item["id"]}
             told = await create(input=[reference, *behind, {"role": "user", "content": "Go on."}], tools=request["tools"])

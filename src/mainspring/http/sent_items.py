@@ -17,6 +17,8 @@ from mainspring.core.items import (
 )
 from mainspring.ports import Store
 
+# What items are stored as that clients know by other ids: those of `hosted_calls`, and searches for tools.
+_STORED = {"mcp": ("fc", "fco"), "ci": ("fc", "fco"), "tsc": ("fc",), "tso": ("fco",)}
 _PREFIXES = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco", Reasoning: "rs"}
 
 
@@ -67,7 +69,7 @@ def _names(item: Item) -> list[str]:
     if not isinstance(item, Unknown) or item.data.get("type") != "item_reference":
         return []
     prefix, _, rest = (name := _id(item)).partition("_")
-    return [f"fc_{rest}", f"fco_{rest}"] if prefix in ("mcp", "ci") else [name]
+    return [f"{stored}_{rest}" for stored in _STORED[prefix]] if prefix in _STORED else [name]
 
 
 def _id(item: Item) -> str:
