@@ -6,6 +6,9 @@ from pathlib import Path
 
 from tests.store.logs import answer, begin, end, say
 
+from mainspring.ports import Filter
+from mainspring.storage.run_rows import RUNS, list_runs
+from mainspring.storage.sqlite import connect, transaction
 from mainspring.storage.sqlite_runs import SqliteStore
 
 STORED = """
@@ -45,3 +48,40 @@ async def test_a_deleted_run_leaves_no_rows(tmp_path: Path) -> None:
         assert connection.execute("SELECT id, count(*) FROM runs JOIN segments ON run = number").fetchall() == [("b", 1)]
         assert connection.execute("SELECT count(*) FROM segments").fetchone() == (1,)
         assert connection.execute("SELECT id, run FROM items").fetchall() == [("msg_0", 2)]
+
+
+FITTING_NOTHING = [
+    Filter(tenant="", model="other"),
+    Filter(tenant="", status=("failed",)),
+    Filter(tenant="", status=("failed", "cancelled", "incomplete")),
+    Filter(tenant="", background=True),
+    Filter(tenant="", parent="other"),
+    Filter(tenant="", conversation="other"),
+    Filter(tenant="", since=1e9),
+    Filter(tenant="", before=-1.0),
+    Filter(tenant="other"),
+    Filter(tenant="", model="m", status=("failed",)),
+    Filter(tenant="", model="m", background=True),
+    Filter(tenant="", model="m", background=True, status=("failed",)),
+    Filter(tenant="", model="other", status=("completed",)),
+    Filter(tenant="", conversation="other", status=("completed",)),
+]
+
+
+def test_a_filter_that_fits_nothing_looks_at_no_run(tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "runs.db", RUNS)) as connection, transaction(connection):
+        connection.executemany(
+            "INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation, ended_at)"
+            " VALUES (?, 'completed', ?, ?, 'm', 0, '', ?, 1)",
+            [(f"r{place}", float(place), f"r{place - 1}", b'{"id": "c"}' if place % 2 else None) for place in range(10_000)],
+        )
+        looked = [0]
+
+        def look() -> None:
+            looked[0] += 1
+
+        connection.set_progress_handler(look, 100)  # every so many steps of SQLite's machine
+        for only in FITTING_NOTHING:
+            looked[0] = 0
+            assert list_runs(connection, 20, None, True, only).runs == ()
+            assert looked[0] < 5, only

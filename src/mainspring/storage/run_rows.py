@@ -17,6 +17,9 @@ from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
 from mainspring.storage.sqlite import Migration, Schema
 
+# A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
+_CONVERSATION = "json_extract(CAST(conversation AS TEXT), '$.id')"
+_USUAL = "'completed'"
 _MIGRATIONS: tuple[Migration, ...] = (
     (
         # `number` is the order of creation; it decides between runs of the same moment.
@@ -84,6 +87,17 @@ _MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX audit_by_call ON audit (call) WHERE call <> ''",
         "CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
         "CREATE TRIGGER audit_grows BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END",
+    ),
+    (
+        # An index for every filter, so that one that fits nothing finds so at once. Most runs are completed, stand alone and are
+        # in no conversation: those pay for two of them.
+        "DROP INDEX runs_by_status",
+        f"CREATE INDEX runs_by_status ON runs (tenant, status, created_at) WHERE status <> {_USUAL}",
+        "CREATE INDEX runs_unfinished ON runs (created_at) WHERE status = 'in_progress'",
+        "CREATE INDEX runs_by_model ON runs (tenant, model, created_at)",
+        "CREATE INDEX runs_by_parent ON runs (tenant, parent, created_at) WHERE parent IS NOT NULL",
+        "CREATE INDEX runs_in_background ON runs (tenant, created_at) WHERE background = 1",
+        f"CREATE INDEX runs_by_conversation ON runs (tenant, {_CONVERSATION}, created_at) WHERE conversation IS NOT NULL",
     ),
 )
 RUNS = Schema(
@@ -206,11 +220,16 @@ def _read_conversation(connection: sqlite3.Connection, tenant: str, conversation
 
 def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
     wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
-    conditions: list[str] = ["TRUE", *[condition for condition, _ in wanted]]
+    conditions: list[str] = ["background = 1" if only.background else "TRUE", *[condition for condition, _ in wanted]]
     values: list[object] = [value for _, value in wanted]
+    # What an index leaves out must be left out in words, and of several indexes the one with the fewest runs is named.
+    index = "INDEXED BY runs_in_background" if only.background and only.tenant is not None else ""
     if only.status:
         conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
         values.extend(only.status)
+        if "completed" not in only.status:
+            conditions.append(f"status <> {_USUAL}")
+            index = index or ("INDEXED BY runs_by_status" if only.tenant is not None else "")
     if after is not None:
         seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
         place = connection.execute(seen, (after, only.tenant)).fetchone()
@@ -219,18 +238,17 @@ def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, new
         conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
         values.extend(place)
     order = "DESC" if newest_first else "ASC"
-    query = f"{RUN} WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
+    query = f"{RUN} {index} WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
     runs = [_run(row) for row in connection.execute(query, (*values, limit + 1))]
     return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
 
 
-# A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
 _CONDITIONS = (
     ("tenant", "tenant = ?"),
     ("model", "model = ?"),
     ("background", "background = ?"),
-    ("parent", "parent = ?"),
-    ("conversation", "json_extract(CAST(conversation AS TEXT), '$.id') = ?"),
+    ("parent", "parent = ? AND parent IS NOT NULL"),
+    ("conversation", f"{_CONVERSATION} = ? AND conversation IS NOT NULL"),
     ("since", "created_at >= ?"),
     ("before", "created_at < ?"),
 )
