@@ -10,7 +10,8 @@ What is deleted is overwritten in the file, and with `erase` it leaves the write
 The event loop only puts jobs into a queue and is woken when they are done; the thread owns the connection. Jobs are done in the
 order they came, so an answer is never older than its question. Writes that wait side by side become one transaction (group
 commit): the busier the file, the fewer commits. If that transaction fails, each write is tried again in one of its own, so only
-those fail that must. After damage the file is opened anew for the next job: it may have been mended meanwhile.
+those fail that must. After damage the file is opened anew for the next job: it may have been mended meanwhile. A question that
+may take long is handed, when its turn has come, to a second thread with a connection for reading, so that nothing waits for it.
 
 Once a file is open, its path is told to the log alone: errors may reach clients, who have no business with it.
 """
@@ -127,6 +128,7 @@ class _Job(Struct, Generic[C]):
     future: Future[Any]
     is_write: bool
     is_erasing: bool = False
+    is_long: bool = False
 
     def perform(self, connection: C) -> object:
         return self.work(connection, *self.args, **self.kwargs)
@@ -154,11 +156,18 @@ class Worker(Generic[C]):
         self._thread: Thread
         self._connection: C | None = None
         self._connections = ExitStack()
+        self._questions: SimpleQueue[_Job[C] | None] = SimpleQueue()
+        self._reader: Thread | None = None
+        self.has_reader = False
         # Whether something that was deleted may be in the log of the file still, because somebody was reading it.
         self._is_owed = False
         self.is_open = False
 
     def connect(self) -> AbstractContextManager[C]:
+        raise NotImplementedError
+
+    def connect_reader(self) -> AbstractContextManager[C]:
+        """A second connection, for reading. Asked for only where `has_reader` says that there can be one."""
         raise NotImplementedError
 
     def empty_log(self, connection: C) -> bool:
@@ -203,6 +212,10 @@ class Worker(Generic[C]):
         """What `work` returns or raises when it is called in the thread, with the connection and these arguments."""
         return self._submit(work, args, kwargs, is_write=False)
 
+    def ask(self, work: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Like `read`, for a question that may take long: others do not wait behind it."""
+        return self._submit(work, args, kwargs, is_write=False, is_long=True)
+
     def write(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """The same in a transaction, which others may share; durable when the future is done.
 
@@ -222,10 +235,11 @@ class Worker(Generic[C]):
         *,
         is_write: bool,
         is_erasing: bool = False,
+        is_long: bool = False,
     ) -> Future[Any]:
         if not self.is_open:
             raise StoreError(f"{self._name} is not open")
-        job: _Job[C] = _Job(work, args, kwargs, self._loop.create_future(), is_write, is_erasing)
+        job: _Job[C] = _Job(work, args, kwargs, self._loop.create_future(), is_write, is_erasing, is_long)
         self._jobs.put(job)
         return job.future
 
@@ -243,6 +257,10 @@ class Worker(Generic[C]):
             self._settle([_Outcome(opened, self._as_known_error(error))])
         finally:
             self._disconnect()
+            if self._reader is not None:
+                self._questions.put(None)
+                self._reader.join()
+                self._reader = None
             self._settle([_Outcome(self._ended)])
 
     def _serve(self) -> None:
@@ -262,8 +280,27 @@ class Worker(Generic[C]):
                 gathered = []
             if job is None:
                 return
-            if not job.is_write:
+            if job.is_long and self.has_reader:
+                self._questions.put(job)
+                if self._reader is None:
+                    self._reader = Thread(target=self._answer, name=f"{self._name}, reading", daemon=True)
+                    self._reader.start()
+            elif not job.is_write:
                 self._settle([self._read(job)])
+
+    def _answer(self) -> None:
+        """Answers long questions, in a thread and by a connection of its own."""
+        with ExitStack() as connections:
+            connection: C | None = None
+            while (job := self._questions.get()) is not None:
+                try:
+                    if connection is None:
+                        connection = connections.enter_context(self.connect_reader())
+                    outcome = _Outcome(job.future, job.perform(connection))
+                except Exception as error:  # As in `_read`; the next question gets another connection.
+                    outcome = _Outcome(job.future, error if isinstance(error, MainspringError) else self.explain(error))
+                    connection = None
+                self._settle([outcome])
 
     def _read(self, job: _Job[C]) -> _Outcome:
         try:
@@ -324,8 +361,15 @@ class Database(Worker[sqlite3.Connection]):
     def __init__(self, path: Path | None, schema: Schema, *, lock_seconds: float = LOCK_SECONDS) -> None:
         super().__init__(schema.name)
         self.path = None if path is None else path.absolute()  # SQLite has its own idea of some names, such as `:memory:`
+        self.has_reader = path is not None
         self._schema = schema
         self._lock_seconds = lock_seconds
+
+    def connect_reader(self) -> AbstractContextManager[sqlite3.Connection]:
+        assert self.path is not None
+        connection = sqlite3.connect(self.path, timeout=self._lock_seconds, isolation_level=None)
+        connection.execute("PRAGMA query_only = ON")
+        return closing(connection)
 
     def connect(self) -> AbstractContextManager[sqlite3.Connection]:
         try:

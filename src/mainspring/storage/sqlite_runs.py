@@ -76,7 +76,7 @@ class SqliteStore:
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
-        return await self._database.read(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
+        return await self._database.ask(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
 
     async def list_unfinished(self) -> Sequence[str]:
         return await self._database.read(rows.list_unfinished)
@@ -115,4 +115,4 @@ class SqliteStore:
     async def audit(
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
     ) -> Sequence[Link]:
-        return await self._database.read(rows.list_audit, after=after, limit=limit, newest_first=newest_first, call=call)
+        return await self._database.ask(rows.list_audit, after=after, limit=limit, newest_first=newest_first, call=call)
