@@ -3,10 +3,12 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
+from collections.abc import Set
 from typing import ClassVar
 
+from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.adaptations import REFUSALS, adapt
+from mainspring.providers.chat.adaptations import RECALLED, REFUSALS, adapt
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
@@ -26,10 +28,10 @@ class Chat(HttpProvider):
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take, unless `extra` asks for them."""
-        whole = build_body(request, self._http.host)
         wanted = (request.extra or {}).keys()
 
+        def build(refused: Set[str]) -> Json:
+            return adapt(build_body(request, self._http.host, recalls=RECALLED in refused), refused - wanted)
+
         refusals = [(field, words) for field, words in REFUSALS if field not in wanted]
-        return await self._post_supported(
-            "chat/completions", request.model, lambda refused: adapt(whole, refused - wanted), refusals
-        )
+        return await self._post_supported("chat/completions", request.model, build, refusals)

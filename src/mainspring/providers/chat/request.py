@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from mainspring.core import items
 from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
@@ -19,9 +21,11 @@ OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
 
-def build_body(request: ModelRequest, host: str) -> Json:
+def build_body(request: ModelRequest, host: str, *, recalls: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     profile = find_profile(request.model)
+    if recalls:
+        profile = replace(profile, recalls=True)
     body: Json = {
         "model": request.model,
         "messages": _messages(request, profile),
