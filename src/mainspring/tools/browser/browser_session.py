@@ -22,6 +22,7 @@ from mainspring.tools.browser.proxy import Proxy
 MOST_TABS = 4
 MOST_CHARS, MOST_ITEMS = 200_000, 400
 LOAD_SECONDS = 20.0
+CRASHED = "the page has crashed; open it again, or another one"
 # A load that starts within this time is attributed to the action.
 MOMENT_MS = 150
 QUALITIES = (70, 40, 15)
@@ -88,10 +89,11 @@ class Tab:
         elif method == "Inspector.targetCrashed":
             self.is_crashed = True
             self.idle.set()
+            self._protocol.fail(self.session, ToolUnavailable(CRASHED))
 
     async def send(self, method: str, *, seconds: float = SECONDS, **params: object) -> Json:
         if self.is_crashed:
-            raise ToolUnavailable("the page has crashed; open it again, or another one")
+            raise ToolUnavailable(CRASHED)
         return await self._protocol.send(method, self.session, seconds=seconds, **params)
 
     async def call(self, function: str, *arguments: object) -> object:

@@ -40,7 +40,7 @@ class DevTools:
         self.is_open = True
         self._reader, self._writer = reader, writer
         self._numbers = count(1)
-        self._open: dict[int, Future[_Message]] = {}
+        self._open: dict[int, tuple[str, Future[_Message]]] = {}
         self._decoder = msgspec.json.Decoder(_Message)
 
     async def send(self, method: str, session: str = "", /, *, seconds: float = SECONDS, **params: object) -> Json:
@@ -48,7 +48,8 @@ class DevTools:
         if not self.is_open:
             raise ToolUnavailable("the browser has ended, and its pages are gone; open the page again")
         number = self.post(method, session, **params)
-        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        answer: Future[_Message] = asyncio.get_running_loop().create_future()
+        self._open[number] = session, answer
         try:
             with anyio.fail_after(seconds):
                 message: _Message = await answer
@@ -65,6 +66,12 @@ class DevTools:
         self._writer.write(msgspec.json.encode(order) + b"\0")
         return number
 
+    def fail(self, session: str | None, error: ToolUnavailable) -> None:
+        """Has whoever waits for an answer in a session, or with None in any, get this error."""
+        for place, answer in self._open.values():
+            if session in (None, place) and not answer.done():
+                answer.set_exception(error)
+
     async def read(self) -> None:
         """Dispatches messages until the browser ends."""
         try:
@@ -74,13 +81,11 @@ class DevTools:
         finally:
             self.is_open = False
             self._writer.close()
-            for answer in self._open.values():
-                if not answer.done():
-                    answer.set_exception(ToolUnavailable("the browser ended, and its pages are gone; open the page again"))
+            self.fail(None, ToolUnavailable("the browser ended, and its pages are gone; open the page again"))
 
     def _hear(self, message: _Message) -> None:
         if message.id:
-            answer = self._open.get(message.id)
+            _, answer = self._open.get(message.id, ("", None))
             if answer is not None and not answer.done():
                 answer.set_result(message)
         elif (listener := self.listeners.get(message.sessionId)) is not None:
