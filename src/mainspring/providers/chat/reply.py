@@ -8,8 +8,10 @@ from msgspec import Struct
 from mainspring.core.errors import Unavailable
 from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
+from mainspring.providers.chat.request import VENDOR
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, ReplyReader, read_counts
+from mainspring.providers.transcript import seal
 from mainspring.providers.turn import Index, TurnBuilder
 
 
@@ -77,6 +79,9 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]") -> None:
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
         name, arguments = function.name or "", json_text(function.arguments)
+        if name and isinstance(call.extra_content, dict):
+            # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
+            turn.seal(seal(VENDOR, json_text(call.extra_content)))
         turn.call(index=place[0], id=place[1], name=name, arguments=arguments, is_beside=place in places)
         places.append(place)
 
@@ -134,6 +139,7 @@ class _ChatToolCall(Struct, gc=False):
     index: Index | None = None
     id: str | int | None = None
     function: _ChatFunction | None = None
+    extra_content: object = None
 
 
 class _Thinking(Struct, gc=False):

@@ -1,8 +1,10 @@
 """What a Chat Completions backend is asked: a `ModelRequest` as its JSON body."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from mainspring.core import items
@@ -17,6 +19,7 @@ from mainspring.providers.media import is_audio
 from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
+VENDOR: Final = "chat"
 OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
@@ -109,7 +112,7 @@ def _write_turn(turn: ModelTurn, profile: ModelProfile) -> list[Json]:
         return []
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
     if turn.calls:
-        message["tool_calls"] = [_write_call(called.call) for called in turn.calls]
+        message["tool_calls"] = _write_calls(turn)
         if profile.recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
@@ -130,6 +133,21 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
             parts.append({"type": "text", "text": f"Attached by the output of `{called.call.name}` ({called.call.call_id}):"})
             parts += map(_part, shown)
     return [{"role": "user", "content": parts}] if parts else []
+
+
+def _write_calls(turn: ModelTurn) -> list[Json]:
+    """The calls of a turn, each with what its vendor has sealed before it."""
+    calls: list[Json] = []
+    extra: Json = {}
+    for item in turn.items:
+        if isinstance(item, items.Reasoning) and (secret := transcript.unseal(VENDOR, item)) is not None:
+            # A client may send anything back.
+            with suppress(ValueError, RecursionError):
+                extra = {"extra_content": _object.decode(secret)}
+        elif isinstance(item, items.FunctionCall):
+            calls.append(_write_call(item) | extra)
+            extra = {}
+    return calls
 
 
 def _write_call(call: items.FunctionCall) -> Json:
@@ -163,4 +181,5 @@ def _part(part: Part) -> Json:
             raise Refused("a file by URL cannot be sent to a Chat Completions backend; pass `file_data`")
 
 
+_object: Final = msgspec.json.Decoder(Json)
 _SENDABLE = (items.InputText, items.InputImage, items.InputFile, items.OutputText, items.Refusal)
