@@ -237,8 +237,8 @@ async def test_a_file_of_the_first_schema_is_read_and_goes_on(tmp_path: Path) ->
     async with SqliteStore(path) as store:
         (started, *rest) = await store.events("a")
         assert isinstance(started.event, RunStarted)
-        # Runs of that time said nothing about cycles.
-        assert started.event.spec == replace(spec("a"), limits=Limits(), completion=Completion())
+        # Runs of that time said nothing about cycles, and had no limit on the time of a turn.
+        assert started.event.spec == replace(spec("a"), limits=Limits(turn_seconds=None), completion=Completion())
         assert rest == [*say(1, "hi"), *end(2)]
         assert await store.load("a") == StoredRun("a", "completed", 1.0, model="m", response=answer("a", "hi").response)
         assert await store.items(["msg_0", ""], tenant="") == {"msg_0": assistant("hi", id="msg_0")}

@@ -31,6 +31,7 @@ TREE = [
     ("ToolTimeout", "ToolUnavailable", "tool_unavailable", 502, True),
     ("RunFailed", "PeerError", "run_failed", 502, False),
     ("DelegateToClient", "PeerError", "server_error", 502, False),
+    ("OrderStepTimeout", "OurError", "order_step_timeout", 503, True),
     ("OurError", "MainspringError", "server_error", 500, False),
     ("Malformed", "OurError", "malformed_log", 500, False),
     ("StoreError", "OurError", "store_error", 500, False),
