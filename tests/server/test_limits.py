@@ -212,7 +212,7 @@ max_tool_calls_per_turn = 2
         crowds = [it.respond("Crowd."), it.respond("Crowd.", max_tool_calls_per_turn=3), it.invoke("ant", "Crowd.")]
         outputs = [it.outputs(told.get("run_id") or told["id"]) for told in crowds]
         assert [len([text for text in each if "at most" in text]) for each in outputs] == [1, 0, 2]
-        assert it.respond("Wait.", max_seconds=0.3)["incomplete_details"] == {"reason": "deadline"}
+        assert it.respond("Wait.", max_seconds=1)["incomplete_details"] == {"reason": "deadline"}
 
 
 def test_what_goes_beyond_the_operators_bounds_is_refused_and_the_bound_named(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_request_cannot_have_more_time_than_the_agents_definition_or_calls_at_
     with door(tmp_path, "", *WORLD) as it:
         assert refusal(it.invoke("bee", "Look.", max_seconds=11)) == (400, "limit_exceeded", "max_seconds")
         assert refusal(it.invoke("bee", "Look.", concurrency=2)) == (400, "limit_exceeded", "concurrency")
-        assert it.invoke("bee", "Wait.", max_seconds=0.3)["termination_reason"] == "duration_exceeded"
+        assert it.invoke("bee", "Wait.", max_seconds=1)["termination_reason"] == "duration_exceeded"
 
 
 def test_a_budgets_iterations_raise_no_other_limit_and_cut_nothing_to_ten(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     domain: Name = ""
     metadata: Metadata = {}
     store: bool = True
-    max_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    max_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     compact_threshold: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 

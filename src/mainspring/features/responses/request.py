@@ -75,7 +75,7 @@ class CreateResponse(Struct):
     max_errors_in_row: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     max_tool_calls_per_turn: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
-    max_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
+    max_seconds: Annotated[float, Meta(ge=1, le=MOST_NUMBER)] | None = None
 
 
 _LIMITS = (
