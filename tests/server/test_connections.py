@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from subprocess import run as run_command
 from sys import executable
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -175,8 +176,8 @@ def test_large_bodies_keep_alive_and_pipelines_are_as_ever(served: Served) -> No
 
 def test_many_small_requests_in_one_packet_are_no_large_head(served: Served) -> None:
     with closing(connect(served)) as line:
-        line.sendall(HEALTH * 3000)
-        assert [read_answer(line)[0] for _ in range(3000)] == [200] * 3000
+        line.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nx-more: %b\r\n\r\n" % (b"x" * 400)) * 250)
+        assert [read_answer(line)[0] for _ in range(250)] == [200] * 250
 
 
 def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
@@ -216,3 +217,71 @@ def test_one_key_cannot_take_all_requests(tmp_path: Path) -> None:
             assert json.loads(refused.read())["error"]["code"] == "too_many_requests"
             second.request("GET", "/healthz")
             assert second.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"0\r\n", b"x-more: 0123456789\r\n" * 3000),
+        (b"0\r\nx-more: ", b"x" * 65_536),
+        (b"2\r\n{}\r\n2;x=", b"x" * 65_536),
+    ],
+    ids=["trailers", "trailer", "extension"],
+)
+def test_what_is_around_a_body_is_cut_off(served: Served, start: bytes, more: bytes) -> None:
+    before, sent = resident_bytes(served), 0
+    with closing(connect(served)) as line:
+        try:
+            line.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n" + start)
+            while sent < 64 * MB:
+                line.sendall(more)
+                sent += len(more)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert sent < 64 * MB
+    assert resident_bytes(served) - before < 32 * MB
+
+
+def test_small_chunks_are_a_body_and_a_key_behind_it_is_none(served: Served) -> None:
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+    key, text = b"authorization: Bearer secret\r\n", b'{"input": "' + b"x" * 100_000 + b'"}'
+    body = b"".join([b"1\r\n%c\r\n" % byte for byte in text]) + b"0\r\n"
+    for before, behind, status in ((key, b"", 200), (key, b"x-more: 1\r\n", 200), (b"", key, 401)):
+        with closing(connect(served)) as line:
+            line.sendall(head + before + b"\r\n" + body + behind + b"\r\n")
+            assert read_answer(line)[0] == status
+
+
+def test_requests_without_end_on_one_connection_are_cut_off(served: Served) -> None:
+    before, sent, flood = resident_bytes(served), 0, b"GET /healthz HTTP/1.1\r\n\r\n" * 10_000
+    with closing(connect(served)) as line:
+        try:
+            while sent < 64 * MB:
+                line.sendall(flood)
+                sent += len(flood)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert sent < 64 * MB
+    assert resident_bytes(served) - before < 32 * MB
+
+
+def test_many_requests_in_a_row_are_answered_in_order(served: Served) -> None:
+    """More than may wait, in pieces that tear them apart, and each so large that what is read at once may wait."""
+    count, padding = 400, b"x" * 1200
+    heads = [b"\r\nx-more: %b\r\nx-request-id: number-%d\r\n\r\n" % (padding, number) for number in range(count)]
+    sent = b"".join([HEALTH.replace(b"\r\n\r\n", head) for head in heads])
+    with closing(connect(served)) as line:
+
+        def write() -> None:
+            for start in range(0, len(sent), 700):
+                line.sendall(sent[start : start + 700])
+
+        writer = Thread(target=write)
+        writer.start()
+        told = b""
+        while told.count(b'"status":"ok"') < count:
+            more = line.recv(65_536)
+            assert more, "the server hung up"
+            told += more
+        writer.join(PATIENCE)
+    assert [int(part.split(b"\r\n")[0]) for part in told.split(b"x-request-id: number-")[1:]] == list(range(count))

@@ -2,24 +2,28 @@
 
 Theory of operation. All of this comes before any key is checked. uvicorn's fast parser takes heads of any size, so this protocol
 counts the bytes of a head that has not ended, and looks at a head that has. One sweep each second, for all connections, ends
-those that are too slow: a request costs two additions here and no timer.
+those that are too slow, to send or to read: a request costs a few additions here and no timer.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any, Final, cast
 
 from httptools import HttpParserError
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from mainspring.core.items import encode
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.settings import HttpSettings
 
 BODY_BYTES_PER_SECOND: Final = 1000
+# What a body may have around it, in chunks, their extensions and trailers, for each of its bytes.
+FRAMING_PER_BYTE: Final = 8
+MOST_PIPELINED: Final = 256
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
 
@@ -63,12 +67,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._table, self._limits = table, table.settings
         self._is_head = True
         self._is_new = True
-        self._received = 0
+        self._received = self._body = 0
         self._since = self.loop.time()
         self._fault: Fault | None = None
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _PipelineFlow(transport, self.pipeline)
         table, address = self._table, self._address
         table.by_address[address] += 1
         if len(self.connections) > table.most:
@@ -79,6 +85,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.by_address[self._address] -= 1
+        if self._running is not None:  # uvicorn tells the request that came last
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -86,12 +95,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
         self._received += len(data)
         super().data_received(data)
-        if self._is_head and self._received > self._limits.head_bytes and not self.transport.is_closing():
-            self._refuse(self._large_head())
+        extra = self._received if self._is_head else self._received - self._body * (1 + FRAMING_PER_BYTE)
+        if extra > self._limits.head_bytes and not self.transport.is_closing():
+            self._refuse(self._large_head() if self._is_head else _LARGE_FRAMING)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_head:  # what comes behind a body is no header, least of all a key
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         limits = self._limits
-        if len(self.headers) > limits.head_fields:
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._fault = Fault(429, "too_many_requests", f"{MOST_PIPELINED} requests wait on this connection already")
+        elif len(self.headers) > limits.head_fields:
             message = f"a request may have {limits.head_fields} headers, not {len(self.headers)}"
             self._fault = Fault(431, "too_many_headers", message)
         elif self._received > limits.head_bytes and self._measure_head() > limits.head_bytes:
@@ -99,25 +115,35 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._fault is not None:
             raise HttpParserError(self._fault.message)
         self._is_head = self._is_new = False
-        self._received = 1
+        self._received, self._body = 1, 0
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_head = True
         self._received = 0
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        self._running = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._fault or Fault(400, "invalid_http", "this is no HTTP request that can be understood"))
 
     def check_progress(self, now: float) -> None:
         """Ends the connection if its client takes too long over what it has begun to send."""
-        if self._is_head:
+        if self.flow.read_paused:
+            self._since = now  # it is us who do not read
+        elif self._is_head:
             if (self._received or self._is_new) and now - self._since > self._limits.head_seconds:
                 message = f"the head of the request did not come within {self._limits.head_seconds:g} s"
                 self._refuse(Fault(408, "request_timeout", message))
-        elif self.flow.read_paused:
-            self._since = now  # it is us who do not read
         elif now - self._since > self._limits.body_seconds + self._received / BODY_BYTES_PER_SECOND:
             message = f"the body came slower than {BODY_BYTES_PER_SECOND} bytes a second; send it faster, or less of it"
             self._refuse(Fault(408, "request_timeout", message, param="body"))
@@ -140,3 +166,20 @@ class BoundedProtocol(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[fault.status] + head + body)
         self.transport.close()
+
+
+class _PipelineFlow(FlowControl):
+    """Reads nothing more while a request waits for the answer to another: else each answer would let thousands in."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
+
+
+_LARGE_FRAMING = Fault(
+    400, "invalid_http", "there is more around the chunks of the body than in them; send larger ones", param="body"
+)
