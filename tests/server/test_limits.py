@@ -212,7 +212,7 @@ max_tool_calls_per_turn = 2
         crowds = [it.respond("Crowd."), it.respond("Crowd.", max_tool_calls_per_turn=3), it.invoke("ant", "Crowd.")]
         outputs = [it.outputs(told.get("run_id") or told["id"]) for told in crowds]
         assert [len([text for text in each if "at most" in text]) for each in outputs] == [1, 0, 2]
-        assert it.respond("Wait.", max_seconds=1)["incomplete_details"] == {"reason": "deadline"}
+        assert it.respond("Wait.", max_seconds=1, tool_seconds=30)["incomplete_details"] == {"reason": "deadline"}
 
 
 def test_what_goes_beyond_the_operators_bounds_is_refused_and_the_bound_named(tmp_path: Path) -> None:
