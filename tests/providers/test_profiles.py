@@ -28,21 +28,21 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.ollama.request import build_body as ollama_build_body
-from mainspring.providers.profiles import PLAIN, TagSplitter, find_profile
+from mainspring.providers.profiles import PLAIN, find_profile
+from mainspring.providers.thinking import TagSplitter
 from mainspring.providers.turn import TurnBuilder
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
-TAGS = ("<think>", "</think>")
 
 
 @pytest.mark.parametrize(
     ("model", "has"),
     [
-        ("deepseek-reasoner", {"think": TAGS, "recalls": True}),
-        ("deepseek/deepseek-r1:free", {"think": TAGS}),
-        ("Qwen/Qwen3-8B-AWQ", {"think": TAGS}),
-        ("qwen3:4b", {"think": TAGS}),
-        ("mistralai/Magistral-Small", {"think": ("[THINK]", "[/THINK]")}),
+        ("deepseek-reasoner", {"recalls": True}),
+        ("deepseek/deepseek-r1:free", {}),
+        ("Qwen/Qwen3-8B-AWQ", {}),
+        ("qwen3:4b", {}),
+        ("mistralai/Magistral-Small", {}),
         ("smollm2:135m", {"calls": False}),
         ("gemma:7b", {"calls": False}),
         ("gemma2", {"calls": False}),
@@ -65,7 +65,7 @@ def test_a_family_is_known_by_its_name(model: str, has: Json) -> None:
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
-    tagged = TagSplitter(TAGS)
+    tagged = TagSplitter()
     told = [part for piece in pieces for part in tagged.feed(piece)] + list(tagged.end())
     return "".join([text for is_thought, text in told if is_thought]), "".join(
         [text for is_thought, text in told if not is_thought]
@@ -94,7 +94,7 @@ def test_reasoning_is_told_by_its_tags_however_the_text_is_cut(text: str, though
 
 
 def test_tagged_reasoning_becomes_an_item_of_its_own() -> None:
-    turn = TurnBuilder(counting(), think=TAGS)
+    turn = TurnBuilder(counting(), thinks=True)
     for piece in ("<th", "ink>Let me", " see.</thi", "nk>\n\nHalf past", " nine."):
         turn.text(piece)
     turn.end("stop", None)

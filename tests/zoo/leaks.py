@@ -1,7 +1,7 @@
 """Animals whose calls come as text, or get lost."""
 
 from tests.providers.backend import DONE, chunk, sse
-from tests.zoo.animal import UTC, Animal, Outcome, Talker, say
+from tests.zoo.animal import UTC, Animal, say
 
 from mainspring.core.items import Json
 
@@ -78,16 +78,48 @@ class CallsOnlyUnstreamed(Animal):
         return {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
 
 
-QUOTE = f'To ask for the time, a model writes `<tool_call>{{"name": "get_time", "arguments": {UTC}}}</tool_call>`. I need not.'
-
-
-class QuotedCall(Talker):
-    """Quirk 16: an answer that only quotes a call in its prose is no call; own measurement, the twin of the others."""
-
-    number = 16
-
-    def last(self, body: Json) -> bytes:
-        return say(QUOTE)
-
-    def check(self, outcome: Outcome) -> None:
-        assert (outcome.response.status, outcome.response.output_text, outcome.zones) == ("completed", QUOTE, [])
+CALL = f'{{"name": "get_time", "arguments": {UTC}}}'
+HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
+XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
+# Forms of calls that families of models were trained to write; own measurement and code read in the parsers of vLLM and SGLang.
+FORMS = {
+    "words before": f"Let me look.\n\n{HERMES}",
+    "a sentence before": f"Let me look. {HERMES}",
+    "thoughts before": f"<think>I must look.</think>\n{HERMES}",
+    "no end": f"<tool_call>\n{CALL}",
+    "an output made up": f"{HERMES}\n<tool_response>\nnoon\n</tool_response>\nIt is midnight.",
+    "Python": "<tool_call>{'name': 'get_time', 'arguments': {'zone': 'UTC'}}</tool_call>",
+    "JSON in JSON": '<tool_call>{"name": "get_time", "arguments": "{\\"zone\\": \\"UTC\\"}"}</tool_call>',
+    "XML alone": XML,
+    "XML with JSON": f"<function=get_time>{UTC}</function>",
+    "invoke": '<minimax:tool_call>\n<invoke name="get_time">'
+    '\n<parameter name="zone">UTC</parameter>\n</invoke>\n</minimax:tool_call>',
+    "GLM": "<tool_call>get_time\n<arg_key>zone</arg_key>\n<arg_value>UTC</arg_value>\n</tool_call>",
+    "Mistral": f"[TOOL_CALLS][{CALL}]",
+    "Mistral, newer": f"[TOOL_CALLS]get_time[ARGS]{UTC}",
+    "Kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0"
+    f"<|tool_call_argument_begin|>{UTC}<|tool_call_end|><|tool_calls_section_end|>",
+    "DeepSeek": "<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>get_time\n"
+    f"```json\n{UTC}\n```<\uff5ctool▁call▁end\uff5c><\uff5ctool▁calls▁end\uff5c>",
+    "Llama": f'<|python_tag|>{{"name": "get_time", "parameters": {UTC}}}<|eom_id|>',
+    "a list": f"[{CALL}]",
+    "as on the wire": f'{{"type": "function", "function": {CALL}}}',
+}
+# What only looks like a call.
+TWINS = {
+    "quoted": f"To ask for the time, a model writes `{HERMES}`. I need not.",
+    "quoted last": f"To ask for the time, a model writes `{HERMES}`",
+    "in words": f"A call is <tool_call>{CALL}</tool_call> in that format.",
+    "on lines of its own": f"A call looks like this:\n\n{HERMES}\n\nThe server reads the tags.",
+    "in a block": f"A call looks like this:\n\n```xml\n{HERMES}\n```",
+    "a block of JSON": f"This is a call:\n\n```json\n{CALL}\n```\n",
+    "a block of JSON and words": f"```json\n{CALL}\n```\nThis is a call.",
+    "JSON in words": f"{CALL} is what a model would write.",
+    "JSON of other things": '{"name": "Ada", "arguments": ["for", "against"]}',
+    "a tool described": '{"name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}',
+    "no such tool": '<tool_call>{"name": "set_time", "arguments": {}}</tool_call>',
+    "a tag alone": "<tool_call> is a tag.",
+    "other tags": "<details>\n<summary>Noon</summary>\n</details>\n[link](https://example.org) <function>",
+    "a story": "Once a model wrote <think> and forgot </think>. It thinks still.",
+    "a story of a tag": "`<think>` opens a thought, and `</think>` closes it.",
+}

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import anyio
 import openai
@@ -12,10 +13,11 @@ from aiohttp import web
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 from tests.zoo import calls, leaks, requests, streams, thoughts
-from tests.zoo.animal import MODEL, Animal, Failing, Outcome, Talker
+from tests.zoo.animal import MODEL, NOON, Animal, Failing, Outcome, Talker, say
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.core.items import Json
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.profiles import PLAIN, find_profile
 
@@ -49,6 +51,11 @@ async def serving(animal: Animal) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=list_marks(kind), id=kind.__name__) for kind in ANIMALS])
 async def test_an_animal_is_understood(kind: type[Animal]) -> None:
+    kind().check(await tell(kind))
+
+
+async def tell(kind: type[Animal]) -> Outcome:
+    """What comes of asking an animal of this kind."""
     zones: list[str] = []
 
     def get_time(zone: str) -> str:
@@ -72,7 +79,46 @@ async def test_an_animal_is_understood(kind: type[Animal]) -> None:
                 failure = error  # the server is taken down in peace first
     if failure is not None:
         raise failure
-    animal.check(Outcome(response, sorted(zones, reverse=True)))
+    return Outcome(response, sorted(zones, reverse=True))
+
+
+@pytest.mark.parametrize("form", leaks.FORMS)
+async def test_a_call_in_text_is_made_once(form: str) -> None:
+    class Leaking(Animal):
+        def first(self, body: Json) -> bytes:
+            return say(*split(leaks.FORMS[form]))
+
+    outcome = await tell(Leaking)
+    assert (outcome.response.status, outcome.zones) == ("completed", ["UTC"])
+    assert outcome.response.output_text.removeprefix("Let me look.").strip() == NOON
+
+
+@pytest.mark.parametrize("twin", leaks.TWINS)
+async def test_text_that_only_looks_like_a_call_stays_text(twin: str) -> None:
+    class Quoting(Talker):
+        def last(self, body: Json) -> bytes:
+            return say(*split(leaks.TWINS[twin]))
+
+    outcome = await tell(Quoting)
+    assert (outcome.response.status, outcome.zones) == ("completed", [])
+    assert outcome.response.output_text == leaks.TWINS[twin]
+
+
+@pytest.mark.parametrize("form", leaks.FORMS)
+async def test_where_calls_are_forbidden_none_is_found_in_text(form: str) -> None:
+    class Forbidden(Talker):
+        request: ClassVar[dict[str, Any]] = {"tool_choice": "none"}
+
+        def last(self, body: Json) -> bytes:
+            return say(leaks.FORMS[form])
+
+    outcome = await tell(Forbidden)
+    assert (outcome.response.status, outcome.zones) == ("completed", [])
+    assert "get_time" in outcome.response.output_text
+
+
+def split(text: str) -> list[str]:
+    return [text[start : start + 5] for start in range(0, len(text), 5)]
 
 
 def test_no_table_knows_the_model() -> None:

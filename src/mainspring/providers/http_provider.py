@@ -25,8 +25,9 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelFeature, ModelInfo, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
+from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.reply import ReplyReader
-from mainspring.providers.transcript import list_functions
+from mainspring.providers.transcript import find_schema, list_functions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 log = getLogger(__name__)
@@ -128,9 +129,16 @@ class HttpProvider(ABC):
     async def close(self) -> None:
         await self._http.close()
 
-    def _turn(self, request: ModelRequest, think: tuple[str, str] | None = None) -> TurnBuilder:
-        names = [tool.name for tool in list_functions(request)]
-        return TurnBuilder(self._new_id, list_call_ids(request.items), think, names)
+    def _turn(self, request: ModelRequest, *, leaks: bool = False) -> TurnBuilder:
+        """The turn that answers the request. `leaks` says that reasoning and calls may come as text, for servers that run models
+        of any kind."""
+        tools, taken = list_functions(request), list_call_ids(request.items)
+        names = [tool.name for tool in tools]
+        if not leaks:
+            return TurnBuilder(self._new_id, taken, names=names)
+        is_json = find_schema(request) is not None
+        reader = LeakReader(tools, is_json=is_json) if tools and request.tool_choice.mode != "none" else None
+        return TurnBuilder(self._new_id, taken, names=names, thinks=True, leaks=reader, is_json=is_json)
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send(path, encode_body(body), query)

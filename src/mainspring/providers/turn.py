@@ -20,7 +20,9 @@ from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.providers.json_text import unwrap_arguments
-from mainspring.providers.profiles import TagSplitter
+from mainspring.providers.leak_reader import LeakReader
+from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
+from mainspring.providers.thinking import TagSplitter
 
 Index = int | str
 
@@ -58,10 +60,21 @@ class TurnEvents(ABC):
 
 
 class TurnBuilder(TurnEvents):
-    """Builds the events of one turn. `think` are the tags around reasoning that comes as text, `names` the tools there are."""
+    """Builds the events of one turn.
+
+    `thinks` says that reasoning may come as text, in tags. `names` are the tools there are, `leaks` finds their calls in text.
+    Where JSON is asked for (`is_json`), it may have come as reasoning.
+    """
 
     def __init__(
-        self, new_id: NewId, taken: Iterable[str] = (), think: tuple[str, str] | None = None, names: Iterable[str] = ()
+        self,
+        new_id: NewId,
+        taken: Iterable[str] = (),
+        *,
+        thinks: bool = False,
+        names: Iterable[str] = (),
+        leaks: LeakReader | None = None,
+        is_json: bool = False,
     ) -> None:
         super().__init__(new_id, taken)
         self._names = frozenset(names)
@@ -74,7 +87,9 @@ class TurnBuilder(TurnEvents):
         self._blank: list[str] = []
         # Those of words that are held back, because they are blank or may be a tag.
         self._logprobs: list[Json] = []
-        self._tagged = TagSplitter(think) if think is not None else None
+        self._tagged = TagSplitter() if thinks else None
+        self._leaks = leaks
+        self._is_json = is_json
 
     @property
     def is_silent(self) -> bool:
@@ -84,18 +99,25 @@ class TurnBuilder(TurnEvents):
     @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
-        return (self._message is not None or bool(self._calls)) and not any(call.is_half for call in self._calls)
+        is_held = self._leaks is not None and self._leaks.is_holding
+        return (self._message is not None or is_held or bool(self._calls)) and not any(call.is_half for call in self._calls)
 
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
             self._logprobs += logprobs
         if self._tagged is None:
-            self._say(delta)
+            self._say(delta if self._leaks is None else self._leaks.feed(delta))
             return
-        for is_thought, words in self._tagged.feed(delta):
-            (self.reasoning if is_thought else self._say)(words)
+        self._split(self._tagged.feed(delta))
         if self._tagged.is_past:
             self._tagged = None
+
+    def _split(self, told: Iterable[tuple[bool, str]]) -> None:
+        for is_thought, words in told:
+            if is_thought:
+                self.reasoning(words)
+            else:
+                self._say(words if self._leaks is None else self._leaks.feed(words))
 
     def _say(self, delta: str) -> None:
         if not delta:
@@ -152,13 +174,14 @@ class TurnBuilder(TurnEvents):
         if not (id or name or arguments):
             return
         if name and name not in self._names:
-            name = self._find_name(name)
+            name = find_tool_name(name, self._names)
         call = self._known.get((index, id))
         if call is None or name:
             call = call or self._find(index, id, name)
             if call is not None and call.is_repeated(id, name, arguments):
                 return
             if call is None or not call.is_continued(index, id, name, arguments, is_beside):
+                self._settle()
                 self._close_message()
                 call = _CallDraft(id, index)
                 self._calls.append(call)
@@ -179,8 +202,8 @@ class TurnBuilder(TurnEvents):
         """
         is_cut = finish != "stop"
         if self._tagged is not None:
-            for is_thought, words in self._tagged.end():
-                (self.reasoning if is_thought else self._say)(words)
+            self._split(self._tagged.end())
+        self._settle(is_last=not is_cut)
         if self._blank and not self._calls:
             self._tell_text(self._speaking(), "".join(self._blank))
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
@@ -194,6 +217,23 @@ class TurnBuilder(TurnEvents):
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
         self._events.append(events.TurnEnded(finish, usage))
+
+    def _settle(self, *, is_last: bool = False) -> None:
+        """Tells what was held back because it might be a call: it is one if the turn ends with it and has no other. A turn that
+        has only thought may have its calls, or the JSON that it was asked for, among its thoughts."""
+        leaks, self._leaks = self._leaks, None
+        calls: list[LeakedCall] = []
+        if leaks is not None:
+            words, calls = leaks.end() if is_last else (leaks.drop(), [])
+            self._say(words)
+        if is_last and self._reasoning is not None and self._message is None and not self._calls:
+            thought = "".join(self._reasoning.pieces)
+            calls = calls or (leaks.settle(thought).calls if leaks is not None else [])
+            if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and _is_json(thought):
+                self._say(thought)
+        for number, call in enumerate(calls):
+            self._logprobs = []
+            self.call(index=f"leaked_{number}", name=call.name, arguments=call.arguments)
 
     def _thinking(self) -> "_ReasoningDraft":
         if self._reasoning is None:
@@ -247,12 +287,6 @@ class TurnBuilder(TurnEvents):
         self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
         if call.pieces and not call.is_held:
             self._events.append(events.ArgumentsDelta(call.id, call.arguments))
-
-    def _find_name(self, name: str) -> str:
-        """The one tool that is meant by a name with control tokens behind it or a namespace before it; else the name itself."""
-        bare = name.partition("<|")[0]
-        meant = [known for known in self._names if bare == known or bare.endswith((f":{known}", f".{known}"))]
-        return meant[0] if len(meant) == 1 else name
 
 
 class _ReasoningDraft(Struct, eq=False):

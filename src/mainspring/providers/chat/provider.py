@@ -13,7 +13,6 @@ from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
-from mainspring.providers.profiles import THINK, find_profile
 
 
 class Chat(HttpProvider):
@@ -24,7 +23,7 @@ class Chat(HttpProvider):
     features: ClassVar = frozenset({"logprobs", "audio_input", "penalties"})
 
     def _reader(self, request: ModelRequest) -> ChatCompletionReply:
-        return ChatCompletionReply(self._turn(request, find_profile(request.model).think or THINK), self._http)
+        return ChatCompletionReply(self._turn(request, leaks=True), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take, unless `extra` asks for them."""

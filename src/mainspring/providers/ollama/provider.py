@@ -11,7 +11,6 @@ from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
 from mainspring.providers.ollama.reply import OllamaReply
 from mainspring.providers.ollama.request import build_body
-from mainspring.providers.profiles import find_profile
 
 
 class Ollama(HttpProvider):
@@ -29,7 +28,7 @@ class Ollama(HttpProvider):
         self._num_ctx = num_ctx
 
     def _reader(self, request: ModelRequest) -> OllamaReply:
-        return OllamaReply(self._turn(request, find_profile(request.model).think), self._http)
+        return OllamaReply(self._turn(request, leaks=True), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request without the fields that the model does not take."""

@@ -1,0 +1,216 @@
+"""Calls that a model writes into its text, where its server should have read them: how they look, and what they call.
+
+`parse_calls` takes a text that is nothing but calls, in the forms that model families were trained on: JSON, XML, or a name and
+its arguments between control tokens. Only tools that there are can be called; a text that says anything else is no call.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.providers.json_text import json_text
+
+Tools = Mapping[str, ToolDefinition]
+
+
+class LeakedCall(NamedTuple):
+    name: str
+    arguments: str
+
+
+class _Found(NamedTuple):
+    """Calls, and where the text goes on behind them."""
+
+    calls: list[LeakedCall]
+    end: int
+
+
+def find_tool_name(name: str, names: Collection[str]) -> str:
+    """The one tool that is meant by a name with control tokens or a number behind it or a namespace before it; else the name."""
+    bare = re.sub(r":\d+$", "", name.partition("<|")[0].strip())
+    meant = [known for known in names if bare == known or bare.endswith((f":{known}", f".{known}"))]
+    return meant[0] if len(meant) == 1 else name
+
+
+def parse_calls(text: str, tools: Tools) -> list[LeakedCall]:
+    """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text."""
+    text = _open_fence(text.strip())
+    calls: list[LeakedCall] = []
+    place = 0
+    while True:
+        glue = _GLUE.match(text, place)
+        place = place if glue is None else glue.end()
+        if place == len(text) or _MADE_UP.match(text, place):
+            return calls
+        found = next((found for read in _READERS if (found := read(text, place, tools)) is not None), None)
+        if found is None:
+            return []
+        calls += found.calls
+        place = found.end
+
+
+def _open_fence(text: str) -> str:
+    """What is in a block of code, if the text is one that may hold calls."""
+    head, _, body = text.partition("\n")
+    return body.removesuffix("```") if head.startswith("```") and text.endswith("```") and head[3:].strip() in _FENCES else text
+
+
+def may_name_tool(text: str, tools: Tools) -> bool | None:
+    """Whether JSON that begins like this may be a call of a tool; None if it cannot be told yet."""
+    head = _HEAD.match(text)
+    if head is None:
+        return None if len(text) < _MOST_HEAD and _HALF_HEAD.fullmatch(text) else False
+    key, value = head[1], head[2]
+    if key == "type" and value is not None:
+        return value == "function"
+    if key in _NAME_KEYS and value is not None:
+        return find_tool_name(value, tools) in tools
+    return key in _KEYS and (value is None or key in _ARGUMENT_KEYS)
+
+
+def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
+    if not text.startswith(("{", "["), place):
+        return None
+    try:
+        value, end = _decoder.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        literal = _LITERAL.match(text, place)
+        if literal is None:
+            return None
+        try:
+            value, end = ast.literal_eval(literal[0]), literal.end()
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None
+    calls = _list_calls(value, tools, is_whole=place == 0)
+    return None if not calls else _Found(calls, end)
+
+
+def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
+    """The calls that a JSON value stands for; none unless all of it is calls."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(inner := value.get("tool_calls"), list):
+        value = inner
+    made = [_make_call(each, tools, is_whole=is_whole) for each in (value if isinstance(value, list) else [value])]
+    calls = [call for call in made if call is not None]
+    return calls if len(calls) == len(made) else []
+
+
+def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
+    if isinstance(value, dict) and isinstance(inner := value.get("function", value.get("function_call")), dict):
+        value = inner
+    if not isinstance(value, dict) or not value.keys() <= _KEYS:
+        return None
+    names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
+    given = [value[key] for key in _ARGUMENT_KEYS if key in value]
+    name = find_tool_name(names[0], tools) if len(names) == 1 else ""
+    # A text that is only a name and nothing else might as well be data.
+    if name not in tools or len(given) > 1 or (is_whole and not given):
+        return None
+    arguments = given[0] if given else {}
+    with suppress(ValueError, RecursionError):
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
+    arguments = {} if arguments is None else arguments
+    if not isinstance(arguments, dict) or _is_declaration(arguments, tools[name]):
+        return None
+    return LeakedCall(name, json_text(arguments))
+
+
+def _is_declaration(arguments: Json, tool: ToolDefinition) -> bool:
+    """Whether these are the schema of the tool's parameters: then it is described, not called."""
+    return isinstance(arguments.get("properties"), dict) and "properties" not in _properties(tool)
+
+
+def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
+    found = _XML.match(text, place)
+    if found is None:
+        return None
+    values = {part[1]: part[2] for part in _PARAMETER.finditer(found[2])}
+    rest = _PARAMETER.sub("", found[2]).strip()
+    return _finish_call(found[1], values, rest, found.end(), tools)
+
+
+def _read_pairs(text: str, place: int, tools: Tools) -> _Found | None:
+    """A name, then keys and values in tags, as GLM was trained to write them."""
+    found = _PAIRS.match(text, place)
+    if found is None:
+        return None
+    return _finish_call(found[1], {part[1]: part[2] for part in _PAIR.finditer(found[2])}, "", found.end(), tools)
+
+
+def _finish_call(called: str, values: Mapping[str, str], rest: str, end: int, tools: Tools) -> _Found | None:
+    """A call whose arguments are words, which its schema gives their types, or else an object in JSON."""
+    name = find_tool_name(called, tools)
+    if name not in tools or (values and rest):
+        return None
+    if rest:
+        inner = _make_call({"name": name, "arguments": rest}, tools, is_whole=False)
+        return None if inner is None else _Found([inner], end)
+    properties = _properties(tools[name])
+    arguments = {key.strip(): _type_value(value, properties.get(key.strip())) for key, value in values.items()}
+    return _Found([LeakedCall(name, json_text(arguments))], end)
+
+
+def _properties(tool: ToolDefinition) -> Json:
+    properties = (tool.parameters or {}).get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _type_value(value: str, schema: object) -> object:
+    """A word as the schema wants it: text stays text, anything else is read as JSON if it is JSON."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
+    if kind == "string":
+        return value
+    for written in (value, value.lower()):
+        with suppress(ValueError, RecursionError):
+            return json.loads(written)
+    return value
+
+
+def _read_tokens(text: str, place: int, tools: Tools) -> _Found | None:
+    """A name, a control token, and the arguments as JSON."""
+    found = _NAMED.match(text, place)
+    if found is None:
+        return None
+    try:
+        arguments, end = _decoder.raw_decode(text, found.end())
+    except (ValueError, RecursionError):
+        return None
+    call = _make_call({"name": found[1], "arguments": arguments}, tools, is_whole=False)
+    fence = _FENCE_END.match(text, end)
+    return None if call is None else _Found([call], end if fence is None else fence.end())
+
+
+_decoder = json.JSONDecoder(strict=False)
+_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name")
+_ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
+_KEYS: Final = {*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "call_id", "index", "type", "function_call", "tool_calls"}
+_MOST_HEAD: Final = 200
+_HEAD: Final = re.compile(r'(?:```(?:json|tool_call|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
+_HALF_HEAD: Final = re.compile(r'`{0,3}|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?')
+_FENCES: Final = ("", "json", "tool_call", "tool_code", "tool")
+_FENCE_END: Final = re.compile(r"\s*```")
+# Python's way to write an object, up to the tag that closes it or the end.
+_LITERAL: Final = re.compile(r"\{[^\n]*\}(?=\s*(?:</\w+>|\Z))")
+_GLUE: Final = re.compile(
+    r"(?:[\s,;]|</?(?:\w+:)?(?:tool_calls?|toolcall|function_?calls?)>|\[/?TOOL_CALLS\]|functools(?=\[)|<\|python_tag\|>"
+    r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|end))\|>"
+    r"|<\uff5c(?:tool▁calls?▁(?:begin|end)|end▁of▁sentence)\uff5c>|function<\uff5ctool▁sep\uff5c>)*+"
+)
+_MADE_UP: Final = re.compile(
+    r"</?tool_(?:response|result|output)s?>|<\|im_start\|>|<\|start_header_id\|>|<\uff5ctool▁outputs?▁begin\uff5c>"
+)
+_XML: Final = re.compile(r"<(?:function|invoke)(?:=|\s+name=)\"?([^\">\s]+)\"?\s*>(.*?)(?:</(?:function|invoke)>|\Z)", re.DOTALL)
+_PARAMETER: Final = re.compile(
+    r"<parameter(?:=|\s+name=)\"?([^\">\s]+)\"?(?:\s[^>]*)?>(.*?)(?:</parameter>|(?=<parameter\b)|\Z)", re.DOTALL
+)
+_PAIR: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
+_NAMED: Final = re.compile(
+    r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\uff5ctool▁sep\uff5c>|\[ARGS\])?\s*+(?:```(?:json)?\s*+)?(?=\{)"
+)
+_READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (_read_json, _read_xml, _read_pairs, _read_tokens)

@@ -1,0 +1,111 @@
+"""Calls in text, however the text is cut: found where they are calls, and held back no longer than they may be."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.providers.backend import folded
+from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
+
+from mainspring.core.events import Finish, ModelEvent, TextDelta
+from mainspring.core.ids import counting
+from mainspring.core.items import FunctionCall, Message, ToolDefinition, parse_arguments
+from mainspring.providers.leak_reader import MOST_HELD, LeakReader
+from mainspring.providers.turn import TurnBuilder
+
+ZONE = {"type": "object", "properties": {"zone": {"type": "string"}, "count": {"type": "integer"}, "deep": {"type": "object"}}}
+CLOCK = ToolDefinition("get_time", "Tells the time.", ZONE)
+
+
+def play(pieces: list[str], finish: Finish = "stop", *, is_json: bool = False) -> list[ModelEvent]:
+    leaks = LeakReader([CLOCK], is_json=is_json)
+    turn = TurnBuilder(counting(), thinks=True, names=["get_time"], leaks=leaks, is_json=is_json)
+    for piece in pieces:
+        turn.text(piece)
+    turn.end(finish, None)
+    return turn.take()
+
+
+def text_of(told: list[ModelEvent]) -> str:
+    return "".join([event.delta for event in told if isinstance(event, TextDelta)])
+
+
+def calls_of(told: list[ModelEvent]) -> list[FunctionCall]:
+    return [item for item in folded(told).output if isinstance(item, FunctionCall)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(cuts=st.sets(st.integers(0, 200)))
+def test_a_call_is_found_however_its_text_is_cut(form: str, cuts: set[int]) -> None:
+    (call,) = calls_of(play(cut(FORMS[form], cuts)))
+    assert (call.name, parse_arguments(call.arguments)) == ("get_time", {"zone": "UTC"})
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@given(cuts=st.sets(st.integers(0, 200)))
+def test_what_is_no_call_is_text_however_it_is_cut(twin: str, cuts: set[int]) -> None:
+    told = play(cut(TWINS[twin], cuts))
+    assert (text_of(told), calls_of(told)) == (TWINS[twin], [])
+
+
+def test_several_calls_are_all_made() -> None:
+    told = play([f"Two at once.\n{HERMES}\n", HERMES.replace("UTC", "CET")])
+    assert [parse_arguments(call.arguments) for call in calls_of(told)] == [{"zone": "UTC"}, {"zone": "CET"}]
+    assert text_of(told).strip() == "Two at once."
+
+
+def test_words_in_tags_get_the_types_of_the_schema() -> None:
+    parameters = {"zone": "12", "count": "12", "deep": '{"a": [true]}'}
+    written = "".join([f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in parameters.items()])
+    (call,) = calls_of(play([f"<tool_call>\n<function=get_time>\n{written}</function>\n</tool_call>"]))
+    assert parse_arguments(call.arguments) == {"zone": "12", "count": 12, "deep": {"a": [True]}}
+
+
+def test_a_call_that_was_cut_off_is_no_call() -> None:
+    told = play(["<tool_call>", CALL], "length")
+    assert (text_of(told), calls_of(told)) == (f"<tool_call>{CALL}", [])
+
+
+def test_a_call_in_text_beside_a_real_one_stays_text() -> None:
+    turn = TurnBuilder(counting(), names=["get_time"], leaks=LeakReader([CLOCK]))
+    turn.text(HERMES)
+    turn.call(index=0, id="a", name="get_time", arguments="{}")
+    turn.end("stop", None)
+    told = turn.take()
+    assert (text_of(told), len(calls_of(told))) == (HERMES, 1)
+
+
+def test_json_that_was_asked_for_is_an_answer() -> None:
+    told = play([CALL], is_json=True)
+    assert (text_of(told), calls_of(told)) == (CALL, [])
+
+
+def test_text_is_held_only_while_it_may_be_a_call() -> None:
+    reader = LeakReader([CLOCK])
+    said = [
+        reader.feed(piece)
+        for piece in ("Look: ", "a < b. ", "<", "tool", "box> ", "<tool_call>", "{}", "</tool_call>", " so", ".")
+    ]
+    assert said == ["Look: ", "a < b. ", "", "", "<toolbox> ", "", "", "", "<tool_call>{}</tool_call> so", "."]
+    reader = LeakReader([CLOCK])
+    assert [reader.feed(piece) for piece in ('{"na', 'me": "A', 'da"', "}")] == ["", "", '{"name": "Ada"', "}"]
+
+
+def test_what_is_held_is_bounded() -> None:
+    reader = LeakReader([CLOCK])
+    pieces = ["<tool_call>", *["x" * 1_000] * (MOST_HELD // 1_000 + 1)]
+    held = 0
+    for piece in pieces:
+        held += len(piece) - len(reader.feed(piece))
+        assert held <= MOST_HELD
+    assert held == 0
+
+
+def test_a_message_of_blanks_and_a_call_is_a_call_alone() -> None:
+    assert not [item for item in folded(play(["\n\n", HERMES, "\n"])).output if isinstance(item, Message)]
+
+
+def cut(text: str, cuts: set[int]) -> list[str]:
+    places = sorted({0, *[place for place in cuts if place <= len(text)], len(text)})
+    return [text[start:end] for start, end in pairwise(places)]
