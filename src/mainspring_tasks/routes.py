@@ -20,10 +20,11 @@ from mainspring.core.items import Json
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import APPROVE
 from mainspring.http.auth import ApiCaller, get_caller
-from mainspring.http.bodies import parse_body, read_json_body
+from mainspring.http.bodies import read_json_body
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IdempotentReplies
+from mainspring.http.ignored import IgnoredFields
 from mainspring.parts import Host, ServedPart
 from mainspring.tools.contract import EXECUTE
 from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, check_log, open_task_agent
@@ -136,7 +137,8 @@ class ChatRoutes:
     async def chat(self, request: Request) -> HttpResponse:
         """Sends a message about one's tasks; the server keeps the conversation."""
         raw = await read_json_body(request)
-        body, caller = parse_body(raw, SendMessage), get_caller(request)
+        ignored = IgnoredFields()
+        body, caller = ignored.parse(raw, SendMessage), get_caller(request)
         person = identify_person(caller)
 
         async def send_message(key: str) -> HttpResponse:
@@ -149,12 +151,15 @@ class ChatRoutes:
             sent = await chats.recall(person, body.content, body.conversation_id, key, tenant=caller.tenant)
             return None if sent is None else _render(sent)
 
-        return await self._replies.reply(request, person, raw, send_message, recall_message)
+        reply = await self._replies.reply(request, person, raw, send_message, recall_message)
+        reply.headers.update(ignored.make_headers())
+        return reply
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""
         raw = await read_json_body(request)
-        context = _parse_context(raw, caller := get_caller(request))
+        ignored = IgnoredFields()
+        context = _parse_context(ignored.parse(raw, Decide), caller := get_caller(request))
 
         async def make_decision(key: str) -> HttpResponse:
             agent, by = (await self._agent()).agent, make_run_caller(caller)
@@ -164,7 +169,9 @@ class ChatRoutes:
             recorded = await (await self._agent()).agent.recall(key)
             return None if recorded is None else _render_decision(recorded)
 
-        return await self._replies.reply(request, context.user_id, raw, make_decision, recall_decision)
+        reply = await self._replies.reply(request, context.user_id, raw, make_decision, recall_decision)
+        reply.headers.update(ignored.make_headers())
+        return reply
 
     async def _agent(self) -> OpenTaskAgent:
         ready = self._ready
@@ -205,11 +212,10 @@ def make_run_caller(caller: ApiCaller) -> Caller:
     return Caller(caller.subject or identify_person(caller), scopes)
 
 
-def _parse_context(body: bytes, caller: ApiCaller) -> "DecisionContext":
+def _parse_context(given: Decide, caller: ApiCaller) -> "DecisionContext":
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
     from mainspring_tasks.decision_types import BrokenRule, DecisionContext
 
-    given = parse_body(body, Decide)
     person = identify_person(caller)
     if given.user_id not in (None, person):
         raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")

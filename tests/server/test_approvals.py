@@ -178,6 +178,8 @@ async def test_arguments_that_are_not_those_that_were_seen_are_not_approved(tmp_
         [second] = await at.client().asked("sdb")
         status, answer = await at.client().post(f"/approvals/{second['id']}", approve=True, digest=first["digest"])
         assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "digest_mismatch", "digest")
+        status, answer = await at.client().post(f"/approvals/{second['id']}", approve=True, sha256=first["digest"])
+        assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "unknown_parameter", "sha256")
         assert at.done == []
         assert (await at.client().get(f"/approvals/{second['id']}"))[1]["state"] == "pending"
 

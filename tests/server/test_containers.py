@@ -310,6 +310,7 @@ async def test_a_server_without_containers_says_how_to_have_them() -> None:
         ({"name": "c", "memory_limit": "64g"}, "memory_limit"),
         ({"name": "c", "network_policy": {"type": "disabled"}}, "network_policy"),
         ({"name": "c", "expires_after": {"anchor": "last_active_at", "minutes": 0}}, "expires_after.minutes"),
+        ({"name": "c", "expire_after": {"anchor": "last_active_at", "minutes": 1}}, "expire_after"),
         ({}, "body"),
     ],
 )

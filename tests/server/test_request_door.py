@@ -179,6 +179,25 @@ async def test_counting_compacting_and_conversations_list_what_they_ignore(serve
     assert (status, json.loads(text)["error"]["param"]) == (400, "items[0].content[0].type")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "slip"),
+    [
+        ("/chat", {"content": "hello"}, "conversation"),
+        ("/decisions", {"message": "hello", "conversation_id": "c"}, "pending_confirmaton"),
+        ("/conversations/CONVERSATION", {"metadata": {}}, "metadatas"),
+    ],
+)
+async def test_every_other_door_lists_what_it_ignores_and_refuses_a_slip(
+    served: Served, path: str, body: Json, slip: str
+) -> None:
+    _, _, made = await send(served, {}, "/conversations")
+    path = path.replace("CONVERSATION", json.loads(made)["id"])
+    assert (await send(served, {**body, "shade": 1, "hue": None}, path))[:2] == (200, "shade")
+    status, _, text = await send(served, {**body, slip: "x"}, path)
+    error = json.loads(text)["error"]
+    assert (status, error["param"], error["code"]) == (400, slip, "unknown_parameter")
+
+
 @pytest.mark.parametrize("headers", [{"originator": "codex_exec"}, {"Mainspring-Unavailable-Tools": "ignore"}])
 async def test_a_client_that_offers_tools_unasked_is_told_which_are_left_out(served: Served, headers: dict[str, str]) -> None:
     body = {"input": "hello", "tools": [{"type": "web_search"}, WEATHER, {"type": "image_generation"}]}

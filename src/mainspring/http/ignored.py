@@ -4,16 +4,18 @@ A field that is not known costs one set difference. One that is spelled almost l
 is for, asks for something: it is refused, with the name that it should have. Whatever else clients send along is listed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import fields
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Item, Json, from_wire
+from mainspring.http.bodies import Body, parse_body
 from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 
 HEADER: Final = "Mainspring-Ignored"
@@ -34,6 +36,12 @@ class IgnoredFields:
 
     def add(self, path: str, *, is_passable: bool = False) -> None:
         (self.passable if is_passable else self._paths).append(path)
+
+    def parse(self, body: bytes, kind: type[Body], read: Callable[[type, Any], Any] = from_wire) -> Body:
+        """The body as `parse_body` reads it. Notes the fields that `kind` does not have."""
+        parsed = parse_body(body, kind, read)
+        self.compare("", read_fields(body), {field.encode_name for field in fields(kind)})
+        return parsed
 
     def compare(self, place: str, given: Mapping[str, object], known: AbstractSet[str], *, is_passable: bool = False) -> None:
         """Notes the fields of `given` that are not `known`; null asks for nothing. Raises `InvalidRequest` for a slip."""

@@ -25,7 +25,7 @@ _ERRORS = (409, 410, *MODEL_ERRORS)
 _STATUSES = {SPENT: 409, EXPIRED: 410}
 
 
-class AnswerApproval(Struct):
+class AnswerApproval(Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/approvals/{approval_id}`. With a `digest`, only the call that has it is answered."""
 
     approve: bool

@@ -24,6 +24,7 @@ from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.ignored import IgnoredFields
 from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
 from mainspring.tools.builtin.builtins import JAILED
 from mainspring.tools.builtin.containers import IDLE_SECONDS, ContainerInfo, Containers
@@ -105,7 +106,8 @@ class ContainerRoutes:
     async def create(self, request: Request) -> HttpResponse:
         """Creates a container."""
         _check_scope(request)
-        body = parse_body(await read_json_body(request) or b"{}", CreateContainer)
+        ignored = IgnoredFields()
+        body = ignored.parse(await read_json_body(request) or b"{}", CreateContainer)
         for name in ("file_ids", "memory_limit", "network_policy", "skills"):
             if getattr(body, name):
                 raise InvalidRequest(
@@ -113,7 +115,8 @@ class ContainerRoutes:
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
         tenant = get_tenant(request)
-        return json_response(_render_container(await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)))
+        made = await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)
+        return json_response(_render_container(made), headers=ignored.make_headers())
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the containers, newest first."""

@@ -18,11 +18,11 @@ from mainspring.core.errors import AlreadyInConversation, NotFound
 from mainspring.core.items import Item, decode, encode
 from mainspring.engine.engine import Engine
 from mainspring.http.auth import get_tenant
-from mainspring.http.bodies import Metadata, parse_body, read_json_body
+from mainspring.http.bodies import Metadata, read_json_body
 from mainspring.http.client_tools import flatten_call, parse_client_items, render_client_item
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
-from mainspring.http.ignored import IgnoredFields, ItemReader, read_fields
+from mainspring.http.ignored import IgnoredFields, ItemReader
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
 from mainspring.http.support import check_needs, list_item_needs
@@ -73,8 +73,7 @@ class ConversationRoutes:
         """Creates a conversation."""
         ignored = IgnoredFields()
         raw = await read_json_body(request) or b"{}"
-        body = parse_body(raw, CreateConversation, ItemReader("items", ignored).read)
-        ignored.compare("", read_fields(raw), {"items", "metadata"})
+        body = ignored.parse(raw, CreateConversation, ItemReader("items", ignored).read)
         conversation = Conversation(self._engine.new_id("conv"), int(time.time()), body.metadata or {})
         tenant = get_tenant(request)
         items = await self._documents(body.items or (), tenant, conversation.id)
@@ -87,11 +86,12 @@ class ConversationRoutes:
 
     async def update(self, request: Request) -> HttpResponse:
         """Replaces the metadata of a conversation."""
-        body = parse_body(await read_json_body(request) or b"{}", UpdateConversation)
+        ignored = IgnoredFields()
+        body = ignored.parse(await read_json_body(request) or b"{}", UpdateConversation)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
         await self._engine.store.put([_make_document(changed, get_tenant(request))])
-        return json_response(changed)
+        return json_response(changed, headers=ignored.make_headers())
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a conversation."""
@@ -119,8 +119,7 @@ class ConversationRoutes:
         """Adds items to a conversation."""
         ignored = IgnoredFields()
         raw = await read_json_body(request) or b"{}"
-        body = parse_body(raw, CreateItems, ItemReader("items", ignored).read)
-        ignored.compare("", read_fields(raw), {"items"})
+        body = ignored.parse(raw, CreateItems, ItemReader("items", ignored).read)
         conversation, tenant = await self._find(request), get_tenant(request)
         items = await self._documents(body.items, tenant, conversation.id)
         if not await self._engine.store.put(items, if_absent=True):
