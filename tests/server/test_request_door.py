@@ -41,6 +41,10 @@ def said(*parts: Json) -> Json:
 
 REFUSED: list[tuple[Json, str, str]] = [
     ({"temprature": 0.1}, "temprature", "`temperature`"),
+    ({"Store": False}, "Store", "`store`"),
+    ({"previousResponseId": "resp_1"}, "previousResponseId", "`previous_response_id`"),
+    ({"max-turns": 1}, "max-turns", "`max_turns`"),
+    ({"text": {"fromat": {"type": "json_object"}}}, "text.fromat", "`format`"),
     ({"conversation_id": "conv_1"}, "conversation_id", "`conversation`"),
     ({"agent": "bee"}, "agent", "agent:NAME"),
     ({"messages": []}, "messages", "`input`"),

@@ -51,8 +51,8 @@ class IgnoredFields:
             if name in known or value is None or value == _NULL:
                 continue
             path = f"{place}.{name}" if place else name
-            if meant := get_close_matches(name[:MOST_NAME_CHARS], known, 1, ALIKE):
-                raise refuse_field(path, f"did you mean `{meant[0]}`?")
+            if (meant := _find_meant(name[:MOST_NAME_CHARS], known)) is not None:
+                raise refuse_field(path, f"did you mean `{meant}`?")
             self.add(path, is_passable=is_passable)
 
     def list_paths(self) -> list[str]:
@@ -116,6 +116,17 @@ class ItemReader:
 def read_fields(body: bytes) -> dict[str, Raw]:
     """The fields of an object that is valid JSON, unread."""
     return msgspec.json.decode(body, type=dict[str, Raw])
+
+
+def _find_meant(name: str, known: AbstractSet[str]) -> str | None:
+    """The field that a name is a slip for: in another case or style, with letters in another order, or almost the same."""
+    letters = _list_letters(name)
+    alike = [other for other in known if _list_letters(other) == letters] or get_close_matches(name, known, 1, ALIKE)
+    return alike[0] if alike else None
+
+
+def _list_letters(name: str) -> list[str]:
+    return sorted(name.replace("_", "").replace("-", "").casefold())
 
 
 def refuse_field(path: str, advice: str) -> InvalidRequest:
