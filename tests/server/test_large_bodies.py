@@ -127,3 +127,17 @@ def test_a_frame_of_a_million_values_is_refused_too(served: Served) -> None:
     with connect(served.url.replace("http", "ws") + "/responses", max_size=None) as socket:
         socket.send('{"type": "response.create", "input": "x", "odd": ' + nested(20 * MB).decode() + "}")
         assert json.loads(socket.recv(timeout=PATIENCE))["error"]["code"] == "too_many_values"
+
+
+@pytest.mark.parametrize("count", [12, 1000])
+def test_references_may_stand_for_as_much_as_could_be_sent(served: Served, count: int) -> None:
+    """A thousand short references to one long item took eleven seconds, and every write after it failed."""
+    item = {"id": f"msg_long{count}", "role": "user", "content": "x" * MB}
+    assert post(served, "/v1/responses", json.dumps({"input": [item]}).encode())[0] == 200
+    references = [{"type": "item_reference", "id": item["id"]}] * count
+    before, used = peak_bytes(served, reset=True), cpu_seconds(served)
+    status, error = post(served, "/v1/responses", json.dumps({"input": references}).encode())
+    assert (status, error["code"], error["param"]) == (400, "string_above_max_length", "input")
+    assert post(served, "/v1/responses", json.dumps({"input": references[:8]}).encode())[0] == 200
+    assert cpu_seconds(served) - used < 2 * MOST_SECONDS
+    assert peak_bytes(served) - before < 100 * MB

@@ -15,6 +15,7 @@ from mainspring.core.items import (
     Unknown,
     encode,
 )
+from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.ports import Store
 
 # What items are stored as that clients know by other ids: those of `hosted_calls`, and searches for tools.
@@ -44,11 +45,16 @@ def check_text_size(items: tuple[Item, ...], most: int) -> None:
 
 
 async def resolve_references(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:
-    """The items, with stored ones in the place of each `item_reference`. Raises `InvalidRequest` for one that names nothing."""
+    """The items, with stored ones in the place of each `item_reference`. Raises `InvalidRequest` for one that names nothing, and
+    for more than a body may have: a reference is short, and may be there a thousand times."""
     wanted = {name for item in items for name in _names(item)}
     if not wanted:
         return items
     found = await store.items(sorted(wanted), tenant=tenant)
+    sizes = {name: len(encode(item)) for name, item in found.items()}
+    if sum([sizes.get(name, 0) for item in items for name in _names(item)]) > MOST_BODY_BYTES:
+        message = f"what `{param}` refers to may have {MOST_BODY_BYTES} bytes in all, as if it were sent; refer to less"
+        raise InvalidRequest(message, param=param, code="string_above_max_length")
     return tuple([part for item in items for part in _resolve(item, found, param)])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec.structs import asdict
 
 from mainspring.core.conversation_items import ITEM, build_history
-from mainspring.core.errors import Superseded
+from mainspring.core.errors import InvalidRequest, Superseded
 from mainspring.core.events import Recorded, Status, decode_log, encode_log
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
@@ -128,6 +128,7 @@ EVENTS = """
 HOLDING = """
     SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
 """
+MOST_HOLDING_BYTES = 256 * 1024 * 1024
 # UNION, not UNION ALL: a link that has been followed is not followed again.
 LINKS = """
     WITH RECURSIVE links (id, parent) AS (
@@ -186,11 +187,18 @@ def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
 
 
 def find_items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) -> dict[str, Item]:
-    """Of several runs that hold an item, the newest has the last word."""
+    """Of several runs that hold an item, the newest has the last word. Raises `InvalidRequest` if too much must be read."""
     found: dict[str, Item] = {}
+    size = 0
     for id in ids:
         if id not in found:
             for [entries] in connection.execute(HOLDING, (id, tenant)):
+                size += len(entries)
+                if size > MOST_HOLDING_BYTES:
+                    message = (
+                        f"the responses that hold these {len(ids)} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
+                    )
+                    raise InvalidRequest(message, param="input", code="string_above_max_length")
                 found |= pick_items(ids, [decode(entries, list[Entry])])
     return found
 

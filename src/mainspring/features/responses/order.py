@@ -11,11 +11,11 @@ from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_order import InvocationSettings
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
-from mainspring.features.responses.request import CreateResponse, find_logprobs, make_order
+from mainspring.features.responses.request import MOST_INPUT_CHARS, CreateResponse, find_logprobs, make_order
 from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, SentRequest
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
-from mainspring.http.sent_items import resolve_references
+from mainspring.http.sent_items import check_text_size, resolve_references
 from mainspring.http.support import Need, check_needs, list_item_needs, list_sampling_needs, list_tool_needs
 from mainspring.ports import Store
 from mainspring.providers.wrapper import find_features
@@ -98,7 +98,10 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
 async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
     """Puts the items themselves in the place of references to them. Raises `InvalidRequest` for one that names nothing."""
     if isinstance(body.input, tuple):
-        body.input = await resolve_references(body.input, store, tenant, param="input")
+        resolved = await resolve_references(body.input, store, tenant, param="input")
+        if resolved is not body.input:
+            check_text_size(resolved, MOST_INPUT_CHARS)
+            body.input = resolved
 
 
 def select_agent(body: CreateResponse) -> AgentSelection | None:
