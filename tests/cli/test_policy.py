@@ -211,3 +211,21 @@ def test_a_supervised_call_waits_for_a_person_or_is_only_logged(shell: Shell, sa
     [judged] = [event for event in events if event["type"] == "call_judged"]
     assert (judged["verdict"], "supervised" in judged["reason"]) == (verdict, True), judged
     assert (shell.folder / "tally").exists() is (verdict == "allow")
+
+
+EVALUATED = """
+calls:
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; arr[x]=1"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${arr[x]}"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${!x}"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; s=abc; echo ${s:x}"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; for ((i=x;0;)); do ls; done"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x=2; arr[x]=1; echo ${arr[x]} $((x + 1))"}, expect: allow}
+- {tool: shell, arguments: {command: "for ((i=0; i<3; i++)); do ls; done"}, expect: allow}
+"""
+
+
+def test_what_bash_evaluates_is_judged_at_the_command_too(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text('[governance.commands]\nallowed = ["*"]\ndenied = ["rm"]\n')
+    judged = shell.run("policy", "test", str(table(shell, EVALUATED)))
+    assert judged.code == 0, judged.out + judged.err
