@@ -4,6 +4,9 @@
 
 One run is ten turns of two tool calls and a final text. The scripted model and the tools cost next to nothing, so what is left is
 the loop. CPU time of the whole process (the store's thread included), best of several rounds; ratios are taken within one round.
+
+How costs grow is measured with the Chat adapter, which writes every request in full and reads a whole answer; only the sockets
+are left out. `--growth` measures nothing else.
 """
 
 import argparse
@@ -16,7 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from mainspring import Engine, tool
-from mainspring.core.items import Usage
+from mainspring.core.items import Json, Usage
+from mainspring.providers.chat.provider import Chat
+from mainspring.providers.http_client import HttpReply
+from mainspring.providers.json_text import encode_body
 from mainspring.providers.scripted import Scripted, call, turn
 
 TURNS = 10
@@ -93,10 +99,46 @@ def measured(name: str, work: Callable[[int, int], Awaitable[None]], runs: int) 
     return name, short / (TURNS + 1) * 1e6, (long - short) / DELTAS * 1e6
 
 
+class Answer:
+    """An answer that has arrived already."""
+
+    def __init__(self, message: Json) -> None:
+        self.headers = {"Content-Type": "text/event-stream"}
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        ended = {"choices": [{"index": 0, "delta": message, "finish_reason": finish}]}
+        counted = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}}
+        self._rest = f"data: {json.dumps(ended)}\n\ndata: {json.dumps(counted)}\n\ndata: [DONE]\n\n".encode()
+
+    async def read(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def close(self) -> None:
+        pass
+
+
+class WrittenChat(Chat):
+    """The Chat adapter without a backend: each request is written as it would be sent. The model makes `calls`, then speaks."""
+
+    def __init__(self, calls: int = 0) -> None:
+        super().__init__("http://backend.invalid/v1")
+        self._calls = calls
+        self._asked = 0
+
+    async def _post(self, path: str, body: Json, query: object = None) -> HttpReply:
+        encode_body(body)
+        self._asked += 1
+        message: Json = {"role": "assistant", "content": "yes"}
+        if self._asked <= self._calls:
+            function = {"name": "add", "arguments": json.dumps({"a": self._asked, "b": 1})}
+            message = {"role": "assistant", "tool_calls": [{"index": 0, "id": f"call_{self._asked}", "function": function}]}
+        return HttpReply(Answer(message), path, 1.0)  # type: ignore[arg-type]
+
+
 async def chain(database: Path | None, length: int) -> list[float]:
     """CPU of each response in a chain of `length`, one turn each."""
     costs = []
-    async with Engine(Scripted(turn(say="yes", usage=USAGE), repeat=True, chunk=0), database=database) as engine:
+    async with Engine(WrittenChat(), database=database) as engine:
         previous: str | None = None
         for _ in range(length):
             began = time.process_time()
@@ -109,8 +151,7 @@ async def chain(database: Path | None, length: int) -> list[float]:
 async def long_run(database: Path | None, turns: int) -> list[float]:
     """CPU of each turn in one run of many turns, one tool call each."""
     moments = []
-    steps = [turn(calls=[call("add", a=number, b=1)], usage=USAGE) for number in range(turns)]
-    async with Engine(Scripted(*steps, turn(say="done"), chunk=0), tools=[add], database=database) as engine:
+    async with Engine(WrittenChat(calls=turns), tools=[add], database=database) as engine:
         handle = await engine.ask("go", max_turns=turns + 1)
         async for record in handle.events():
             if type(record.event).__name__ == "TurnEnded":
@@ -120,31 +161,37 @@ async def long_run(database: Path | None, turns: int) -> list[float]:
 
 
 def report_growth(name: str, costs: list[float]) -> None:
-    tenth = len(costs) // 10
-    first, last = sorted(costs[tenth : 2 * tenth])[tenth // 2], sorted(costs[-tenth:])[tenth // 2]
-    print(f"{name:34} start {first * 1e6:7.0f} us   end {last * 1e6:7.0f} us   end/start {last / first:5.2f}")
+    """The tenth and the last, each as the median of those around it."""
+    first, last = sorted(costs[5:15])[5], sorted(costs[-10:])[5]
+    print(f"{name:34} 10th {first * 1e6:7.0f} us   last {last * 1e6:7.0f} us   last/10th {last / first:5.2f}")
+
+
+def report_loop(runs: int, database: Path) -> None:
+    rows = [
+        measured("bare asyncio loop", bare, runs),
+        measured("mainspring, memory", lambda runs, deltas: mainspring(runs, deltas, None), runs),
+        measured("mainspring, SQLite", lambda runs, deltas: mainspring(runs, deltas, database), runs),
+    ]
+    bare_turn, bare_delta = rows[0][1], rows[0][2]
+    memory_turn, memory_delta = rows[1][1], rows[1][2]
+    print(f"{'CPU time':22} {'us/turn':>9} {'x bare':>7} {'x memory':>9} {'us/delta':>9} {'x bare':>7} {'x memory':>9}")
+    for name, turn_us, delta_us in rows:
+        print(
+            f"{name:22} {turn_us:9.1f} {turn_us / bare_turn:7.1f} {turn_us / memory_turn:9.2f}"
+            f" {delta_us:9.2f} {delta_us / bare_delta:7.1f} {delta_us / memory_delta:9.2f}"
+        )
+    print()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--length", type=int, default=1000, help="turns of the long chain")
+    parser.add_argument("--growth", action="store_true", help="only how costs grow")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            measured("bare asyncio loop", bare, options.runs),
-            measured("mainspring, memory", lambda runs, deltas: mainspring(runs, deltas, None), options.runs),
-            measured("mainspring, SQLite", lambda runs, deltas: mainspring(runs, deltas, Path(folder, "bench.db")), options.runs),
-        ]
-        bare_turn, bare_delta = rows[0][1], rows[0][2]
-        memory_turn, memory_delta = rows[1][1], rows[1][2]
-        print(f"{'CPU time':22} {'us/turn':>9} {'x bare':>7} {'x memory':>9} {'us/delta':>9} {'x bare':>7} {'x memory':>9}")
-        for name, turn_us, delta_us in rows:
-            print(
-                f"{name:22} {turn_us:9.1f} {turn_us / bare_turn:7.1f} {turn_us / memory_turn:9.2f}"
-                f" {delta_us:9.2f} {delta_us / bare_delta:7.1f} {delta_us / memory_delta:9.2f}"
-            )
-        print()
+        if not options.growth:
+            report_loop(options.runs, Path(folder, "bench.db"))
         report_growth(f"chain of {options.length}, memory", asyncio.run(chain(None, options.length)))
         report_growth(f"chain of {options.length}, SQLite", asyncio.run(chain(Path(folder, "chain.db"), options.length)))
         report_growth(f"run of {options.length} turns, memory", asyncio.run(long_run(None, options.length)))
