@@ -65,6 +65,37 @@ def test_slices_are_those_of_a_list(items: list[int], part: slice) -> None:
     assert chain[part] == items[part]
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(), max_size=3)), max_size=20))
+def test_items_are_picked_from_any_version(steps: list[tuple[int, list[int]]]) -> None:
+    def is_even(number: int) -> bool:
+        return number % 2 == 0
+
+    versions: list[tuple[Chain[int], list[int]]] = [(Chain(), [])]
+    for which, more in steps:
+        chain, same = versions[which % len(versions)]
+        versions.append((chain.extend(more), same + more))
+        for version, items in versions[:: 1 + which % 2]:
+            assert version.pick(is_even) == list(filter(is_even, items))
+
+
+def test_each_item_is_looked_at_once_when_some_are_picked() -> None:
+    asked: list[int] = []
+
+    def wants(number: int) -> bool:
+        asked.append(number)
+        return number > 1
+
+    chain = Chain([1, 2])
+    longer = chain.extend([3])
+    assert (chain.pick(wants), longer.pick(wants), chain.pick(wants)) == ([2], [2, 3], [2])
+    assert asked == [1, 2, 3]
+
+
+def test_an_empty_chain_keeps_nothing_of_what_continues_it() -> None:
+    empty: Chain[int] = Chain()
+    assert empty.extend([1])._shared is not empty._shared
+
+
 def test_chain_reads_backwards() -> None:
     assert list(reversed(Chain([1, 2, 3]))) == [3, 2, 1]
     assert Chain([1, 2, 3])[::-1] == [3, 2, 1]

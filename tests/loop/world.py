@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.core import actions
 from mainspring.core.actions import Action
+from mainspring.core.chain import Chain
 from mainspring.core.decide import closing, next_action, recovery
 from mainspring.core.events import (
     ArgumentsDelta,
@@ -183,6 +184,8 @@ class Story:
         match action:
             case actions.CallModel():
                 self.requests.append(request_for(self.run))
+                anew = request_for(replace(self.run, transcript=Chain(self.run.transcript)))
+                assert self.requests[-1] == anew, "what is kept of the transcript is not what it says"
                 self.apply(TurnStarted())
                 self.speak(script.pop(0))
             case actions.Judge(call_ids):

@@ -229,7 +229,7 @@ def load_tools(tools: tuple[Tool, ...], items: Iterable[Item]) -> tuple[Tool, ..
 
     What a search of the client has found is added; what one of ours has found must be declared still, and is shown from then on.
     """
-    for item in [item for item in items if _may_bring(item)]:
+    for item in items:
         match item:
             case Unknown({"type": "additional_tools" | "tool_search_output" as kind, "tools": [*given]}):
                 tools = _add_tools(tools, given) if kind == "additional_tools" else _show_loaded(tools, identify_declared(given))
@@ -242,9 +242,9 @@ def load_tools(tools: tuple[Tool, ...], items: Iterable[Item]) -> tuple[Tool, ..
     return _describe_search(tools)
 
 
-def _may_bring(item: Item) -> bool:
-    """Whether an item is worth a closer look, which costs more. (`isinstance` of a struct is slow where it does not hold.)"""
-    return isinstance(item, Unknown) or type(item) is FunctionCallOutput
+def brings_tools(item: Item) -> bool:
+    """Whether `load_tools` has to look at an item."""
+    return isinstance(item, Unknown) or (type(item) is FunctionCallOutput and item.form in ("tool_search", "server_tool_search"))
 
 
 def _add_tools(tools: tuple[Tool, ...], given: Sequence[Json]) -> tuple[Tool, ...]:

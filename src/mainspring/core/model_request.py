@@ -1,6 +1,6 @@
 """What the model is asked: `request_for(run)`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 from msgspec import Struct
@@ -9,10 +9,8 @@ from msgspec.structs import replace
 from mainspring.core.allowance import room
 from mainspring.core.chain import Chain
 from mainspring.core.compaction import apply_compaction
-from mainspring.core.history import Entry, list_label, pair_outputs
+from mainspring.core.history import Entry, pair_outputs
 from mainspring.core.items import (
-    ApprovalRequest,
-    ApprovalResponse,
     InputText,
     Item,
     Json,
@@ -22,6 +20,7 @@ from mainspring.core.items import (
     Tool,
     ToolDefinition,
 )  # fmt: skip
+from mainspring.core.prefix import Prefix, find_prefix, list_seen
 from mainspring.core.rules import tools_off
 from mainspring.core.run import Run
 from mainspring.core.spec import TURN_BYTES, StepCall, ToolChoice, Window
@@ -40,8 +39,15 @@ class Items(Sequence[Item]):
 
     def _read(self) -> tuple[Item, ...]:
         if self._items is None:
-            self._items = apply_compaction(pair_outputs(_seen(self._entries)).items)
+            prefix = self.prefix
+            shown = apply_compaction(pair_outputs(list_seen(self._entries)).items) if prefix is None else prefix.items
+            self._items = tuple(shown)
         return self._items
+
+    @property
+    def prefix(self) -> Prefix | None:
+        """All of them with what is kept beside them, None if nothing can be."""
+        return find_prefix(self._entries)
 
     def __len__(self) -> int:
         return len(self._read())
@@ -184,22 +190,13 @@ def _shown(run: Run) -> Sequence[Item]:
 def _windowed(run: Run, window: Window) -> tuple[Item, ...]:
     """The last items of the history, shortened, and everything since. A call and its output stay or go together, and a call
     that the history left open, with what follows it, always stays: this run is about it."""
-    earlier, recent = _seen(run.transcript[: run.inherited]), _seen(run.transcript[run.inherited :])
+    earlier, recent = list_seen(run.transcript[: run.inherited]), list_seen(run.transcript[run.inherited :])
     if window.max_messages is not None:
         waiting = pair_outputs(earlier).unanswered
         cut = max(0, len(earlier) - window.max_messages)
         opened = next((place for place, item in enumerate(earlier) if item in waiting), cut)
         earlier = earlier[min(cut, opened) :]
     return tuple([_shortened(item, window) for item in apply_compaction(pair_outputs([*earlier, *recent]).items)])
-
-
-def _seen(entries: Iterable[Entry]) -> list[Item]:
-    return [entry.item for entry in entries if not entry.hidden and not _is_unseen(entry.item)]
-
-
-def _is_unseen(item: Item) -> bool:
-    """What is between us and the client: the model is told of tools by the tools, of approvals by what comes of them."""
-    return isinstance(item, ApprovalRequest | ApprovalResponse) or list_label(item) is not None
 
 
 def _shortened(item: Item, window: Window) -> Item:

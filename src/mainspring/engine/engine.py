@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from inspect import iscoroutinefunction
-from itertools import chain
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing, recovery
-from mainspring.core.declared_tools import load_tools
+from mainspring.core.declared_tools import brings_tools, load_tools
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import (
     CallerError,
@@ -36,7 +35,7 @@ from mainspring.core.errors import (
     Superseded,
 )
 from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
-from mainspring.core.history import History, history_of, opening, replace_lost_history
+from mainspring.core.history import Entry, History, history_of, opening, replace_lost_history
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
 from mainspring.core.lru_cache import LRUCache
@@ -638,8 +637,13 @@ class Engine:
 
 def _load_tools(spec: RunSpec, history: History) -> RunSpec:
     """The order with the tools that its conversation has brought. Raises `InvalidRequest`."""
-    tools = load_tools(spec.tools, chain([entry.item for entry in history.entries if not entry.hidden], spec.input))
+    brought = [entry.item for entry in history.entries.pick(_brings_tools)]
+    tools = load_tools(spec.tools, (*brought, *spec.input))
     return spec if tools is spec.tools else replace(spec, tools=tools)
+
+
+def _brings_tools(entry: Entry) -> bool:
+    return not entry.hidden and brings_tools(entry.item)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Reasoning that only its own vendor can read (signatures, encrypted thoughts) is 
 name: `seal` writes it, `unseal` returns it to the same vendor and to nobody else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import Literal
 
@@ -13,10 +13,14 @@ from msgspec import Struct
 
 from mainspring.core import items
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Json, Message, Part, Reasoning
-from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_request import Items, ModelRequest
+from mainspring.core.prefix import PrefixText
+from mainspring.providers.json_text import encode_body
 
 MARK = "mainspring"
 UNANSWERED = "There is no output: the call was never answered."
+# What is kept written of one conversation, at most; what comes after that is written each time.
+KEPT_BYTES = 8 << 20
 FILLER = "Continue."
 """What a user says where a backend wants a user to speak and nobody has."""
 
@@ -90,6 +94,24 @@ def list_turns(history: Sequence[Item]) -> list[InputTurn | ModelTurn]:
                 close()
     close()
     return turns
+
+
+Turn = InputTurn | ModelTurn
+
+
+def write_turns(history: Sequence[Item], dialect: Hashable, write: Callable[[Turn], list[Json]]) -> list[Json | msgspec.Raw]:
+    """The messages of a conversation, as `write` makes them of its turns: the same for the same turn and `dialect`. What is kept
+    of them is one piece of JSON, with the commas between them, and only what has come since is written."""
+    prefix = history.prefix if isinstance(history, Items) else None
+    if prefix is None:
+        return [message for turn in list_turns(history) for message in write(turn)]
+    known = prefix.texts.get(dialect) or PrefixText()
+    if known.count < len(prefix.items):
+        written = [encode_body(message) for turn in list_turns(prefix.items[known.count :]) for message in write(turn)]
+        known = PrefixText(len(prefix.items), b",".join([known.text, *written] if known.text else written))
+        if len(known.text) <= KEPT_BYTES:
+            prefix.texts[dialect] = known
+    return [msgspec.Raw(known.text)] if known.text else []
 
 
 def _outputs(history: Sequence[Item]) -> dict[int, FunctionCallOutput]:

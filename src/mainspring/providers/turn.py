@@ -8,7 +8,7 @@ backend first mentions them; calls also end in that order.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
+from mainspring.core.model_request import Items
 from mainspring.providers.json_text import unwrap_arguments
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
@@ -33,9 +34,9 @@ MOST_HELD = 65_536
 class TurnEvents(ABC):
     """The events of one turn until they are handed on. `taken` are call ids that the conversation has used already."""
 
-    def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
+    def __init__(self, new_id: NewId, taken: Collection[str] = ()) -> None:
         self._new_id = new_id
-        self._taken = set(taken)
+        self._taken, self._given = taken, set[str]()
         self._events: list[ModelEvent] = []
 
     def take(self) -> list[ModelEvent]:
@@ -53,9 +54,9 @@ class TurnEvents(ABC):
         """Closes every item and the turn."""
 
     def _make_unique(self, call_id: str) -> str:
-        while not call_id or call_id in self._taken:
+        while not call_id or call_id in self._taken or call_id in self._given:
             call_id = self._new_id("call")
-        self._taken.add(call_id)
+        self._given.add(call_id)
         return call_id
 
 
@@ -69,7 +70,7 @@ class TurnBuilder(TurnEvents):
     def __init__(
         self,
         new_id: NewId,
-        taken: Iterable[str] = (),
+        taken: Collection[str] = (),
         *,
         thinks: bool = False,
         names: Iterable[str] = (),
@@ -401,9 +402,11 @@ def build_unnamed_error(arguments: str) -> BadOutput:
     return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
 
 
-def list_call_ids(history: Iterable[items.Item]) -> list[str]:
+def list_call_ids(history: Sequence[items.Item]) -> Collection[str]:
     """The call ids that a conversation has used."""
-    return [item.call_id for item in history if isinstance(item, items.FunctionCall)]
+    if isinstance(history, Items) and (prefix := history.prefix) is not None:
+        return prefix.call_ids
+    return {item.call_id for item in history if isinstance(item, items.FunctionCall)}
 
 
 def _status(is_cut: bool) -> items.ItemStatus:

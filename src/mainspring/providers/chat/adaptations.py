@@ -172,3 +172,15 @@ _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
     "response_format.tools": _ask_for_format,
     "response_format.type": _give_schema,
 }
+REWRITTEN: Final = frozenset(
+    {
+        "messages.name",
+        "messages.content",
+        "messages.id",
+        "messages.system",
+        "messages.tools",
+        "tool_choice",
+        "response_format.tools",
+    }
+)
+"""Those whose changes read or write messages."""

@@ -6,9 +6,11 @@ Backends differ in what they leave out, repeat or misplace; whatever can be unde
 from collections.abc import Set
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.adaptations import RECALLED, REFUSALS, adapt
+from mainspring.providers.chat.adaptations import RECALLED, REFUSALS, REWRITTEN, adapt
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
@@ -30,7 +32,9 @@ class Chat(HttpProvider):
         wanted = (request.extra or {}).keys()
 
         def build(refused: Set[str]) -> Json:
-            return adapt(build_body(request, self._http.host, recalls=RECALLED in refused), refused - wanted)
+            # What is to be changed in the messages is written anew.
+            asked = request if refused.isdisjoint(REWRITTEN) else replace(request, items=tuple(request.items))
+            return adapt(build_body(asked, self._http.host, recalls=RECALLED in refused), refused - wanted)
 
         refusals = [(field, words) for field, words in REFUSALS if field not in wanted]
         return await self._post_supported("chat/completions", request.model, build, refusals)

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from mainspring.core import items
 from mainspring.core.drafts import words
@@ -16,8 +15,8 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio
-from mainspring.providers.profiles import ModelProfile, find_profile
-from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
+from mainspring.providers.profiles import find_profile
+from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
 VENDOR: Final = "chat"
 OPENAI: Final = "api.openai.com"
@@ -27,11 +26,9 @@ CALL_ID_CHARS: Final = 40
 def build_body(request: ModelRequest, host: str, *, recalls: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     profile = find_profile(request.model)
-    if recalls:
-        profile = replace(profile, recalls=True)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, profile),
+        "messages": _messages(request, recalls=recalls or profile.recalls),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -88,23 +85,23 @@ def _response_format(form: object) -> Json | None:
             return None
 
 
-def _messages(request: ModelRequest, profile: ModelProfile) -> list[Json]:
-    messages: list[Json] = []
+def _messages(request: ModelRequest, *, recalls: bool) -> list[Json | msgspec.Raw]:
+    def write(turn: Turn) -> list[Json]:
+        if isinstance(turn, ModelTurn):
+            return _write_turn(turn, recalls=recalls)
+        content = _content(turn.parts)
+        return [] if content == [] else [{"role": turn.role, "content": content}]
+
+    said: list[Json | msgspec.Raw] = []
     if request.instructions:
-        messages.append({"role": "system", "content": request.instructions})
-    for turn in transcript.list_turns(request.items):
-        match turn:
-            case InputTurn(role, parts):
-                if (content := _content(parts)) != []:
-                    messages.append({"role": role, "content": content})
-            case ModelTurn():
-                messages += _write_turn(turn, profile)
+        said.append({"role": "system", "content": request.instructions})
+    messages = said + transcript.write_turns(request.items, (VENDOR, recalls), write)
     if not messages:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     return messages
 
 
-def _write_turn(turn: ModelTurn, profile: ModelProfile) -> list[Json]:
+def _write_turn(turn: ModelTurn, *, recalls: bool) -> list[Json]:
     """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
     but for models that want it back with their calls."""
     texts = turn.texts
@@ -113,7 +110,7 @@ def _write_turn(turn: ModelTurn, profile: ModelProfile) -> list[Json]:
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
     if turn.calls:
         message["tool_calls"] = _write_calls(turn)
-        if profile.recalls:
+        if recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
     return [message, *[_output(called) for called in turn.calls], *_exhibits(turn)]

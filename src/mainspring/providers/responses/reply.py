@@ -5,7 +5,7 @@ its deltas said: where a backend leaves deltas out, the whole item stands in for
 counts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -79,7 +79,7 @@ class ResponsesTurn(TurnEvents):
     def __init__(
         self,
         new_id: NewId,
-        calls: Iterable[str] = (),
+        calls: Collection[str] = (),
         used: Iterable[str] = (),
         names: Mapping[Identity, str] | None = None,
     ) -> None:
