@@ -190,14 +190,16 @@ def _has(task: ListedTask, word: str) -> bool:
 
 
 def _is_same(word: str, other: str) -> bool:
-    """Whether two words are forms of one: one in the other, or alike at the beginning."""
+    """Whether two words are forms of one: one in the other, or alike at the beginning. Three letters are in many words: they
+    count where one begins with them."""
     short, long = sorted((word, other), key=len)
     if short == long:
         return True
     if len(short) < 3:
         return False
     alike = next((at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
-    return (short in long and len(short) * 2 >= len(long)) or (alike >= 4 and alike * 5 >= len(long) * 3)
+    is_part = long.startswith(short) or (len(short) > 3 and short in long)
+    return (is_part and len(short) * 2 >= len(long)) or (alike >= 4 and alike * 5 >= len(long) * 3)
 
 
 def _weigh(word: str) -> float:

@@ -112,6 +112,11 @@ OTHER_CASES = (
     Case("rappelle-moi d'acheter du pain", ("Acheter du lait",), new("Acheter du pain")),
     Case("I bought die Milch, danke", DEUTSCH, done("Milch kaufen")),
 )
+# Words of one language that are parts of words in another.
+MIXED_CASES = (
+    Case("cambia el pan por tortillas", ("Comprar pan", "Write report"), reword("Comprar pan", "Comprar tortillas")),
+    Case("Art der Milch: Hafer", ("Buy milk", "Martial arts", "Start"), reword("Buy milk", "Buy milk, Hafer")),
+)
 
 
 class Oracle:
@@ -184,7 +189,7 @@ def expect(case: Case) -> list[str]:
     return tasks
 
 
-@pytest.mark.parametrize(("cases", "least"), [(ENGLISH_CASES, 28), (OTHER_CASES, 17)], ids=["english", "other"])
+@pytest.mark.parametrize(("cases", "least"), [(ENGLISH_CASES, 28), (OTHER_CASES, 17), (MIXED_CASES, 2)], ids=["english", "other", "mixed"])
 async def test_a_right_model_is_let_do_what_people_want(cases: tuple[Case, ...], least: int, tmp_path: Path) -> None:
     found = [await is_done(case, tmp_path / str(number)) for number, case in enumerate(cases)]
     for case, was_done in zip(cases, found, strict=True):
