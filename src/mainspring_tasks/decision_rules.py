@@ -20,6 +20,7 @@ from mainspring_tasks.task_references import (
     Seen,
     find_conflict,
     find_counted,
+    is_everything,
     is_forbidden,
     is_look,
     is_question,
@@ -71,11 +72,14 @@ def require_known_task(call: Call, run: Run) -> Verdict:
 
 
 def require_name_for_more(call: Call, run: Run) -> Verdict:
-    """One task may be changed that the user's words do not name, since a model knows more than words; not several."""
+    """One task may be changed that the user's words do not name, since a model knows more than words; several if they speak of
+    all of them."""
     if call.item.name not in REFERS or run.approval(call.item) is not None:
         return Allow()
     task = find_subject(call.item, run)
-    if task is None or is_named(task, run) or not any(other.name in CHANGES for other in run.allowed):
+    if task is None or is_everything(find_message(run)) or is_named(task, run):
+        return Allow()
+    if not any(other.name in CHANGES for other in run.allowed):
         return Allow()
     return Deny("The user did not name this task, and another change was made. Say what was done, and ask them about the rest.")
 

@@ -81,6 +81,11 @@ _QUESTION: Final = re.compile(
     r"[^,;.!\n]*\?\s*",
     re.IGNORECASE,
 )
+_EVERYTHING: Final = re.compile(
+    r"\b(?:everything|every (?:single )?(?:task|item|one|thing)|all (?:of )?(?:it|them|these|those|my|the|tasks|items|todos)"
+    r"|(?:them|these|those) all)\b",
+    re.IGNORECASE,
+)
 _FORBIDS: Final = re.compile(
     r"\b(?:don['\u2019]?t|do not|never)\s+(?:complete|finish|mark|tick|check|change|rename|update|edit|touch)\b([^,;.!?\n]*)",
     re.IGNORECASE,
@@ -178,6 +183,11 @@ def is_small_talk(message: str) -> bool:
 def is_question(message: str) -> bool:
     """Whether it is a plain English question, which orders nothing."""
     return _QUESTION.fullmatch(message) is not None
+
+
+def is_everything(message: str) -> bool:
+    """Whether it speaks of all tasks, in English."""
+    return _EVERYTHING.search(message) is not None
 
 
 def is_look(message: str) -> bool:
