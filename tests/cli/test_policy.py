@@ -215,11 +215,11 @@ def test_a_supervised_call_waits_for_a_person_or_is_only_logged(shell: Shell, sa
 
 EVALUATED = """
 calls:
-- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; arr[x]=1"}, expect: ask, rule: commands}
-- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${arr[x]}"}, expect: ask, rule: commands}
-- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${!x}"}, expect: ask, rule: commands}
-- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; s=abc; echo ${s:x}"}, expect: ask, rule: commands}
-- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; for ((i=x;0;)); do ls; done"}, expect: ask, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; arr[x]=1"}, expect: deny, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${arr[x]}"}, expect: deny, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; echo ${!x}"}, expect: deny, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; s=abc; echo ${s:x}"}, expect: deny, rule: commands}
+- {tool: shell, arguments: {command: "x='a[$(rm -v victim >&2)]'; for ((i=x;0;)); do ls; done"}, expect: deny, rule: commands}
 - {tool: shell, arguments: {command: "x=2; arr[x]=1; echo ${arr[x]} $((x + 1))"}, expect: allow}
 - {tool: shell, arguments: {command: "for ((i=0; i<3; i++)); do ls; done"}, expect: allow}
 """

@@ -52,7 +52,7 @@ class ShellLine(Struct, frozen=True):
     Each command is its words, the program first. A word that is known only when the line runs is None; one that may become
     several words or file names is there as it was written if its beginning is sure. `sets` are the variables that it sets,
     `writes` the files and connections that it redirects to, `reads` the files that it redirects from, where they are known.
-    `doubts` say in words why there may be more.
+    `doubts` say in words why there may be more; `evaluated` are those of them by which text may be run that nobody has read.
     """
 
     commands: tuple[tuple[str | None, ...], ...] = ()
@@ -60,6 +60,7 @@ class ShellLine(Struct, frozen=True):
     writes: tuple[str | None, ...] = ()
     doubts: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    evaluated: tuple[str, ...] = ()
 
     @property
     def mentions(self) -> tuple[str, ...]:
@@ -183,16 +184,18 @@ class _Reading:
         self.writes: list[str | None] = []
         self.reads: list[str] = []
         self.doubts: list[str] = []
+        self.evaluated: list[str] = []
         self.is_read_otherwise = False
         self._arithmetic = Arithmetic()
         self._add(tree)
 
     @property
     def line(self) -> ShellLine:
-        doubts = dict.fromkeys([*self.doubts, *self._arithmetic.doubts])
+        evaluated = tuple(dict.fromkeys([*self.evaluated, *self._arithmetic.doubts]))
+        doubts = dict.fromkeys([*self.doubts, *evaluated])
         names = tuple(dict.fromkeys(self.sets))
         writes, reads = tuple(dict.fromkeys(self.writes)), tuple(dict.fromkeys(self.reads))
-        return ShellLine(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads)
+        return ShellLine(tuple(dict.fromkeys(self.commands)), names, writes, tuple(doubts), reads, evaluated)
 
     def join(self, other: "_Reading") -> None:
         self.commands += other.commands
@@ -200,6 +203,7 @@ class _Reading:
         self.writes += other.writes
         self.reads += other.reads
         self.doubts += other.doubts
+        self.evaluated += other.evaluated
 
     def _add(self, tree: Json) -> None:
         for node in _walk_nodes(tree):
@@ -239,7 +243,7 @@ class _Reading:
             case "BinaryTest" | "UnaryTest" if node["Op"] in _ARITHMETIC:
                 self._arithmetic.evaluate([node["X"], node.get("Y")])
             case "LetClause":
-                self.doubts.append("`let` evaluates text")
+                self.evaluated.append("`let` evaluates text")
             case "FuncDecl":
                 self.doubts.append("it defines a function")
 
@@ -275,15 +279,15 @@ class _Reading:
             self.sets.append(node["Param"]["Value"])
             self._arithmetic.set_unknown(self.sets[-1])
         if node.get("Excl") and "Names" not in node and _read_literal(node.get("Index") or {}) not in ("@", "*"):
-            self.doubts.append("it uses a variable whose name another one holds")
+            self.evaluated.append("it uses a variable whose name another one holds")
         self._arithmetic.evaluate([node.get("Index"), node.get("Slice")])
         if operator.startswith("@"):
-            self.doubts.append("it expands what a variable holds once more")
+            self.evaluated.append("it expands what a variable holds once more")
 
     def _redirect(self, redirect: Json) -> None:
         target = _read_name(redirect["Word"])
         if "[" in (redirect.get("N") or {}).get("Value", ""):
-            self.doubts.append("it computes where to keep the number of a file")
+            self.evaluated.append("it computes where to keep the number of a file")
         if redirect["Op"] in ("<", "<>") and target:
             self.reads.append(target)
         if redirect["Op"] not in _WRITES and not (target or "").startswith(_CONNECTIONS):

@@ -76,6 +76,10 @@ class CommandPolicy:
         found = [objection for words in line.commands if (objection := judge_command(words, self._scope)) is not None]
         if (denial := next((each for each in found if each.severity == "denied"), None)) is not None:
             return Deny(f"The rule `commands` denies `{denial.entry}`; do it in another way, or without it.")
+        if line.evaluated:  # a person would not see it either
+            return Deny(
+                f"The rule `commands` denies this command: {line.evaluated[0]}; compute with plain numbers, or in a program."
+            )
         # A file is written where the line is, unless it goes elsewhere first.
         outside = [target or "a file" for target in line.writes if line.moves or not _is_below(target)]
         doubts = [*line.uncertainties, *[f"it writes to `{target}`" for target in outside], *map(_word_doubt, found)]
