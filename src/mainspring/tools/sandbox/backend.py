@@ -18,11 +18,12 @@ LOADER_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
 
 
 class LeaseFolders(Struct, frozen=True):
-    """The folders of one lease on the host."""
+    """The folders of one lease on the host, and whose they are."""
 
     workspace: Path
     home: Path
     scratch: Path
+    owner: Owner
 
 
 def build_worker_command(python: PythonInstall) -> tuple[str, ...]:
@@ -57,13 +58,17 @@ class Backend:
         self.python = python
         self.owner = owner
 
+    def choose_owner(self) -> Owner:
+        """Whose a new lease is, and who its programs run as."""
+        return self.owner
+
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         return Launch(
             argv=build_worker_command(self.python),
             env=build_environment(self.python, str(place.home), str(place.scratch)),
             folder=str(place.workspace),
-            uid=self.owner.uid,
-            gid=self.owner.gid,
+            uid=place.owner.uid,
+            gid=place.owner.gid,
             joins=joins,
             tree=True,
         )

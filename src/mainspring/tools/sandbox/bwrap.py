@@ -61,7 +61,7 @@ class Bwrap(Backend):
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         argv = (*self.build_command(("--bind", str(place.workspace)), network=network), "--", *build_worker_command(self.python))
         env = build_environment(self.python, "/home", "/tmp")
-        return Launch(argv=argv, env=env, uid=self.owner.uid, gid=self.owner.gid, joins=joins)
+        return Launch(argv=argv, env=env, uid=place.owner.uid, gid=place.owner.gid, joins=joins)
 
     def build_command(
         self, workspace: tuple[str, ...], *, network: bool, more: Sequence[str] = (), start: str = "/workspace"

@@ -208,7 +208,7 @@ def _put(slot: Slot, path: str, data: bytes) -> WorkspaceFile:
             raise InvalidRequest(
                 f"`{path:.200}` does not fit: {used.entries} files with {used.size} bytes are there; remove some first"
             )
-        return workspace_files.write(workspace, path, data, slot.backend.owner, limits.file)
+        return workspace_files.write(workspace, path, data, slot.place.owner, limits.file)
 
 
 def _measure_all(slot: Slot, most: int) -> workspace_files.DiskUsage:
@@ -267,7 +267,7 @@ def _build_limits(slot: Slot, language: Language) -> dict[str, int]:
     has_totals = slot.group is not None
     others: int | None = 0
     if not slot.backend.is_namespaced:
-        others = None if has_totals else count_processes(slot.backend.owner.uid)
+        others = None if has_totals else count_processes(slot.place.owner.uid)
     return build_process_limits(slot.limits, language, has_totals=has_totals, others=others)
 
 

@@ -48,18 +48,20 @@ class LocalSandbox:
         *,
         bwrap: Path | None = None,
         folder: Path | None = None,
-        uid: int = NOBODY,
+        uid: int | None = None,
         warm: int = 2,
         groups: Groups | None = None,
         refused: tuple[str, ...] = (),
     ) -> None:
-        """`uid` is who sandboxed programs run as if we are root; `warm` is how many workers wait ahead."""
+        """`uid` is who sandboxed programs run as if we are root; with none, each lease has a user of its own where nothing else
+        keeps them apart. `warm` is how many workers wait ahead."""
         if uid == 0:
             raise SandboxError("programs in a sandbox must not run as root, which no namespace holds; choose another `uid`")
         self._kind = kind
         self._bwrap = bwrap
         self._parent = folder
-        self._owner = Owner(uid, uid) if os.getuid() == 0 else Owner()
+        self._owner = Owner(uid or NOBODY, uid or NOBODY) if os.getuid() == 0 else Owner()
+        self._has_own_users = uid is None
         self._finds_groups, self.groups = groups is None, groups or Groups()
         self._refused = refused
         self.processes = SupervisorClient()
@@ -209,7 +211,7 @@ class LocalSandbox:
         if python is None:
             raise SandboxError("no Python can be reached by the sandbox's user; install python3 in /usr/bin")
         if self._kind == "landlock":
-            return Landlock(python, self._owner)
+            return Landlock(python, self._owner, own_users=self._has_own_users)
         if self._kind == "unsafe":
             return Unsafe(python, self._owner)
         return Bwrap(self._find_bwrap(views), python, self._owner, self._write_accounts())

@@ -18,7 +18,7 @@ from msgspec import Struct
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import bwrap
 from mainspring.tools.sandbox.cgroup import Groups
-from mainspring.tools.sandbox.local import NOBODY, Kind, LocalSandbox
+from mainspring.tools.sandbox.local import Kind, LocalSandbox
 
 Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
 
@@ -69,7 +69,7 @@ class Candidate(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_sandbox(
-    mode: Mode = "auto", *, folder: Path | None = None, uid: int = NOBODY, warm: int = 2, groups: Groups | None = None
+    mode: Mode = "auto", *, folder: Path | None = None, uid: int | None = None, warm: int = 2, groups: Groups | None = None
 ) -> AsyncIterator[LocalSandbox]:
     """The strongest sandbox that holds here, or the one named. Raises `SandboxError` with every reason and what to do."""
     refused: list[str] = []

@@ -32,7 +32,7 @@ class Slot:
         self.group = group
         self.limits = spec.limits
         self.network = spec.network
-        self.place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp")
+        self.place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp", backend.choose_owner())
         self.warm: Jail | None = None
         self.removal: asyncio.Task[None] | None = None
         self.writing = Lock()
@@ -152,7 +152,7 @@ def make_slot(backend: Backend, processes: SupervisorClient, groups: cgroup.Grou
             slot = Slot(backend, processes, spec, folder, group)
             for owned in slot.folders:
                 owned.mkdir(mode=0o700, exist_ok=True)
-                give_folder(owned, backend.owner)
+                give_folder(owned, slot.place.owner)
         except OSError as error:
             raise SandboxError(f"a sandbox cannot be made: {error}; check the space and rights of {data}") from error
         undo.pop_all()

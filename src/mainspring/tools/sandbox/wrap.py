@@ -191,7 +191,7 @@ def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], f
         if not is_reachable(Path(grant.path), backend.owner):
             uid = backend.owner.uid
             raise SandboxError(f"the sandbox's user, {uid}, cannot reach `{grant.path}`; let others enter the folders above it")
-    place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp")
+    place = LeaseFolders(folder / "workspace", folder / "home", folder / "tmp", backend.owner)
     for own in (place.workspace, place.home, place.scratch):
         own.mkdir(mode=0o700)
         give_folder(own, backend.owner)
