@@ -17,6 +17,17 @@ from mainspring.ports import ModelFeature
 PASSED_ON: Final = "only a model whose backend speaks the Responses API is passed it on"
 
 
+# What to do without the tools that OpenAI performs itself.
+_SEARCH: Final = "leave it out, and bring a server of type `mcp` that searches, or use the built-in `web_fetch`"
+_INSTEAD: Final = {
+    "web_search": _SEARCH,
+    "web_search_preview": _SEARCH,
+    "file_search": "leave it out, and bring a server of type `mcp` that knows the files",
+    "image_generation": "leave it out, and bring a server of type `mcp` that draws",
+    "computer_use_preview": "leave it out, and use the built-in `browser`, if its operator offers it",
+}
+
+
 class Need(Struct, frozen=True):
     """A feature that the model's backend must have, and what to tell the client if it has not. `kind` is the kind of tool that
     needs it, if one does."""
@@ -39,9 +50,8 @@ def list_tool_needs(tools: Sequence[object], param: str = "tools") -> Iterator[N
     for number, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind not in TOOL_KINDS:
-            said = (
-                f"this server has no tools of type `{kind[:80]}`, and {PASSED_ON}; leave it out; {hint(kind[:80], [*TOOL_KINDS])}"
-            )
+            advice = _INSTEAD.get(kind) or f"leave it out; {hint(kind[:80], [*TOOL_KINDS, *_INSTEAD])}"
+            said = f"this server has no tools of type `{kind[:80]}`, and {PASSED_ON}; {advice}"
             yield Need("passthrough", f"{param}[{number}].type", said, kind=kind)
 
 
