@@ -176,7 +176,11 @@ class PromptCutSilently(Talker):
         return sse(SAID, STOP, usage_chunk(4096, 5)) + DONE
 
     def check(self, outcome: Outcome) -> None:
-        assert outcome.response.status != "completed"
+        assert outcome.response.status == "failed"
+        assert outcome.response.error is not None
+        assert outcome.response.error.model_extra is not None
+        assert outcome.response.error.model_extra["reason"] == "context_length_exceeded"
+        assert "num_ctx" in outcome.response.error.message
 
 
 class NoUsage(Talker):

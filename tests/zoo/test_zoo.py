@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 from tests.zoo import calls, leaks, requests, streams, thoughts
-from tests.zoo.animal import MODEL, NOON, Animal, Failing, Outcome, Talker, say
+from tests.zoo.animal import MODEL, NOON, Animal, Failing, Outcome, Refusal, Talker, say
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
@@ -80,6 +80,39 @@ async def tell(kind: type[Animal]) -> Outcome:
     if failure is not None:
         raise failure
     return Outcome(response, sorted(zones, reverse=True))
+
+
+COMBINATIONS: list[tuple[type[Animal], ...]] = [
+    (leaks.HermesCallAsText, requests.NoStreamOptions, requests.NoNullContent),
+    (leaks.QwenXmlCallAsText, requests.NoNamesOnOutputs, requests.NoStrict),
+    (leaks.BareCallAsText, requests.NoForcedCall, requests.NoStreamOptions),
+    (leaks.FencedCallAsText, requests.NineLetterIds, requests.NoNullContent),
+    (leaks.HarmonyChannels, requests.NoTemperature, requests.NoMaxTokens),
+    (leaks.CallWithinReasoning, requests.NoNamesOnOutputs, requests.NoStreamOptions),
+    (leaks.CallsOnlyUnstreamed, requests.NoStreamOptions, requests.NoNullContent),
+    (calls.ArgumentsEncodedTwice, requests.NoClosedObjects, requests.NoStreamOptions),
+    (calls.ArgumentsCumulative, requests.PlainIds, requests.NoEffort),
+    (calls.NameWithPrefix, requests.NoParallelSwitch, requests.NoTemperature),
+    (calls.CallsNumberedZero, requests.NoNullContent, requests.NoNamesOnOutputs),
+    (thoughts.SignatureMustReturn, requests.NoStreamOptions, requests.NoTemperature),
+    (streams.NoFinishWithCall, requests.NoStreamOptions, requests.NoMaxTokens),
+]
+
+
+@pytest.mark.parametrize("kinds", [pytest.param(kinds, id="-".join([kind.__name__ for kind in kinds])) for kinds in COMBINATIONS])
+async def test_an_animal_with_several_habits_is_understood(kinds: tuple[type[Animal], ...]) -> None:
+    kind = kinds[0]
+    others = [other() for other in kinds[1:]]
+    asked = {name: value for other in others for name, value in other.request.items() if name != "input"}
+
+    class Several(kind):  # type: ignore[misc, valid-type]
+        request: ClassVar[dict[str, Any]] = {**kind.request, **asked}
+
+        def refuse(self, body: Json) -> str | Refusal | None:
+            refusals = [super().refuse(body), *[other.refuse(body) for other in others]]
+            return next((refusal for refusal in refusals if refusal is not None), None)
+
+    Several().check(await tell(Several))
 
 
 @pytest.mark.parametrize("form", leaks.FORMS)

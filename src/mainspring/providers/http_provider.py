@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from multidict import CIMultiDict
 
 from mainspring.core.errors import BadOutput, ProviderError, Refused, Unavailable
@@ -26,11 +27,16 @@ from mainspring.ports import ModelFeature, ModelInfo, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
+from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.reply import ReplyReader
+from mainspring.providers.silent_cut import check_prompt
 from mainspring.providers.transcript import find_schema, list_functions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 log = getLogger(__name__)
+
+MOST_CHANGES = 3
+"""How often one request is changed because a backend refused it."""
 
 
 class HttpOptions(TypedDict, total=False):
@@ -75,8 +81,8 @@ class HttpProvider(ABC):
         headers.update(options.get("headers") or {})
         timeout, tape = options.get("timeout", 600.0), options.get("tape")
         self._http = Http(base_url or self.default_url, api_key=api_key, headers=headers, timeout=timeout, tape=tape)
-        # The fields of a request that models have turned out not to take, by model.
-        self._lacks: dict[str, frozenset[str]] = {}
+        # Of the models that have turned out to be other than their names say.
+        self._profiles: dict[str, ModelProfile] = {}
 
     @abstractmethod
     async def _ask(self, request: ModelRequest) -> HttpReply:
@@ -104,6 +110,7 @@ class HttpProvider(ABC):
                     break
                 reply.close()
                 reply = continued
+            check_prompt(request, reader.usage, self._http.url)
             for event in reader.end():
                 yield event
             await reply.drain()
@@ -148,25 +155,34 @@ class HttpProvider(ABC):
         return reply
 
     async def _post_supported(
-        self, path: str, model: str, build: Callable[[Set[str]], Json], lacks: Sequence[tuple[str, Pattern[str]]]
+        self, path: str, model: str, build: Callable[[ModelProfile], Json], lacks: Sequence[tuple[str, Pattern[str]]]
     ) -> HttpReply:
-        """Posts the body that `build` makes without the fields that the model does not take.
+        """Posts the body that `build` makes for the model as it is known.
 
-        `lacks` says how backends refuse a field, or one within a field, which `build` must then leave out: the field is
-        remembered, and the request sent again.
+        `lacks` says how backends refuse a field, or one within a field, which `build` must then leave out or write otherwise: the
+        refusal is remembered, and the request sent again, up to `MOST_CHANGES` times.
         """
-        while True:
-            known = self._lacks.get(model, frozenset())
-            body = build(known)
+        for _ in range(MOST_CHANGES):
+            profile = self._find_profile(model)
+            body = build(profile)
             try:
                 return await self._post(path, body)
             except (Refused, Unavailable) as refusal:
-                unknown = [(field, words) for field, words in lacks if field.partition(".")[0] in body and field not in known]
-                fresh = [field for field, words in unknown if words.search(refusal.message)]
-                if not fresh:
+                unknown = [field for field, words in lacks if words.search(refusal.message) and field not in profile.refuses]
+                fresh = next((field for field in unknown if field.partition(".")[0] in body), None)
+                if fresh is None:
                     raise
-            log.warning("model %s is asked without `%s`, which %s does not take", model, fresh[0], self._http.url)
-            self._lacks[model] = known | {fresh[0]}
+            log.warning("model %s is asked without `%s`, which %s does not take", model, fresh, self._http.url)
+            self._learn(model, {fresh})
+        return await self._post(path, build(self._find_profile(model)))
+
+    def _learn(self, model: str, refused: Set[str] = frozenset(), *, taken: Set[str] = frozenset()) -> None:
+        """Remembers what the backend refuses of requests to the model, and what it takes after all."""
+        profile = self._find_profile(model)
+        self._profiles[model] = replace(profile, refuses=(profile.refuses | refused) - taken)
+
+    def _find_profile(self, model: str) -> ModelProfile:
+        return self._profiles.get(model) or find_profile(model)
 
     async def _count_tokens(self, path: str, body: Json) -> int:
         """The `input_tokens` that the backend counts in the body. Raises a `ProviderError` if it does not say."""

@@ -1,4 +1,6 @@
-"""What is known of model families and cannot be asked: facts as data, so that no adapter has a branch for a model.
+"""What is known of a model: facts as data, so that no adapter has a branch for a model.
+
+What families are known for is in a table. What a backend turns out to refuse is added to the profile of its model when it does.
 
 Much that differs needs no fact, because it can be understood in one way only: missing, repeated or late call ids, arguments as
 objects, parallel calls without an index, usage that never comes, reasoning in tags. `Turn` and the readers see to that for every
@@ -12,11 +14,13 @@ from msgspec import Struct
 
 class ModelProfile(Struct, frozen=True):
     """A model that does not `call` is never sent tools. One that `recalls` wants its reasoning back with the calls it led to. One
-    that does not `sample` takes no temperature and no top_p."""
+    that does not `sample` takes no temperature and no top_p. `refuses` are the fields of a request, or
+    parts of fields, that the backend has refused or cannot answer."""
 
     calls: bool = True
     recalls: bool = False
     samples: bool = True
+    refuses: frozenset[str] = frozenset()
 
 
 PLAIN = ModelProfile()

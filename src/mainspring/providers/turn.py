@@ -98,6 +98,10 @@ class TurnBuilder(TurnEvents):
         return self._last is None
 
     @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
         is_held = self._leaks is not None and self._leaks.is_holding

@@ -24,6 +24,15 @@ def adapt(body: Json, refused: Set[str]) -> Json:
     return adapted
 
 
+def _ask_whole(body: Json) -> Json:
+    """A model with tools whose calls get lost in streams answers in one piece."""
+    return (
+        {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
+        if "tools" in body
+        else body
+    )
+
+
 def _rename_limit(body: Json) -> Json:
     return {"max_completion_tokens" if name == "max_tokens" else name: value for name, value in body.items()}
 
@@ -136,6 +145,8 @@ _RARE_WORDS: Final = (
 )
 _RARE: Final = f"({'|'.join(map(re.escape, _RARE_WORDS))})"
 _NOT_KNOWN: Final = "(unknown|unsupported|unexpected|not supported|not permitted|cannot find)"
+STREAM: Final = "stream"
+"""Calls get lost when they are streamed."""
 RECALLED: Final = "messages.reasoning_content"
 """The model wants its reasoning back with its calls."""
 REFUSALS: Final = (
@@ -161,6 +172,7 @@ REFUSALS: Final = (
 )
 _WITH_TOOLS: Final = ("tool_choice", "parallel_tool_calls")
 _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
+    STREAM: _ask_whole,
     "max_tokens": _rename_limit,
     "messages.name": _drop_names,
     "messages.content": _fill_content,

@@ -3,18 +3,24 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
-from collections.abc import Set
-from typing import ClassVar
+from logging import getLogger
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from mainspring.core.errors import ProviderError
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.adaptations import RECALLED, REFUSALS, REWRITTEN, adapt
+from mainspring.providers.chat.adaptations import REFUSALS, REWRITTEN, STREAM, adapt
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
+from mainspring.providers.profiles import ModelProfile
+from mainspring.providers.reply import ReplyReader
+from mainspring.providers.transcript import list_functions
+
+log = getLogger(__name__)
 
 
 class Chat(HttpProvider):
@@ -31,10 +37,29 @@ class Chat(HttpProvider):
         """Sends the request without the fields that the model does not take, unless `extra` asks for them."""
         wanted = (request.extra or {}).keys()
 
-        def build(refused: Set[str]) -> Json:
+        def build(profile: ModelProfile) -> Json:
             # What is to be changed in the messages is written anew.
-            asked = request if refused.isdisjoint(REWRITTEN) else replace(request, items=tuple(request.items))
-            return adapt(build_body(asked, self._http.host, recalls=RECALLED in refused), refused - wanted)
+            asked = request if profile.refuses.isdisjoint(REWRITTEN) else replace(request, items=tuple(request.items))
+            return adapt(build_body(asked, self._http.host, profile), profile.refuses - wanted)
 
         refusals = [(field, words) for field, words in REFUSALS if field not in wanted]
         return await self._post_supported("chat/completions", request.model, build, refusals)
+
+    async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
+        """An answer without anything in it may have lost its calls in the stream: it is asked for once more, in one piece. That
+        is remembered if it was so."""
+        assert isinstance(reader, ChatCompletionReply)
+        model = request.model
+        if reader.is_second and not reader.has_calls:
+            self._learn(model, taken={STREAM})
+        if reader.is_second or not reader.is_empty or not list_functions(request) or STREAM in self._find_profile(model).refuses:
+            return None
+        log.warning("model %s at %s answered nothing, and is asked without streaming", model, self._http.url)
+        self._learn(model, {STREAM})
+        try:
+            reply = await self._ask(request)
+        except ProviderError:
+            self._learn(model, taken={STREAM})
+            return None
+        reader.restart()
+        return reply

@@ -10,7 +10,7 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
 from mainspring.providers.chat.request import VENDOR
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import NULL, ReplyReader, read_counts
+from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
 from mainspring.providers.turn import Index, TurnBuilder
 
@@ -20,6 +20,26 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
+    _spent: Usage | None = None
+
+    @property
+    def is_second(self) -> bool:
+        """The answer follows one that had nothing in it."""
+        return self._spent is not None
+
+    @property
+    def has_calls(self) -> bool:
+        return self._turn.has_calls
+
+    @property
+    def is_empty(self) -> bool:
+        """The answer is complete, and there is nothing in it."""
+        return self._finish == "stop" and self._turn.is_silent and not self._turn.has_answer
+
+    def restart(self) -> None:
+        """Waits for another answer instead of this one."""
+        self._spent, self._chunks = self._usage or Usage(), EventSplitter()
+        self._finish, self.is_over = None, False
 
     def _take(self, data: bytes) -> None:
         chunk = self._decode(_chunk, data)
@@ -27,7 +47,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             raise self._failure(data)
         usage = _usage_of(chunk.usage) or (None if chunk.x_groq is None else _usage_of(chunk.x_groq.usage))
         if usage is not None:
-            self._usage = usage
+            self._usage = usage if self._spent is None else self._spent + usage
         for choice in chunk.choices or ():
             if not choice.index:
                 self._choose(choice)

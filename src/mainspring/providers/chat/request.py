@@ -13,9 +13,10 @@ from mainspring.core.items import Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
+from mainspring.providers.chat.adaptations import RECALLED
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio
-from mainspring.providers.profiles import find_profile
+from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
 VENDOR: Final = "chat"
@@ -23,12 +24,12 @@ OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
 
-def build_body(request: ModelRequest, host: str, *, recalls: bool = False) -> Json:
+def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    profile = find_profile(request.model)
+    profile = profile or find_profile(request.model)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, recalls=recalls or profile.recalls),
+        "messages": _messages(request, recalls=profile.recalls or RECALLED in profile.refuses),
         "stream": True,
         "stream_options": {"include_usage": True},
     }

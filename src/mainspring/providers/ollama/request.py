@@ -3,7 +3,7 @@
 Arguments are objects, calls have no ids, an output names its tool.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -16,13 +16,14 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import parse_data_url, read_attachment
-from mainspring.providers.profiles import find_profile
+from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 
-def build_body(request: ModelRequest, num_ctx: int | None = None, without: Set[str] = frozenset()) -> Json:
-    """The request as JSON, but for the fields in `without`. Raises `Refused` for content that this wire format cannot carry."""
-    can_call = find_profile(request.model).calls and "tools" not in without
+def build_body(request: ModelRequest, num_ctx: int | None = None, profile: ModelProfile | None = None) -> Json:
+    """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
+    profile = profile or find_profile(request.model)
+    can_call = profile.calls and "tools" not in profile.refuses
     tools = list(map(_tool, transcript.list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
@@ -35,7 +36,7 @@ def build_body(request: ModelRequest, num_ctx: int | None = None, without: Set[s
         "options": drop_none(options) or None,
     }
     body: Json = {"model": request.model, "messages": _messages(rules, request.items), "stream": True, **drop_none(fields)}
-    return {name: value for name, value in merge_extra(body, request.extra).items() if name not in without}
+    return {name: value for name, value in merge_extra(body, request.extra).items() if name not in profile.refuses}
 
 
 def _wishes(choice: ToolChoice, form: Json | None) -> Iterator[str]:
