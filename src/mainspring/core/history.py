@@ -183,9 +183,18 @@ def _is_same_call(sent: FunctionCall, made: FunctionCall) -> bool:
     if sent.name != made.name or sent.arguments in ("", made.arguments):
         return sent.name == made.name
     try:
-        return parse_arguments(sent.arguments) == parse_arguments(made.arguments)
+        return _is_same_value(parse_arguments(sent.arguments), parse_arguments(made.arguments))
     except ValueError:
         return False
+
+
+def _is_same_value(one: object, other: object) -> bool:
+    """Whether two values are the same in JSON, where 1 is 1.0 and not `true`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same_value(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same_value, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
 def opening(history: History, given: tuple[Item, ...]) -> Opening:
