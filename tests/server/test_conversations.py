@@ -193,5 +193,8 @@ async def test_an_unknown_conversation_is_not_found_and_a_wrong_one_refused(tmp_
         for items in ("Hi.", [1], [{"type": "message", "role": "boss"}]):
             with pytest.raises(openai.BadRequestError, match="items"):
                 await client.conversations.items.create(made.id, items=items)  # type: ignore[arg-type]
+        with pytest.raises(openai.BadRequestError, match="compaction_trigger") as caught_trigger:
+            await client.conversations.items.create(made.id, items=[{"type": "compaction_trigger"}])
+        assert caught_trigger.value.param == "items"
         with pytest.raises(openai.BadRequestError, match="metadata"):
             await client.conversations.update(made.id, metadata={"k": "v" * 513})

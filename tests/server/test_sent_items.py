@@ -89,7 +89,7 @@ async def test_a_call_as_it_was_announced_counts_as_made_when_its_output_follows
 
 @pytest.mark.parametrize(("again", "expected"), [("[1.0, true]", 200), ("[true, true]", 400), ("[1, 1]", 400), ("[1]", 400)])
 async def test_a_call_that_is_sent_again_is_compared_as_json(tmp_path: Path, again: str, expected: int) -> None:
-    script = [{"calls": [{"name": "weather", "arguments": {"city": {"days": [1, True]}}}]}, {"say": "Sunny."}]
+    script: list[Json] = [{"calls": [{"name": "weather", "arguments": {"city": {"days": [1, True]}}}]}, {"say": "Sunny."}]
     with serving(tmp_path, script) as served:
         _, paused = await post(served, {"input": "weather?", "tools": [WEATHER]})
         [made] = paused["output"]

@@ -43,6 +43,9 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
 }
 CLIENT_KINDS: Final = frozenset([name for name, kind in TOOL_KINDS.items() if kind.performer == "client"])
 
+TRIGGER: Final = "compaction_trigger"
+"""An item that asks for something and is kept nowhere."""
+
 _CALL: Final = _names("id", "call_id", "status")
 
 ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
@@ -62,7 +65,7 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
     "compaction": _names("id", "encrypted_content"),
-    "compaction_trigger": _names("id"),
+    TRIGGER: _names("id"),
     "item_reference": _names("id"),
 }
 PART_KINDS: Final[dict[str, frozenset[str]]] = {

@@ -14,8 +14,8 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.conversation_items import CONVERSATION, ITEM, Conversation, with_id
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import AlreadyInConversation, NotFound
-from mainspring.core.items import Item, decode, encode
+from mainspring.core.errors import AlreadyInConversation, InvalidRequest, NotFound
+from mainspring.core.items import Item, Unknown, decode, encode
 from mainspring.engine.engine import Engine
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, read_json_body
@@ -23,6 +23,7 @@ from mainspring.http.client_tools import flatten_call, parse_client_items, rende
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import json_response
 from mainspring.http.ignored import IgnoredFields, ItemReader
+from mainspring.http.kinds import TRIGGER
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
 from mainspring.http.support import check_needs, list_item_needs
@@ -160,6 +161,9 @@ class ConversationRoutes:
         await self._engine.seal.check(items)
         documents: dict[str, Document] = {}
         for given in parse_client_items(items):
+            if isinstance(given, Unknown) and given.data.get("type") == TRIGGER:
+                message = f"a `{TRIGGER}` is nothing to keep; send it as the last item of the `input` of a response"
+                raise InvalidRequest(message, param="items", code="unsupported_value")
             item = assign_id(flatten_call(given, {}), self._engine.new_id)
             id = item_id(item) or self._engine.new_id("item")
             if id in documents:

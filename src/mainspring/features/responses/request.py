@@ -19,6 +19,7 @@ from mainspring.core.spec import PRESETS, Conversation, Goal, RunSpec, ToolChoic
 from mainspring.http.bodies import Metadata, Name
 from mainspring.http.client_tools import flatten_call, parse_client_items
 from mainspring.http.hosted_calls import split_server_call
+from mainspring.http.kinds import TRIGGER
 from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
 from mainspring.tools.schema import compile_schema
@@ -84,7 +85,6 @@ _LIMITS = (
 )  # fmt: skip
 
 
-TRIGGER: Final = "compaction_trigger"
 LOGPROBS: Final = "message.output_text.logprobs"
 
 
