@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import NotFoundError, OpenAI
 from tests.cli.command import Shell
 from tests.server.process import Served, serving
 
@@ -102,3 +102,11 @@ def test_the_command_makes_a_forced_call(tmp_path: Path) -> None:
     result = shell.run(*order, "--max-turns", "2")
     assert "departure" in result.out
     assert "The next train leaves at noon." in result.out
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "smolm2"])
+def test_another_models_name_is_an_error_and_starts_nothing(client: OpenAI, name: str) -> None:
+    with pytest.raises(NotFoundError) as refused:
+        client.responses.create(model=name, input="Hello")
+    assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
+    assert "`local`" in refused.value.message

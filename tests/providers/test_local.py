@@ -15,7 +15,8 @@ import pytest
 from aiohttp import ClientSession
 from jsonschema_rs import validator_for
 from msgspec.structs import replace
-from tests.providers.backend import QUESTION, events_of
+from tests.providers.backend import QUESTION as CLOCKWORK
+from tests.providers.backend import events_of
 
 from mainspring import Engine, tool
 from mainspring.core.errors import BadOutput, ContextOverflow, InvalidRequest, Refused, Unavailable
@@ -38,6 +39,8 @@ from mainspring.ports import Provider
 from mainspring.providers.local import provider as module
 from mainspring.providers.local.provider import Local, is_available
 from mainspring.providers.local.weights import fetch_weights, find_cache_folder, find_source
+
+QUESTION = replace(CLOCKWORK, model="local")
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HELLO = replace(QUESTION, items=(user("Say hello."),), max_output_tokens=12, temperature=0.0)
@@ -180,7 +183,7 @@ async def test_structured_output_has_its_schema(model: Local) -> None:
     form = schema("city", "people", city=TEXT, people={"type": "integer"})
     request = ModelRequest(
         run_id="resp_1",
-        model="smollm2",
+        model="local",
         items=(user("Paris has two million people."),),
         max_output_tokens=100,
         text={"format": {"type": "json_schema", "name": "city", "schema": form}},
@@ -335,7 +338,7 @@ from mainspring.providers.local.provider import Local
 
 async def main():
     local = Local({str(weights)!r})
-    async for _ in local.stream(ModelRequest("resp_1", "smollm2", (user("Hi"),), max_output_tokens=1)):
+    async for _ in local.stream(ModelRequest("resp_1", "local", (user("Hi"),), max_output_tokens=1)):
         pass
     print(local.pid, flush=True)
     await anyio.sleep_forever()

@@ -27,7 +27,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec.structs import replace
 
 from mainspring.core.backoff import backoff
-from mainspring.core.errors import InvalidRequest, Refused, Unavailable
+from mainspring.core.errors import InvalidRequest, ModelNotFound, Refused, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Message
@@ -101,6 +101,9 @@ class Local:
         return self._child.address if self._child is not None and self._child.is_alive else None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        names = ("local", self._model, f"local:{self._model}", Path(self._model).name, Path(self._model).stem)
+        if request.model not in names:
+            raise ModelNotFound(f"there is no model `{request.model[:80]}` here; the only one is `local` ({names[-1]})")
         _check_readable(request)
         child = await self._start()
         if request.max_output_tokens is None:
