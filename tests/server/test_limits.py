@@ -287,6 +287,18 @@ def test_an_agent_that_works_until_it_is_done_sums_up_before_its_window_is_full(
     assert "the model takes 4000" in off["error"]
 
 
+def test_what_is_old_is_left_out_if_the_model_calls_a_tool_where_it_should_sum_up(tmp_path: Path) -> None:
+    written(tmp_path / "agents", "bee")
+    without = {"say": "Found.", "expect": {"regex": r"\A(?![\s\S]*page 0 )[\s\S]*page 7 "}}
+    turns = (*script("Write a summary of the conversation", BULKY[0]), *script("Read", *BULKY, without))
+    with door(tmp_path, "context_tokens = 4000\n", *script("is every part", {"say": "Found."}), *turns) as it:
+        told = it.invoke("bee", "Read")
+        assert (told["termination_reason"], told["error"]) == ("completed", None)
+        assert "compaction" not in [item["type"] for item in it.items(told["run_id"])]
+        only = it.invoke("bee", "Read", truncation="disabled", compact_threshold=1500)
+    assert (only["termination_reason"], "gave no summary" in only["error"]) == ("error", True)
+
+
 def test_definitions_and_requests_say_what_becomes_of_a_conversation_that_is_too_long(tmp_path: Path) -> None:
     written(tmp_path / "agents", "ant", constraints={"truncation": "auto"})
     written(tmp_path / "agents", "bee", constraints={"compact_threshold": 1500})

@@ -28,9 +28,10 @@ def before_turn(run: Run) -> Compact | Finish | None:
         return None
     request = request_for(run)
     size = estimate(request.items, request.instructions, request.tools)
-    if window.compact_threshold is not None and size > window.compact_threshold and not _is_fresh(run):
-        keeps = len(latest(request.items, window.compact_threshold // 2))
-        if tokens_of(_replaceable(request.items, keeps)) > window.compact_threshold // 4:
+    threshold = window.compact_threshold if run.sums_up else None
+    if threshold is not None and size > threshold and not _is_fresh(run):
+        keeps = len(latest(request.items, threshold // 2))
+        if tokens_of(_replaceable(request.items, keeps)) > threshold // 4:
             return Compact(keeps)
     if window.context_tokens is not None and size > window.context_tokens and window.truncation == "disabled":
         sizes = f"the request has about {size} tokens and the model takes {window.context_tokens}"

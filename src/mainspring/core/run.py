@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mainspring.core.chain import Chain
 from mainspring.core.declared_tools import declare_found, show_tools
 from mainspring.core.drafts import Draft, item_id, partial, words
-from mainspring.core.errors import ContextOverflow, Malformed
+from mainspring.core.errors import BadOutput, ContextOverflow, Malformed
 from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
@@ -104,6 +104,7 @@ class Run(Struct, frozen=True):
     out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
     its calls: it counts against the limits of this one. `withheld` are tools that may not be called any more, `loaded` the
     deferred tools that were found by searches in it.
+    `sums_up` is false once the model was asked for a summary and gave none: from then on, what is old is left out instead.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
 
@@ -127,6 +128,7 @@ class Run(Struct, frozen=True):
     failure: ErrorInfo | None = None
     overflows: int = 0
     overflows_in_row: int = 0
+    sums_up: bool = True
     drafts: tuple[Draft, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: Usage = Usage()
@@ -423,6 +425,10 @@ def _compacted(run: Run, event: Compacted) -> Changes:
     if event.item is None:
         if event.error is None:
             raise Malformed("a compaction without an item must say what went wrong")
+        is_needed = run.spec.goal == "compaction" or run.spec.window.truncation == "disabled"
+        if event.error.code == BadOutput.code and not is_needed:
+            used = {"lost": _lost(run)} if event.usage is None else {"usage": run.usage + event.usage}
+            return {"status": "in_progress", "sums_up": False, **used}
         return {"status": "in_progress"} | _failed(run, event.error, event.usage)
     return {
         "status": "in_progress",
