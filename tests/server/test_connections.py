@@ -1,6 +1,7 @@
 """Heads, slow clients and many connections are bounded, before any key is checked; honest clients notice nothing."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -12,8 +13,10 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 from tests.server.process import Script, Served, serving
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as connect_websocket
 
 MB = 1024 * 1024
 HELLO: Script = [{"when": "", "say": "Hello there."}]
@@ -55,6 +58,15 @@ def post(body: bytes) -> bytes:
         len(body),
         body,
     )
+
+
+def connect_socket(served: Served) -> ClientConnection:
+    headers = {"authorization": "Bearer secret"}
+    return connect_websocket(served.url.replace("http", "ws") + "/responses", additional_headers=headers, max_size=None)
+
+
+def count_files(served: Served) -> int:
+    return len(os.listdir(f"/proc/{served.process.pid}/fd"))
 
 
 def resident_bytes(served: Served) -> int:
@@ -285,3 +297,53 @@ def test_many_requests_in_a_row_are_answered_in_order(served: Served) -> None:
             told += more
         writer.join(PATIENCE)
     assert [int(part.split(b"\r\n")[0]) for part in told.split(b"x-request-id: number-")[1:]] == list(range(count))
+
+
+@pytest.mark.parametrize("frame", [b"\x89\x80\0\0\0\0", b"\x8a\x80\0\0\0\0", b"\x81\x81\0\0\0\0x", b"\x00\x80\0\0\0\0"])
+def test_frames_without_end_are_cut_off(served: Served, frame: bytes) -> None:
+    """Pings, pongs, texts and fragments: a second of them took ten of everybody's."""
+    before, sent = resident_bytes(served), 0
+    with connect_socket(served) as line:
+        try:
+            line.socket.sendall(b"\x01\x81\0\0\0\0x" if frame[0] == 0 else b"")
+            while sent < 64 * MB:
+                line.socket.sendall(frame * 10_000)
+                sent += 10_000 * len(frame)
+        except OSError:
+            pass
+    assert sent < 64 * MB
+    assert resident_bytes(served) - before < 32 * MB
+
+
+def test_large_frames_in_small_pieces_are_taken(served: Served) -> None:
+    with connect_socket(served) as line:
+        line.send(['{"type": "response.create", "store": false, "input": "', *["x" * 2000] * 2000, '"}'])
+        while (event := json.loads(line.recv(timeout=PATIENCE)))["type"] != "response.completed":
+            assert event["type"] != "error", event
+
+
+def test_frames_that_wait_are_bounded_by_their_size(tmp_path: Path) -> None:
+    large = json.dumps({"type": "response.create", "input": "x" * 9 * MB})
+    turns: Script = [{"when": "wait", "say": "Hm.", "pause": 1.0}, *HELLO]
+    with serving(tmp_path, turns, env={"MAINSPRING_API_KEY": "secret"}) as served, connect_socket(served) as line:
+        line.send(json.dumps({"type": "response.create", "input": "wait"}))
+        for _ in range(8):
+            line.send(large)
+        ends: list[str] = []
+        while len(ends) < 9:
+            event = json.loads(line.recv(timeout=PATIENCE))
+            ends += [event["type"]] if event["type"] in ("response.completed", "error") else []
+    assert "error" in ends
+
+
+async def test_a_client_that_does_not_read_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nunread_seconds = 0.5\n")
+    with serving(tmp_path, [{"when": "", "say": "x" * 8 * MB}]) as served, closing(socket.socket()) as line:
+        files_before = count_files(served)
+        address = urlsplit(served.url)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect((address.hostname, address.port))
+        line.sendall(post(b'{"input": "hello", "stream": true}'))
+        assert line.recv(1)
+        assert count_files(served) > files_before
+        await until(lambda: count_files(served) <= files_before)

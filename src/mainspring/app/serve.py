@@ -44,7 +44,9 @@ class EngineServer(Server):
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                ws=connections.socket_protocol,
                 ws_max_size=MOST_BODY_BYTES,
+                ws_per_message_deflate=False,  # a kilobyte would become a megabyte, and every token would be deflated
                 server_header=False,
                 timeout_graceful_shutdown=GOODBYE_SECONDS,
             )

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from httptools import HttpParserError
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from mainspring.core.items import encode
 from mainspring.http.faults import Fault, render_error
@@ -24,6 +25,10 @@ BODY_BYTES_PER_SECOND: Final = 1000
 # What a body may have around it, in chunks, their extensions and trailers, for each of its bytes.
 FRAMING_PER_BYTE: Final = 8
 MOST_PIPELINED: Final = 256
+# Frames of a WebSocket that a client may send in a second, and one more for each so many bytes.
+MOST_FRAMES: Final = 256
+BYTES_PER_FRAME: Final = 1024
+POLICY_VIOLATION: Final = 1008
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
 
@@ -48,18 +53,35 @@ class ConnectionTable:
         self.by_address: Counter[str] = Counter()
         # uvicorn wants a class, and calls it once per connection.
         self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))
+        self.socket_protocol = cast("type[asyncio.Protocol]", partial(BoundedSocket, settings))
 
     def sweep(self, connections: Iterable[object], now: float) -> None:
         """Ends connections whose clients are too slow, and counts anew: an upgrade to a WebSocket leaves without a word."""
         self.by_address = Counter()
         for connection in list(connections):
-            if isinstance(connection, BoundedProtocol):
+            if isinstance(connection, BoundedProtocol | BoundedSocket):
                 connection.check_progress(now)
+                connection.check_reader(now, self.settings.unread_seconds)
             client = cast(Any, connection).client
             self.by_address[client[0] if client else ""] += 1
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class _WatchedReader:
+    """A connection that ends if its client reads nothing of what it is sent, which would be kept for it."""
+
+    transport: asyncio.Transport
+    _unread = 0
+    _unread_since = 0.0
+
+    def check_reader(self, now: float, seconds: float) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread == 0 or unread != self._unread:
+            self._unread, self._unread_since = unread, now
+        elif now - self._unread_since > seconds:
+            self.transport.abort()
+
+
+class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
     """uvicorn's protocol, with limits. Refusals are JSON as everywhere; the connection ends with them."""
 
     def __init__(self, table: ConnectionTable, **given: Any) -> None:
@@ -165,6 +187,41 @@ class BoundedProtocol(HttpToolsProtocol):
             body = encode({"error": render_error(fault)})
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[fault.status] + head + body)
+        self.transport.close()
+
+
+class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
+    """uvicorn's protocol for WebSockets, which ends when a client sends many small frames: each takes time to parse."""
+
+    def __init__(self, limits: HttpSettings, **given: Any) -> None:
+        super().__init__(**given)
+        self._limits = limits
+        self._frames = self._bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """A piece at a time: a packet of pings alone would take seconds."""
+        for start in range(0, len(data), BYTES_PER_FRAME):
+            piece = data[start : start + BYTES_PER_FRAME]
+            self._bytes += len(piece)
+            super().data_received(piece)
+            if self._frames > MOST_FRAMES + self._bytes // BYTES_PER_FRAME and not self.close_sent:
+                self._end()
+            if self.close_sent or self.transport.is_closing():
+                return
+
+    def handle_events(self) -> None:
+        self._frames += len(self.conn.events)
+        super().handle_events()
+
+    def check_progress(self, now: float) -> None:
+        """Another second begins."""
+        self._frames = self._bytes = 0
+
+    def _end(self) -> None:
+        self.conn.fail(POLICY_VIOLATION, "too many frames")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": POLICY_VIOLATION})
+        self.close_sent = True
+        self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()
 
 

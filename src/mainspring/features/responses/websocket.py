@@ -35,6 +35,7 @@ from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.sent_request import FRAME_FIELDS, SentRequest, parse_request
 from mainspring.http.auth import authorize_again
+from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.json_size import check_value_count
 from mainspring.http.run_replies import choose_dialect
@@ -94,6 +95,7 @@ class _Connection:
         self._dialect = dialect
         self._kept: LRUCache[str, _Kept] = LRUCache(REMEMBERED)
         self._end: Fault | MainspringError | None = None
+        self._waiting_chars = 0
 
     async def run(self) -> Fault | MainspringError | None:
         """Answers frames until the client leaves, which cancels a response under way, or may stay no more; then returns why."""
@@ -107,16 +109,21 @@ class _Connection:
 
     async def _read(self, into: MemoryObjectSendStream[str | Fault]) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-            if into.statistics().current_buffer_used >= MOST_WAITING:
+            text = message.get("text")
+            is_much = text is not None and self._waiting_chars and self._waiting_chars + len(text) > MOST_BODY_BYTES
+            if is_much or into.statistics().current_buffer_used >= MOST_WAITING:
                 into.send_nowait(_TOO_MANY)
-            elif (text := message.get("text")) is None:
+            elif text is None:
                 into.send_nowait(_NOT_TEXT)
             else:
+                self._waiting_chars += len(text)
                 into.send_nowait(text)
 
     async def _work(self, waiting: MemoryObjectReceiveStream[str | Fault], connection: CancelScope) -> None:
         try:
             async for frame in waiting:
+                if isinstance(frame, str):
+                    self._waiting_chars -= len(frame)
                 self._end = await self._refusal()
                 if self._end is not None:
                     connection.cancel()
@@ -226,5 +233,6 @@ async def _send_error(socket: WebSocket, error: Fault | MainspringError) -> None
     await socket.send_text(encode({"type": "error", "status": error.status, "error": render_error(error)}).decode())
 
 
-_TOO_MANY = Fault(429, "too_many_requests", f"more than {MOST_WAITING} frames wait already; send more once one is answered")
+_MUCH = f"{MOST_WAITING} frames or {MOST_BODY_BYTES} characters wait already; send more once one is answered"
+_TOO_MANY = Fault(429, "too_many_requests", _MUCH)
 _NOT_TEXT = Fault(400, "invalid_json", "a frame must be JSON in a text message, not a binary one")
