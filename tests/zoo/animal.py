@@ -126,5 +126,5 @@ def call_ids(body: Json) -> list[str]:
     return [made["id"] for message in assistants(body) for made in message.get("tool_calls") or ()]
 
 
-def mentions(body: Json, pattern: str) -> bool:
+def mentions(body: object, pattern: str) -> bool:
     return re.search(pattern, msgspec.json.encode(body).decode()) is not None

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
-from tests.zoo import calls, leaks, requests, streams, thoughts
+from tests.zoo import calls, leaks, phrases, requests, streams, thoughts
 from tests.zoo.animal import MODEL, NOON, Animal, Failing, Outcome, Refusal, Talker, say
 
 from mainspring.app.engine import Engine
@@ -135,6 +135,61 @@ async def test_text_that_only_looks_like_a_call_stays_text(twin: str) -> None:
     outcome = await tell(Quoting)
     assert (outcome.response.status, outcome.zones) == ("completed", [])
     assert outcome.response.output_text == leaks.TWINS[twin]
+
+
+@pytest.mark.parametrize("phrase", phrases.PHRASES)
+async def test_a_refusal_is_understood(phrase: str) -> None:
+    said = phrases.PHRASES[phrase]
+    refused: list[Json] = []
+
+    class Refusing(Talker):
+        request: ClassVar[dict[str, Any]] = said.request
+
+        def refuse(self, body: Json) -> Refusal | None:
+            if not said.is_wrong(body):
+                return None
+            refused.append(body)
+            return Refusal(said.words, said.status)
+
+        def last(self, body: Json) -> bytes:
+            return say(said.answer)
+
+    outcome = await tell(Refusing)
+    assert (outcome.response.status, outcome.response.output_text) == ("completed", said.answer)
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("words", phrases.FAULTS)
+async def test_a_refusal_of_what_the_caller_says_is_told_to_the_caller(words: str) -> None:
+    asked: list[Json] = []
+
+    class Strict(Talker):
+        request: ClassVar[dict[str, Any]] = {"temperature": 2, "text": phrases.FORMAT}
+
+        def refuse(self, body: Json) -> str:
+            asked.append(body)
+            return words
+
+    with pytest.raises(openai.BadRequestError, match="the backend answered"):
+        await tell(Strict)
+    assert len(asked) == 1
+
+
+async def test_a_request_is_changed_three_times_at_most() -> None:
+    fields = ["stream_options", "temperature", "top_p", "reasoning_effort"]
+    asked: list[Json] = []
+
+    class Picky(Talker):
+        request: ClassVar[dict[str, Any]] = {"temperature": 1, "top_p": 1, "reasoning": {"effort": "low"}}
+
+        def refuse(self, body: Json) -> str | None:
+            asked.append(body)
+            wrong = [field for field in fields if field in body]
+            return f"Unsupported parameter: {wrong[0]} is not supported" if wrong else None
+
+    with pytest.raises(openai.BadRequestError):
+        await tell(Picky)
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("form", leaks.FORMS)

@@ -169,8 +169,9 @@ class HttpProvider(ABC):
                 return await self._post(path, body)
             except (Refused, Unavailable) as refusal:
                 unknown = [field for field, words in lacks if words.search(refusal.message) and field not in profile.refuses]
-                fresh = next((field for field in unknown if field.partition(".")[0] in body), None)
-                if fresh is None:
+                # A change that makes no difference is not the one that is asked for.
+                changes = (field for field in unknown if build(replace(profile, refuses=profile.refuses | {field})) != body)
+                if (fresh := next(changes, None)) is None:
                     raise
             log.warning("model %s is asked without `%s`, which %s does not take", model, fresh, self._http.url)
             self._learn(model, {fresh})

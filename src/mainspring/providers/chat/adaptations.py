@@ -1,16 +1,15 @@
-"""What Chat backends refuse, and how a request is changed so that they take it: a table of words and changes.
+"""How a request is changed so that a Chat backend takes it that has refused a part of it.
 
-A refusal that the table knows changes the request, which is sent again; what a model has refused is remembered. What is dropped
-can be done without, and what is written otherwise means the same.
+What is dropped can be done without, and what is written otherwise means the same. `refusals.py` says how backends put it.
 """
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from hashlib import blake2b
-from re import Pattern
 from typing import Final
 
 from mainspring.core.items import Json
+from mainspring.providers.chat.refusals import RARE_WORDS, STREAM
 from mainspring.providers.json_text import json_text
 
 
@@ -43,6 +42,63 @@ def _drop_names(body: Json) -> Json:
 
 def _fill_content(body: Json) -> Json:
     return {**body, "messages": [{**each, "content": each["content"] or ""} for each in body["messages"]]}
+
+
+def _omit_content(body: Json) -> Json:
+    """Leaves out content that is blank beside calls; an output that is blank says so."""
+
+    def fill(message: Json) -> Json:
+        if message["content"]:
+            return message
+        rest = {key: said for key, said in message.items() if key != "content"}
+        return rest if "tool_calls" in message else {**rest, "content": "(empty)"}
+
+    return {**body, "messages": list(map(fill, body["messages"]))}
+
+
+def _alternate(body: Json) -> Json:
+    """What the system says is said by the user, and whoever speaks twice in a row says it in one message."""
+    merged: list[Json] = []
+    for message in _merge_system(body)["messages"]:
+        message = {**message, "role": "user"} if message["role"] == "system" else message
+        last = merged[-1] if merged else {"role": ""}
+        both = [last, message]
+        if last["role"] == message["role"] and all(each.keys() == {"role", "content"} for each in both):
+            merged[-1] = {**last, "content": _join(last["content"], message["content"])}
+        elif message["content"] or len(message) > 2:
+            merged.append(message)
+    return {**body, "messages": merged}
+
+
+def _join(first: str | list[Json], second: str | list[Json]) -> str | list[Json]:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = [[{"type": "text", "text": said}] if isinstance(said, str) else said for said in (first, second)]
+    return [*parts[0], *parts[1]]
+
+
+def _bridge_outputs(body: Json) -> Json:
+    """Has the model speak between the output of a tool and the user."""
+    messages: list[Json] = []
+    for message in body["messages"]:
+        if message["role"] == "user" and messages and messages[-1]["role"] == "tool":
+            messages.append({"role": "assistant", "content": "I have the output."})
+        messages.append(message)
+    return {**body, "messages": messages}
+
+
+def _retell_calls(body: Json) -> Json:
+    """Calls and outputs of the history in words, for a backend that knows no role for outputs."""
+    messages: list[Json] = []
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            told = f"The output of `{message.get('name', 'the tool')}`:\n{message['content']}"
+            message = {"role": "user", "content": told}
+        elif calls := message.get("tool_calls"):
+            made = [f"I call `{call['function']['name']}` with {call['function']['arguments']}." for call in calls]
+            message = {"role": "assistant", "content": "\n".join([*filter(None, [message["content"]]), *made])}
+        messages.append(message)
+    return _alternate({**body, "messages": messages})
 
 
 def _derive_ids(body: Json) -> Json:
@@ -80,9 +136,13 @@ def _ask_for_call(body: Json) -> Json:
     return _instruct({key: value for key, value in body.items() if key != "tool_choice"}, wish)
 
 
+def _ask_for_format_beside_tools(body: Json) -> Json:
+    return _ask_for_format(body) if "tools" in body else body
+
+
 def _ask_for_format(body: Json) -> Json:
-    """A model that may call tools cannot be held to a format: it is asked for one, and its answer is checked here."""
-    if "tools" not in body or "response_format" not in body:
+    """A model that cannot be held to a format is asked for one, and its answer is checked here."""
+    if "response_format" not in body:
         return body
     schema = body["response_format"].get("json_schema", {}).get("schema")
     wish = f"Answer with JSON only, by this JSON Schema: {json_text(schema)}" if schema else "Answer with JSON only."
@@ -110,89 +170,77 @@ def _declare_called(body: Json) -> Json:
     return {**body, "tools": tools, "tool_choice": "none"} if tools else body
 
 
-def _simplify_schemas(body: Json) -> Json:
+def _simplify_schemas(body: Json, dropped: Collection[str] = RARE_WORDS) -> Json:
     """Schemas of tools in fewer words. What the others said is checked here."""
     told = [(tool, tool["function"]) for tool in body.get("tools", ())]
-    tools = [{**tool, "function": {**function, "parameters": _simplify(function["parameters"])}} for tool, function in told]
+    tools = [
+        {**tool, "function": {**function, "parameters": _simplify(function["parameters"], dropped)}} for tool, function in told
+    ]
     return {**body, "tools": tools} if tools else body
 
 
-def _simplify(schema: object) -> object:
+def _bare_schemas(body: Json) -> Json:
+    """Schemas of tools with nothing but names and types."""
+    return _simplify_schemas(body, (*RARE_WORDS, *_FINE_WORDS))
+
+
+def _simplify(schema: object, dropped: Collection[str]) -> object:
     if isinstance(schema, list):
-        return [_simplify(each) for each in schema]
+        return [_simplify(each, dropped) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {word: value for word, value in schema.items() if word not in _RARE_WORDS}
+    kept = {word: value for word, value in schema.items() if word not in dropped}
     for word in ("properties", "$defs"):
         if isinstance(parts := kept.get(word), dict):
-            kept[word] = {name: _simplify(part) for name, part in parts.items()}
-    return kept | {word: _simplify(kept[word]) for word in ("items", "anyOf", "oneOf", "allOf") if word in kept}
+            kept[word] = {name: _simplify(part, dropped) for name, part in parts.items()}
+    return kept | {word: _simplify(kept[word], dropped) for word in ("items", "anyOf", "oneOf", "allOf") if word in kept}
 
 
-def _unknown(name: str) -> Pattern[str]:
-    """A field that is not known at all. One whose value is not liked is the caller's to mend."""
-    no = r"(unknown|unrecognized|unsupported|unexpected|extra|invalid) [^.]*(parameter|argument|field|input)[^.]*"
-    return re.compile(rf"{no}{name}|{name}[^.]*{no}|\b{name}\b[^.]* (is|are) not (supported|permitted|allowed)", re.I)
+def _drop_strict(body: Json) -> Json:
+    told = [(tool, tool["function"]) for tool in body.get("tools", ())]
+    tools = [{**tool, "function": {key: value for key, value in function.items() if key != "strict"}} for tool, function in told]
+    return {**body, "tools": tools} if tools else body
 
 
-_RARE_WORDS: Final = (
-    "additionalProperties",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "$schema",
-    "patternProperties",
-    "propertyNames",
-)
-_RARE: Final = f"({'|'.join(map(re.escape, _RARE_WORDS))})"
-_NOT_KNOWN: Final = "(unknown|unsupported|unexpected|not supported|not permitted|cannot find)"
-STREAM: Final = "stream"
-"""Calls get lost when they are streamed."""
-RECALLED: Final = "messages.reasoning_content"
-"""The model wants its reasoning back with its calls."""
-REFUSALS: Final = (
-    ("stream_options", re.compile(r"stream_options")),
-    ("parallel_tool_calls", re.compile(r"parallel_tool_calls")),
-    ("tools", re.compile(r"not support (tools|tool use|tool calling|function)|enable-auto-tool-choice|tool use is not", re.I)),
-    ("reasoning_effort", _unknown("reasoning_effort")),
-    ("max_tokens", re.compile(r"\bmax_tokens\b.*\bmax_completion_tokens\b", re.I)),
-    # The names of tools on their outputs.
-    ("messages.name", re.compile(r"messages.*\bname\b.*(unsupported|unexpected|not (supported|permitted|allowed))", re.I)),
-    ("messages.content", re.compile(r"\bcontent\b.*(must be (a )?strings?|valid string|null|none)", re.I)),
-    ("messages.id", re.compile(r"\btool.?(call|use).?id\b.*(match pattern|length of 9)", re.I)),
-    ("messages.system", re.compile(r"system (message|role).*(beginning|first)|only one system", re.I)),
-    (RECALLED, re.compile(r"reasoning_content.*(passed back|sent back|missing|required)", re.I)),
-    ("messages.tools", re.compile(r"(tools|toolConfig)\b.*must be (defined|specified|provided)|tools param", re.I)),
-    ("tools.schema", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}", re.I)),
-    ("tool_choice", re.compile(r"tool_choice.*(incompatible|not support|unsupported|only .*auto)", re.I)),
-    ("response_format.tools", re.compile(r"(json mode|response_format|structured output).*\b(tool|function)", re.I)),
-    ("response_format.type", re.compile(r"response_format.*json_schema", re.I)),
-    # With these, a value that is not supported means that only the default is.
-    ("temperature", re.compile(r"temperature.*(not support|unsupported|only the default)|unsupported.*temperature", re.I)),
-    ("top_p", re.compile(r"top_p.*(not support|unsupported|only the default)|unsupported.*top_p", re.I)),
-)
+_FINE_WORDS: Final = (
+    "$comment", "$id", "const", "default", "deprecated", "description", "examples", "format", "maxItems", "maxLength", "maximum",
+    "minItems", "minLength", "minimum", "multipleOf", "not", "pattern", "readOnly", "title", "uniqueItems", "writeOnly",
+)  # fmt: skip
 _WITH_TOOLS: Final = ("tool_choice", "parallel_tool_calls")
 _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
     STREAM: _ask_whole,
     "max_tokens": _rename_limit,
     "messages.name": _drop_names,
     "messages.content": _fill_content,
+    "messages.blank": _omit_content,
+    "messages.after": _bridge_outputs,
+    "messages.tool": _retell_calls,
     "messages.id": _derive_ids,
     "messages.system": _merge_system,
     "messages.tools": _declare_called,
     "tools.schema": _simplify_schemas,
+    "tools.words": _bare_schemas,
+    "tools.strict": _drop_strict,
     "tool_choice": _ask_for_call,
-    "response_format.tools": _ask_for_format,
+    "response_format.tools": _ask_for_format_beside_tools,
     "response_format.type": _give_schema,
+    "response_format": _ask_for_format,
+    "messages.roles": _alternate,
 }
 REWRITTEN: Final = frozenset(
     {
         "messages.name",
         "messages.content",
+        "messages.blank",
+        "messages.after",
+        "messages.tool",
+        "messages.roles",
         "messages.id",
         "messages.system",
         "messages.tools",
         "tool_choice",
         "response_format.tools",
+        "response_format",
     }
 )
 """Those whose changes read or write messages."""

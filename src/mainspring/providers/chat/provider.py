@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from mainspring.core.errors import ProviderError
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.adaptations import REFUSALS, REWRITTEN, STREAM, adapt
+from mainspring.providers.chat.adaptations import REWRITTEN, adapt
+from mainspring.providers.chat.refusals import REFUSALS, STREAM
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply

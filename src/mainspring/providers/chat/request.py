@@ -13,7 +13,7 @@ from mainspring.core.items import Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
-from mainspring.providers.chat.adaptations import RECALLED
+from mainspring.providers.chat.refusals import RECALLED
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio
 from mainspring.providers.profiles import ModelProfile, find_profile

@@ -1,0 +1,90 @@
+"""Ways in which backends refuse what others take, word by word as they were seen, and what they take instead."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Struct
+from tests.zoo.animal import assistants, mentions, outputs
+from tests.zoo.requests import HISTORY, SCHEMA
+
+from mainspring.core.items import Json
+
+FORMAT = {"format": {"type": "json_schema", "name": "time", "schema": SCHEMA}}
+JSON = '{"hour": 12}'
+WORD = {"type": "object", "properties": {"word": {"type": "string", "minLength": 1}}, "required": ["word"]}
+LENGTH: dict[str, Any] = {"tools": [{"type": "function", "name": "look_up", "parameters": WORD, "strict": False}]}
+SYSTEM: dict[str, Any] = {"instructions": "Be brief."}
+
+
+class Phrase(Struct, frozen=True):
+    """`words` are said of a request for which `is_wrong` holds."""
+
+    words: str
+    is_wrong: Callable[[Json], bool]
+    request: dict[str, Any] = {}
+    status: int = 400
+    answer: str = "It is noon."
+
+
+def speaks_twice(body: Json) -> bool:
+    roles = [message["role"] for message in body["messages"]]
+    return "system" in roles or any(first == second == "user" for first, second in pairwise(roles))
+
+
+def interrupts(body: Json) -> bool:
+    roles = [message["role"] for message in body["messages"]]
+    return any(pair == ("tool", "user") for pair in pairwise(roles))
+
+
+def lacks_content(body: Json) -> bool:
+    return any("content" not in message or not isinstance(message["content"], str) for message in assistants(body))
+
+
+def says_length(body: Json) -> bool:
+    return mentions(body["tools"], "minLength")
+
+
+PHRASES = {
+    "Gemma's template": Phrase("Conversation roles must alternate user/assistant/user/assistant/...", speaks_twice, SYSTEM),
+    "a template without system": Phrase("System role not supported", speaks_twice, SYSTEM, status=500),
+    "two users in a row": Phrase(
+        "After the optional system message, conversation roles must alternate", speaks_twice,
+        {"input": [{"role": "user", "content": "Hello."}, {"role": "user", "content": "What time is it?"}]},
+    ),
+    "Ollama on null": Phrase("invalid message content type: <nil>", lacks_content, {"input": HISTORY}),
+    "LM Studio on null": Phrase(
+        "Invalid 'content': 'content' objects must have a 'type' field that is either 'text' or 'image_url'.", lacks_content,
+        {"input": HISTORY},
+    ),
+    "pydantic on null": Phrase("messages.1.content: Input should be a valid string", lacks_content, {"input": HISTORY}, 422),
+    "content left out": Phrase(
+        "messages.1.content: cannot be empty", lambda body: any(not said.get("content", "-") for said in assistants(body)),
+        {"input": HISTORY},
+    ),
+    "no role for outputs": Phrase("messages[2].role: unknown variant `tool`, expected one of `system`, `user`, `assistant`",
+        lambda body: bool(outputs(body)), {"input": HISTORY}, status=422),
+    "Mistral's order": Phrase(
+        "Unexpected role 'user' after role 'tool'", interrupts, {"input": [*HISTORY[:3], {"role": "user", "content": "And?"}]}
+    ),
+    "auto only": Phrase("Only tool_choice 'auto' is supported: tool_choice must be auto", lambda body: "tool_choice" in body,
+        {"tool_choice": {"type": "function", "name": "get_time"}}),
+    "no schema": Phrase("This model does not support response format `json_schema`.", lambda body: "response_format" in body,
+        {"text": FORMAT}, answer=JSON),
+    "DeepSeek on schemas": Phrase("This response_format type is unavailable now", lambda body: "response_format" in body,
+        {"text": FORMAT}, answer=JSON),
+    "a schema's word": Phrase(
+        "Unknown name \"minLength\" at 'tools[0].function_declarations[0].parameters': Cannot find field.", says_length, LENGTH
+    ),
+    "a grammar that fails": Phrase("failed to parse grammar", says_length, LENGTH, status=500),
+    "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
+        {"max_output_tokens": 500}),
+}  # fmt: skip
+
+# What is the caller's to mend.
+FAULTS = (
+    "temperature must be between 0 and 1",
+    "Invalid schema for response_format 'time': schema must be a JSON Schema of 'type: \"object\"'",
+    "The content of this request violates our policy; please consider alternatives",
+    "tools[0].function.name: String should match pattern '^[a-z]+$'",
+)
