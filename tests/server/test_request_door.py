@@ -53,6 +53,7 @@ REFUSED: list[tuple[Json, str, str]] = [
     ({"reasoning": {"efort": "low"}}, "reasoning.efort", "`effort`"),
     ({"tools": [{**WEATHER, "paramters": {}}]}, "tools[0].paramters", "`parameters`"),
     ({"tools": [WEATHER, {"type": "web_search"}]}, "tools[1].type", "web_search"),
+    ({"tools": [{"type": "namespace", "name": "n" * 513, "tools": [WEATHER]}]}, "tools[0].name", "512"),
     ({"tools": [{"type": "websearch"}]}, "tools[0].type", "websearch"),
     ({"tools": [{"type": "funktion", "name": "f"}]}, "tools[0].type", "`function`"),
     ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].type", "file_search"),

@@ -20,6 +20,7 @@ from mainspring.core.items import FunctionCallOutput, Item, Json, ServerTool, To
 from mainspring.core.tool_names import clean_name, fit_name, propose_names
 
 SEARCH = "tool_search"
+MOST_NAME_CHARS = 512
 Identity = tuple[str, str]
 
 _TEXT: Json = {"type": "string"}
@@ -110,6 +111,8 @@ def _define_namespace(tool: Json) -> list[Tool]:
     name, members = tool.get("name"), tool.get("tools")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("is missing; a namespace needs one", param="name", code="missing_required_parameter")
+    if len(name) > MOST_NAME_CHARS:
+        raise InvalidRequest(f"must have at most {MOST_NAME_CHARS} characters", param="name", code="string_above_max_length")
     if not isinstance(members, list) or not members:
         raise InvalidRequest("must be a list of functions and custom tools, at least one", param="tools")
     made: list[Tool] = []
