@@ -141,3 +141,14 @@ def test_references_may_stand_for_as_much_as_could_be_sent(served: Served, count
     assert post(served, "/v1/responses", json.dumps({"input": references[:8]}).encode())[0] == 200
     assert cpu_seconds(served) - used < 2 * MOST_SECONDS
     assert peak_bytes(served) - before < 100 * MB
+
+
+def test_an_answer_is_not_held_against_a_schema_for_years(tmp_path: Path) -> None:
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**twice, "d40": {"type": "object"}}}
+    form = {"type": "json_schema", "name": "f", "schema": schema}
+    with serving(tmp_path, [{"when": "", "say": "{}"}]) as served:
+        used = cpu_seconds(served)
+        status, error = post(served, "/v1/responses", json.dumps({"input": "x", "text": {"format": form}}).encode())
+        assert "steps" in error["message"], (status, error)
+        assert cpu_seconds(served) - used < 2 * MOST_SECONDS

@@ -200,3 +200,47 @@ def test_a_value_that_looks_like_a_reference_is_left_alone() -> None:
 def test_importing_it_is_light() -> None:
     code = "import sys, mainspring.tools.schema; print('jsonschema_rs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def doubling(levels: int, reference: str = "#/$defs/d%d", **marks: str) -> Json:
+    """A schema in which each definition names the next one twice."""
+
+    def define(number: int) -> Json:
+        return {key: mark % number for key, mark in marks.items()}
+
+    twice = {f"d{n}": {"allOf": [{"$ref": reference % (n + 1)}] * 2, **define(n)} for n in range(levels)}
+    return {"$defs": {**twice, f"d{levels}": {"type": "object", **define(levels)}}, "$ref": reference % 0}
+
+
+def nest(depth: int) -> Json:
+    value: Json = {}
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (doubling(40), {}),
+        (doubling(40, "#a%d", **{"$anchor": "a%d"}), {}),
+        (doubling(40, "http://x/%d", **{"$id": "http://x/%d"}), {}),
+        ({"propertyNames": {"$ref": "#/$defs/d0"}, "$defs": doubling(40)["$defs"]}, {"a": 1}),
+        ({"allOf": [{"properties": {"x": {"$ref": "#"}}}] * 2}, nest(60)),
+        ({"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(3000)]}}}}, {"x": [*range(3000)]}),
+    ],
+    ids=["pointers", "anchors", "ids", "names", "recursion", "product"],
+)
+def test_what_would_take_years_to_validate_is_refused(schema: Json, value: Json) -> None:
+    [problem] = Validator(ToolDefinition("f", parameters=schema)).errors(value)
+    assert "steps" in problem
+
+
+def test_a_tree_is_validated_whatever_its_depth_and_a_large_value_has_one_error() -> None:
+    tree = {"$defs": {"n": {"properties": {"x": {"$ref": "#/$defs/n"}, "y": {"$ref": "#/$defs/n"}}, "type": "object"}}}
+    tree["$ref"] = "#/$defs/n"  # type: ignore[assignment]
+    assert Validator(ToolDefinition("f", parameters=tree)).errors(nest(100)) == []
+    whole = Validator(ToolDefinition("f", parameters={"properties": {"x": {"items": {"type": "integer"}}}}))
+    assert whole.errors({"x": [1] * 100_000}) == []
+    assert len(whole.errors({"x": ["1"] * 100_000})) == 1
+    assert len(whole.errors({"x": ["1"] * 100})) == 100

@@ -1,7 +1,7 @@
 """The JSON Schema of a tool: `inline_components` makes one complete in itself, `Validator` holds arguments against it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
 from mainspring.core.lru_cache import LRUCache
+from mainspring.core.schema_cost import MOST_STEPS, SchemaCost
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST_COMPILED = 1024
 MOST_SCHEMA_BYTES = 512_000
+# Each error takes longer than a hundred steps.
+FEW_STEPS = 5_000
 LONGEST_MESSAGE = 300
 REF = "#/$defs/"
 
@@ -40,13 +43,34 @@ class Validator:
         try:
             return [
                 f"{_render_path(error.instance_path, 'arguments')}: {_describe_error(error)}"
-                for error in self._schema.iter_errors(parsed)
+                for error in self._schema.list_errors(parsed)
             ]
         except ValueError as error:
             return [f"arguments: {error}"]
 
 
-def compile_schema(schema: Json) -> "JsonSchema":
+class CompiledSchema:
+    """A schema that values are held against, as far as that takes bounded time."""
+
+    def __init__(self, schema: "JsonSchema", cost: SchemaCost) -> None:
+        self._schema, self._cost = schema, cost
+
+    def list_errors(self, value: Any) -> "list[ValidationError]":
+        """Every error; of a large value the first. Raises `ValueError` for one that it would take too long to validate."""
+        if (steps := self._cost.count_steps(value)) > MOST_STEPS:
+            raise ValueError(f"by this schema it takes more than {MOST_STEPS} steps to validate them; make it simpler")
+        if steps <= FEW_STEPS:
+            return list(self._schema.iter_errors(value))
+        from jsonschema_rs import ValidationError
+
+        try:
+            self._schema.validate(value)
+        except ValidationError as error:
+            return [error]
+        return []
+
+
+def compile_schema(schema: Json) -> CompiledSchema:
     """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
     # The library takes longer to import than most commands need to start.
     from jsonschema_rs import validator_for
@@ -54,7 +78,7 @@ def compile_schema(schema: Json) -> "JsonSchema":
     if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
     try:
-        return validator_for(schema, retriever=_refuse_fetch)
+        return CompiledSchema(validator_for(schema, retriever=_refuse_fetch), SchemaCost(schema))
     except ValueError as error:
         place = _render_path(getattr(error, "instance_path", []), "the schema")
         raise ValueError(f"{place}: {_shorten(getattr(error, 'message', str(error)))}") from error

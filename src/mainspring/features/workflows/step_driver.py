@@ -385,7 +385,7 @@ async def _validate(step: Validate, names: Json) -> Any:
     value = await resolve_values(step.value, names)
     problems = []
     if step.schema is not None:
-        errors = compile_schema(step.schema).iter_errors(value)
+        errors = compile_schema(step.schema).list_errors(value)
         problems += [f"{'.'.join(map(str, error.instance_path)) or 'the value'}: {error.message}" for error in errors]
     if step.expression is not None and not await check_condition(step.expression, names):
         problems.append(f"`{step.expression}` does not hold")

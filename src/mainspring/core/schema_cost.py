@@ -1,0 +1,134 @@
+"""What it costs to hold a value against a JSON Schema, told without doing it.
+
+References make a small schema large: one of two kilobytes, in which each of 40 definitions names the next one twice, takes a
+validator years. The cost is counted here with every pair of subschema and value looked at once.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mainspring.core.items import Json
+
+MOST_STEPS: Final = 2_000_000
+# Counting takes longer than validating.
+MOST_VISITS: Final = 200_000
+
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_BESIDE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
+_ITEMS = frozenset({"items", "contains", "additionalItems", "unevaluatedItems"})
+_VALUES = frozenset({"additionalProperties", "unevaluatedProperties"})
+# The schemas of JSON Schema itself, which validators bring along.
+_KNOWN = ("http://json-schema.org/", "https://json-schema.org/")
+
+
+class SchemaCost:
+    """The steps that validation by one schema takes, at most."""
+
+    def __init__(self, schema: Json) -> None:
+        self._schema = schema
+        self._named: dict[str, Any] = {}
+        self._has_references = False
+        self._size = 0
+        ahead: list[Any] = [schema]
+        while ahead:
+            self._size += 1
+            match node := ahead.pop():
+                case dict():
+                    self._note(node)
+                    ahead += node.values()
+                case list():
+                    ahead += node
+
+    def count_steps(self, value: Any) -> int:
+        """How many steps it takes to validate this value; `MOST_STEPS + 1` if more than `MOST_STEPS`."""
+        if not self._has_references and (most := self._size * _measure(value)) <= MOST_STEPS:
+            return most
+        try:
+            return min(_Count(self).visit(self._schema, value), MOST_STEPS + 1)
+        except (_TooManyError, RecursionError):
+            return MOST_STEPS + 1
+
+    def find_target(self, reference: object) -> Any:
+        """What a reference names. Raises `_TooManyError` if that cannot be told."""
+        base, _, place = str(reference).partition("#")
+        if base.startswith(_KNOWN):
+            return True
+        found = self._schema if not base else self._named.get(base)
+        if place and not place.startswith("/"):
+            found = self._named.get(f"#{place}")
+        for step in place.split("/")[1:] if place.startswith("/") else ():
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else _find_element(found, key)
+        if found is None:
+            raise _TooManyError
+        return found
+
+    def _note(self, node: Json) -> None:
+        self._has_references |= not _REFERENCES.isdisjoint(node)
+        for key, mark in (("$anchor", "#"), ("$dynamicAnchor", "#"), ("$id", "")):
+            if isinstance(name := node.get(key), str):
+                self._named.setdefault(f"{mark}{name}", node)
+
+
+class _Count:
+    def __init__(self, schema: SchemaCost) -> None:
+        self._schema = schema
+        self._known: dict[tuple[int, int], int] = {}
+        self._visits = 0
+
+    def visit(self, node: Any, value: Any) -> int:
+        self._visits += 1
+        if self._visits > MOST_VISITS:
+            raise _TooManyError
+        if not isinstance(node, dict):
+            return 1
+        pair = (id(node), id(value))
+        if (known := self._known.get(pair)) is not None:
+            return known
+        self._known[pair] = 1  # validators do not follow a circle either
+        pairs = (inner for key, part in node.items() for inner in self._list_pairs(key, part, value))
+        self._known[pair] = steps = 1 + sum([self.visit(*inner) for inner in pairs])
+        return steps
+
+    def _list_pairs(self, key: str, part: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+        """What a keyword has validated: subschemas, each with a value."""
+        if key in _REFERENCES:
+            yield self._schema.find_target(part), value
+        elif key in _BESIDE:
+            yield from [(node, value) for node in (part if isinstance(part, list) else [part])]
+        elif key in ("dependentSchemas", "dependencies") and isinstance(part, dict):
+            yield from [(node, value) for node in part.values()]
+        elif isinstance(value, list) and key in ("prefixItems", *_ITEMS):
+            yield from zip(part, value, strict=False) if isinstance(part, list) else ((part, item) for item in value)
+        elif isinstance(value, dict):
+            yield from self._list_members(key, part, value)
+
+    def _list_members(self, key: str, part: Any, value: Json) -> Iterator[tuple[Any, Any]]:
+        if key == "properties" and isinstance(part, dict):
+            yield from ((part[name], value[name]) for name in part.keys() & value.keys())
+        elif key == "patternProperties" and isinstance(part, dict):
+            yield from ((node, item) for node in part.values() for item in value.values())
+        elif key in _VALUES:
+            yield from ((part, item) for item in value.values())
+        elif key == "propertyNames":
+            yield from ((part, name) for name in value)
+
+
+class _TooManyError(Exception):
+    pass
+
+
+def _measure(value: Any) -> int:
+    size, ahead = 0, [value]
+    while ahead:
+        size += 1
+        match inner := ahead.pop():
+            case dict():
+                ahead += inner.values()
+            case list():
+                ahead += inner
+    return size
+
+
+def _find_element(found: Any, key: str) -> Any:
+    return found[int(key)] if isinstance(found, list) and key.isdecimal() and int(key) < len(found) else None
