@@ -134,6 +134,51 @@ class ArgumentsInProse(Animal):
         return call("a", "```json\n", UTC, "\n```</tool_call>")
 
 
+class ArgumentsWithTagBehind(Animal):
+    """Quirk 12: a tag stands behind the arguments (small models on vLLM). https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 12
+
+    def first(self, body: Json) -> bytes:
+        return call("a", '{"zone": ', '"UTC"}</tool_call>')
+
+
+class ArgumentsWithPiecesOfTagBehind(Animal):
+    """Quirk 12: a tag stands behind the arguments, in pieces. https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 12
+
+    def first(self, body: Json) -> bytes:
+        return call("a", '{"zone": "UTC"', "}</", "tool", "_call", ">")
+
+
+class ArgumentsWithWordsBehind(Animal):
+    """Quirk 12: words follow the arguments (small models on vLLM). https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 12
+
+    def first(self, body: Json) -> bytes:
+        return call("a", UTC, "\n", "I wait", " for it.")
+
+
+class ArgumentsInPython(Animal):
+    """Quirk 12: arguments are an object of Python's; own measurement of small models."""
+
+    number = 12
+
+    def first(self, body: Json) -> bytes:
+        return call("a", "{'zone'", ": 'UTC'}")
+
+
+class ArgumentsTwice(Animal):
+    """Quirk 8: the arguments come twice in one piece; code read in several adapters."""
+
+    number = 8
+
+    def first(self, body: Json) -> bytes:
+        return call("a", UTC + UTC)
+
+
 class OldFunctionCall(Animal):
     """Quirk 13: `function_call` instead of `tool_calls` (old servers).
     https://platform.openai.com/docs/api-reference/chat/create"""

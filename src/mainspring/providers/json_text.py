@@ -1,5 +1,6 @@
 """JSON as backends write it: read where it can be understood in one way only, and arguments as the text that calls carry."""
 
+import ast
 import json
 from contextlib import suppress
 
@@ -31,18 +32,33 @@ def json_text(arguments: object) -> str:
 
 
 def unwrap_arguments(text: str) -> str:
-    """Arguments that begin as no object, as the object that they can only mean: JSON in JSON, null, JSON among words. As they are
-    if they mean none."""
+    """Arguments that begin as no object, as the object that they can only mean: JSON in JSON, null, JSON among words, an object
+    of Python's. As they are if they mean none."""
     value: object = text
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
     if value is None:
         return "{}"
+    if not isinstance(value, str) or (start := value.find("{")) < 0:
+        return text
     with suppress(ValueError, RecursionError):
-        if isinstance(value, str) and (start := value.find("{")) >= 0:
-            _, end = json.JSONDecoder().raw_decode(value, start)
-            return value[start:end]
+        _, end = json.JSONDecoder().raw_decode(value, start)
+        return value[start:end]
+    with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
+        literal = ast.literal_eval(value[start : value.rfind("}") + 1])
+        return json_text(literal) if isinstance(literal, dict) else text
     return text
+
+
+def cut_behind_object(before: str, piece: str) -> str:
+    """The piece without what follows the object that it completes; all of it if it completes none."""
+    text = before + piece
+    start = len(text) - len(text.lstrip())
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return piece
+    return piece[: max(0, end - len(before))]
 
 
 def parse_count(tokens: object) -> int | None:

@@ -7,6 +7,7 @@ parallel calls may alternate. Text after later reasoning still belongs to the on
 backend first mentions them; calls also end in that order.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
@@ -20,7 +21,7 @@ from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.model_request import Items
-from mainspring.providers.json_text import unwrap_arguments
+from mainspring.providers.json_text import cut_behind_object, unwrap_arguments
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
 from mainspring.providers.thinking import TagSplitter
@@ -352,14 +353,18 @@ class _CallDraft(Struct, eq=False):
     is_held: bool = False
 
     def add(self, arguments: str) -> str:
-        """Adds a piece of the arguments and returns what is new in it. What begins as no object is held until it is whole."""
+        """Adds a piece of the arguments and returns what is new in it. What begins as no JSON is held until it is whole, and what
+        follows a whole object is none of it."""
         if not self.pieces:
-            self.is_held = bool(arguments.strip()) and not arguments.lstrip().startswith("{")
+            begun = arguments.lstrip()
+            self.is_held = bool(begun) and (not begun.startswith("{") or begun.startswith("{'"))
         elif len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
             # Some backends repeat all before it with each piece. No JSON goes on as it began, but for the odd name.
             said = self.arguments
             if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
                 arguments = arguments[len(said) :]
+        if not self.is_held and self._may_be_past(arguments):
+            arguments = cut_behind_object(self.arguments, arguments)
         if not arguments:
             return ""
         self.pieces.append(arguments)
@@ -368,6 +373,12 @@ class _CallDraft(Struct, eq=False):
             self.is_held = False
             return self.arguments
         return arguments
+
+    def _may_be_past(self, piece: str) -> bool:
+        """Whether the piece has a brace, or follows one, behind which JSON does not go on like this. Code in a string may."""
+        if "}" in piece and _BEHIND.search(piece):
+            return True
+        return bool(self.pieces) and self.pieces[-1].endswith("}") and not piece.lstrip().startswith((",", "}", "]"))
 
     @property
     def arguments(self) -> str:
@@ -404,6 +415,9 @@ class _CallDraft(Struct, eq=False):
 
 def build_unnamed_error(arguments: str) -> BadOutput:
     return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
+
+
+_BEHIND = re.compile(r"\}\s*[^\s,}\]:\"\\]")
 
 
 def list_call_ids(history: Sequence[items.Item]) -> Collection[str]:
