@@ -1,6 +1,6 @@
 """What the server costs: CPU per request, per delta and per turn, memory per open stream, beside a bare byte-forwarding proxy.
 
-    python bench/serve.py [--quick]
+    python bench/serve.py [--quick] [--growth]
 
 A fast backend, the server with its database, and a proxy that only copies bytes run as processes of their own; the load comes
 from this one. CPU is what the operating system charged the server's process; the proxy is asked for the same answers in the
@@ -16,19 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean, median
 
 import aiohttp
 
 HERE = Path(__file__).parent
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_of(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
+    """CPU seconds of all its threads so far, by the clock that Linux keeps for every process."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def resident(pid: int) -> int:
@@ -65,6 +66,30 @@ class Load:
             data = await answer.read()
             assert answer.status == 200, data
             assert (b"response.completed" if stream else b'"status":"completed"') in data, data[-600:]
+
+    async def continue_chain(self, previous: str | None) -> str:
+        body = {"model": "m", "input": "small", "previous_response_id": previous}
+        async with self._session.post(f"{self._server}/responses", json=body) as answer:
+            told = await answer.json()
+            assert told["status"] == "completed", told
+            return str(told["id"])
+
+    async def begin_chain(self, length: int) -> str | None:
+        previous: str | None = None
+        for _ in range(length):
+            previous = await self.continue_chain(previous)
+        return previous
+
+    async def follow_calls(self, turns: int) -> AsyncIterator[None]:
+        """Runs a loop of that many turns, and tells of each call that is made."""
+        body = {"model": "m", "input": f"loop {turns}", "stream": True, "max_turns": turns + 1}
+        async with self._session.post(f"{self._server}/responses", json=body, read_bufsize=1 << 24) as answer:
+            is_complete = False
+            async for line in answer.content:
+                is_complete |= line.startswith(b"event: response.completed")
+                if line.startswith(b"event: response.output_item.done"):
+                    yield
+            assert is_complete
 
     async def ask_proxy(self, text: str) -> None:
         body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
@@ -112,6 +137,30 @@ async def scenarios(load: Load, server: int, proxy: int, quick: bool) -> None:
     row("turn of a 10-turn loop, 2 calls each", f"{loops / 10 * 1e3:.2f} ms", "1.5 ms")
 
 
+async def growth(load: Load, server: int, length: int) -> None:
+    """What the last costs of many that continue each other, beside the tenth; both are asked for in turn, since machines are
+    not always equally fast."""
+    early, late = list[float](), list[float]()
+    long = await load.begin_chain(length - 20)
+    for _ in range(20):
+        short = await load.begin_chain(9)
+        before = cpu_of(server)
+        await load.continue_chain(short)
+        between = cpu_of(server)
+        long = await load.continue_chain(long)
+        early.append(between - before)
+        late.append(cpu_of(server) - between)
+    report_growth(f"response {length} of a chain", median(early), median(late), "1.3 x")
+    # Two calls in each turn. What a client is told of several turns may come at once, so a mean is taken.
+    moments = [cpu_of(server) async for _ in load.follow_calls(length)][::2]
+    costs = [after - before for before, after in pairwise(moments)]
+    report_growth(f"turn {length} of a run", mean(costs[5:45]), mean(costs[-40:]), "1.5 x")
+
+
+def report_growth(name: str, early: float, late: float, aim: str) -> None:
+    row(name, f"{late * 1e3:.2f} ms", aim, f"{late / early:.2f} x the tenth ({early * 1e3:.2f} ms)")
+
+
 async def open_streams(base: str, server: int, count: int) -> None:
     """Memory of streams that have begun and wait."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -129,7 +178,7 @@ async def open_streams(base: str, server: int, count: int) -> None:
             answer.close()
 
 
-async def measure(quick: bool) -> None:
+async def measure(quick: bool, only_growth: bool) -> None:
     ports = [free_port() for _ in range(3)]
     backend = (sys.executable, str(HERE / "upstream.py"))
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +195,12 @@ async def measure(quick: bool) -> None:
             async with aiohttp.ClientSession() as session:
                 await session.get(f"{base}/models")
                 row("memory when idle", f"{resident(server.pid) / 1e6:.0f} MB", "60 MB")
-                await scenarios(Load(session, base, proxied), server.pid, proxy.pid, quick)
+                load = Load(session, base, proxied)
+                if not only_growth:
+                    await scenarios(load, server.pid, proxy.pid, quick)
+                await growth(load, server.pid, 200 if quick else 1000)
+            if only_growth:
+                return
             await open_streams(base, server.pid, 100)
             if not quick:
                 await open_streams(base, server.pid, 1000)
@@ -155,8 +209,9 @@ async def measure(quick: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    began = time.monotonic()
-    asyncio.run(measure(parser.parse_args().quick))
+    parser.add_argument("--growth", action="store_true", help="only what a long conversation costs")
+    options, began = parser.parse_args(), time.monotonic()
+    asyncio.run(measure(options.quick, options.growth))
     print(json.dumps({"seconds": round(time.monotonic() - began, 1)}))
 
 
