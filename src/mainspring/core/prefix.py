@@ -22,10 +22,18 @@ DIALECTS = 2
 
 
 class PrefixText(Struct, frozen=True):
-    """What a provider has written of the first `count` items of a prefix."""
+    """What a provider has written of the first `count` items of a prefix, in a few pieces."""
 
     count: int = 0
-    text: bytes = b""
+    pieces: tuple[bytes, ...] = ()
+
+    def extend(self, piece: bytes, count: int) -> "PrefixText":
+        """With what the items up to `count` are written as. Pieces that are about as long are joined, with a comma: so there are
+        never many, and none is copied often."""
+        pieces = [*self.pieces, piece] if piece else [*self.pieces]
+        while len(pieces) > 1 and len(pieces[-2]) <= 2 * len(pieces[-1]):
+            pieces[-2:] = [b",".join(pieces[-2:])]
+        return PrefixText(count, tuple(pieces))
 
 
 class Prefix:

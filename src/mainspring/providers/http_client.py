@@ -8,13 +8,13 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from io import BytesIO
 from types import SimpleNamespace
 from typing import TypeVar
 
 import aiohttp
 import anyio
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -32,6 +32,7 @@ LAST_SECONDS = 5.0
 COMPLAINT_BYTES = 65_536
 COMPLAINT_SECONDS = 5.0
 EVENT_BYTES = 64 * 1024 * 1024
+PIECE_BYTES = 262_144
 
 
 class Http:
@@ -111,8 +112,7 @@ class Http:
         """The head of the answer. If the server has just closed a kept connection, the request is sent again on another."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         while True:
-            # Plain bytes would be written in one go, and a large body would block the event loop.
-            data = BytesIO(body) if body is not None else None
+            data = _Body(body) if body is not None else None
             attempt = SimpleNamespace(is_on_kept_connection=False)
             try:
                 response = await self._open().request(
@@ -226,6 +226,23 @@ class HttpReply:
 
     def close(self) -> None:
         self._received.close()
+
+
+class _Body(aiohttp.Payload):
+    """A body that is written piece by piece, so that a large one does not block the event loop, and without being copied."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._size = len(data)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        left = memoryview(self._value)
+        while left:
+            await writer.write(left[:PIECE_BYTES])
+            left = left[PIECE_BYTES:]
 
 
 def _trace() -> aiohttp.TraceConfig:

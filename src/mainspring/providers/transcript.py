@@ -101,17 +101,17 @@ Turn = InputTurn | ModelTurn
 
 def write_turns(history: Sequence[Item], dialect: Hashable, write: Callable[[Turn], list[Json]]) -> list[Json | msgspec.Raw]:
     """The messages of a conversation, as `write` makes them of its turns: the same for the same turn and `dialect`. What is kept
-    of them is one piece of JSON, with the commas between them, and only what has come since is written."""
+    of them is JSON, with commas between messages, and only what has come since is written."""
     prefix = history.prefix if isinstance(history, Items) else None
     if prefix is None:
         return [message for turn in list_turns(history) for message in write(turn)]
     known = prefix.texts.get(dialect) or PrefixText()
     if known.count < len(prefix.items):
         written = [encode_body(message) for turn in list_turns(prefix.items[known.count :]) for message in write(turn)]
-        known = PrefixText(len(prefix.items), b",".join([known.text, *written] if known.text else written))
-        if len(known.text) <= KEPT_BYTES:
+        known = known.extend(b",".join(written), len(prefix.items))
+        if sum(map(len, known.pieces)) <= KEPT_BYTES:
             prefix.texts[dialect] = known
-    return [msgspec.Raw(known.text)] if known.text else []
+    return list(map(msgspec.Raw, known.pieces))
 
 
 def _outputs(history: Sequence[Item]) -> dict[int, FunctionCallOutput]:
