@@ -9,7 +9,7 @@ import pytest
 from tests.kit.engine import RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE
 
-from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, StoreError, Superseded, Unavailable
+from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError, Superseded, Unavailable
 from mainspring.core.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
 from mainspring.core.ids import counting
 from mainspring.core.items import (
@@ -206,6 +206,18 @@ async def test_a_run_can_be_read_after_the_one_it_continues_was_deleted() -> Non
         await engine.forget("resp_1")
     async with engine_of(Scripted(), store) as engine:
         assert (await engine.attach("resp_2")).run.text == "Thanks."
+
+
+async def test_what_was_deleted_is_told_to_no_model_by_those_that_continue_it() -> None:
+    provider = Scripted(say("One."), say("Two."), say("Else."), say("More."))
+    async with engine_of(provider, MemoryStore()) as engine:
+        for id, parent, tenant in (("resp_1", None, ""), ("resp_2", "resp_1", ""), ("resp_3", None, "acme")):
+            await (await engine.start(order(id=id, parent=parent, tenant=tenant))).wait()
+        await engine.forget("resp_1")
+        with pytest.raises(PreviousNotFound):
+            await engine.start(order(id="resp_4", parent="resp_2"))
+        other = await (await engine.start(order(id="resp_5", parent="resp_3", tenant="acme"))).wait()
+        assert other.text == "More."
 
 
 async def test_a_sink_that_hangs_or_misbehaves_does_not_keep_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

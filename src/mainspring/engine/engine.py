@@ -539,7 +539,9 @@ class Engine:
                     await self.forget(child)
         await self.store.delete(run_id)
         self._unsaved.pop(run_id, None)
-        self._histories.pop((run.spec.tenant, run_id))
+        for known, _ in self._histories.items():
+            if known[0] == run.spec.tenant:  # what continues it has it in its history
+                self._histories.pop(known)
         for observer in self.observers:
             await observer.run_forgotten(run)
 
