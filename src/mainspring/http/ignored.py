@@ -71,6 +71,8 @@ def compare_tools(ignored: IgnoredFields, place: str, tools: Sequence[object]) -
             continue
         if kind.fields is not None and not tool.keys() <= kind.fields:
             ignored.compare(f"{place}[{number}]", tool, kind.fields)
+        if isinstance(form := tool.get("format"), dict) and tool["type"] == "custom":
+            ignored.compare(f"{place}[{number}].format", form, _FORMAT)
         if isinstance(inner := tool.get("tools"), list):
             compare_tools(ignored, f"{place}[{number}].tools", inner)
         if isinstance(local := tool.get("environment"), dict) and local.get("type") == "local":
@@ -135,4 +137,5 @@ def refuse_field(path: str, advice: str) -> InvalidRequest:
 
 
 _NULL: Final = Raw(b"null")
+_FORMAT: Final = frozenset({"type", "syntax", "definition"})
 _PARTED: Final = ("content", "output")

@@ -205,9 +205,9 @@ def _parse_choice(choice: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
         case {"type": "mcp", "server_label": str(label), **rest}:
             return ToolChoice("required", name=make_choice_mark(label, str(rest["name"]) if rest.get("name") else None))
         case {"type": "allowed_tools", "tools": [*allowed], **rest}:
-            mode = rest.get("mode", "auto")
-            names = tuple([name for tool in allowed if isinstance(tool, dict) for name in _name_chosen(tool, tools)])
-            if mode in ("auto", "required", "none") and names:
+            mode, named = rest.get("mode") or "auto", [tool for tool in allowed if isinstance(tool, dict)]
+            names = tuple([name for tool in named for name in _name_chosen(tool, tools)])
+            if mode in ("auto", "required", "none") and names and len(named) == len(allowed):
                 return ToolChoice(mode, allowed=names)
         case _:
             pass

@@ -74,6 +74,8 @@ def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     for number, entry in enumerate(request.context_management or ()):
         ignored.compare(f"context_management[{number}]", entry, _MANAGEMENT)
     ignored.compare("prompt", request.prompt or {}, _PROMPT)
+    if isinstance(choice := request.tool_choice, dict):
+        ignored.compare("tool_choice", choice, _CHOICE)
     ignored.compare("stream_options", request.stream_options or {}, _STREAM_OPTIONS)
     for path, is_asked in (
         ("reasoning.summary", (request.reasoning or {}).get("summary")),
@@ -99,6 +101,7 @@ _FORMAT: Final = frozenset({"type", "name", "description", "schema", "strict"})
 _ID: Final = frozenset({"id"})
 _MANAGEMENT: Final = frozenset({"type", "compact_threshold"})
 _PROMPT: Final = frozenset({"id", "version", "variables"})
+_CHOICE: Final = frozenset({"type", "name", "namespace", "server_label", "mode", "tools"})
 _STREAM_OPTIONS: Final = frozenset({"include_usage", "include_obfuscation"})
 # What is always there, or given when it is asked for.
 INCLUDES: Final = ("reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", "message.input_image.image_url")
