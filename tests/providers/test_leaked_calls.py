@@ -10,7 +10,7 @@ from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
 
 from mainspring.core.events import Finish, ModelEvent, TextDelta
 from mainspring.core.ids import counting
-from mainspring.core.items import FunctionCall, Message, ToolDefinition, parse_arguments
+from mainspring.core.items import FunctionCall, Message, Reasoning, ToolDefinition, parse_arguments
 from mainspring.providers.leak_reader import MOST_HELD, LeakReader
 from mainspring.providers.turn import TurnBuilder
 
@@ -47,6 +47,36 @@ def test_a_call_is_found_however_its_text_is_cut(form: str, cuts: set[int]) -> N
 def test_what_is_no_call_is_text_however_it_is_cut(twin: str, cuts: set[int]) -> None:
     told = play(cut(TWINS[twin], cuts))
     assert (text_of(told), calls_of(told)) == (TWINS[twin], [])
+
+
+THOUGHT = "<|channel|>analysis<|message|>I must look.<|end|>"
+JSON = '{"zone": "UTC"}'
+CHANNELS = {
+    "as trained": f"{THOUGHT}<|start|>assistant<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>"
+    f"{JSON}<|call|>",
+    "recipient first": f"{THOUGHT}<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{JSON}<|call|>",
+    "a start": f"<|start|>assistant{THOUGHT}<|start|>assistant<|channel|>commentary to=get_time<|message|>{JSON}",
+    "words before": f"{THOUGHT}<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
+    f"<|start|>assistant<|channel|>commentary to=functions.get_time<|message|>{JSON}<|call|>",
+}
+
+
+@pytest.mark.parametrize("form", CHANNELS)
+@given(cuts=st.sets(st.integers(0, 200)))
+def test_channels_are_told_apart_however_the_text_is_cut(form: str, cuts: set[int]) -> None:
+    told = play(cut(CHANNELS[form], cuts))
+    (call,) = calls_of(told)
+    assert parse_arguments(call.arguments) == {"zone": "UTC"}
+    assert [item.content[0].text for item in folded(told).output if isinstance(item, Reasoning) and item.content] == [
+        "I must look."
+    ]
+    assert text_of(told).strip() == ("Let me look." if form == "words before" else "")
+
+
+@given(cuts=st.sets(st.integers(0, 200)))
+def test_the_final_channel_is_text(cuts: set[int]) -> None:
+    told = play(cut(f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>It is noon, a < b.<|return|>", cuts))
+    assert (text_of(told), calls_of(told)) == ("It is noon, a < b.", [])
 
 
 def test_several_calls_are_all_made() -> None:

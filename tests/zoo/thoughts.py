@@ -4,9 +4,11 @@ import json
 from typing import Any, ClassVar
 
 from tests.providers.backend import DONE, call_piece, chunk, sse
-from tests.zoo.animal import UTC, Animal, Outcome, Talker, assistants, outputs, say
+from tests.zoo.animal import UTC, Animal, Outcome, Talker, assistants, mentions, outputs, say
 
 from mainspring.core.items import Json
+from mainspring.providers.chat.request import name_origin
+from mainspring.providers.transcript import seal
 
 
 class ThinkTags(Talker):
@@ -71,6 +73,23 @@ class SignatureMustReturn(Animal):
         made = call_piece(0, id="a", name="get_time", arguments=UTC)
         made["tool_calls"][0]["extra_content"] = self.extra
         return sse(chunk(made), chunk(finish="tool_calls")) + DONE
+
+
+class ForeignSignature(Talker):
+    """Quirk 28: signatures of another vendor are refused, after a switch. https://github.com/earendil-works/pi/issues/9048"""
+
+    number = 28
+    request: ClassVar[dict[str, Any]] = {
+        "input": [
+            {"role": "user", "content": "What time is it in Oslo?"},
+            {"type": "reasoning", "summary": [], "encrypted_content": seal(name_origin("gemini.example.org"), '{"google": {}}')},
+            {"type": "function_call", "call_id": "a", "name": "get_time", "arguments": '{"zone": "CET"}'},
+            {"type": "function_call_output", "call_id": "a", "output": "13:00"},
+        ]
+    }
+
+    def refuse(self, body: Json) -> str | None:
+        return "extra_content: Invalid signature" if mentions(body, "extra_content") else None
 
 
 class JsonWithinReasoning(Talker):

@@ -134,7 +134,8 @@ class ChannelSplitter:
                 yield False, f"\n<function={self._recipient}>"
         elif token != "<|constrain|>":
             yield from self._close_call()
-            self._header = ""
+            # A header may name its recipient before its channel.
+            self._header = f"{self._header} " if self._header and token == "<|channel|>" else ""
 
     def _close_call(self) -> Iterator[tuple[bool, str]]:
         if self._header is None and self._recipient:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from mainspring.core.errors import Unavailable
 from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
-from mainspring.providers.chat.request import VENDOR
+from mainspring.providers.chat.request import name_origin
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
@@ -63,14 +63,14 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if delta is None and self._turn.is_silent:
             delta = choice.message
         if delta is not None:
-            _say(self._turn, delta, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
+            _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
             if reason in _GAVE_UP:
                 raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
             self._finish = _FINISH.get(reason, "stop")
 
 
-def _say(turn: TurnBuilder, delta: "_ChatDelta", logprobs: Sequence[Json] = ()) -> None:
+def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[Json] = ()) -> None:
     """One delta, in the order its parts are thought, said and done."""
     if thought := delta.reasoning_content or delta.reasoning:
         turn.reasoning(_plain(thought))
@@ -88,20 +88,20 @@ def _say(turn: TurnBuilder, delta: "_ChatDelta", logprobs: Sequence[Json] = ()) 
         for annotation in _objects(delta.annotations):
             turn.annotation(_flat(annotation))
     if delta.tool_calls:
-        _call(turn, delta.tool_calls)
+        _call(turn, delta.tool_calls, host)
     if delta.function_call is not None:
         # Before there were tool calls there was one function call, and it needed no number.
         turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
 
 
-def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]") -> None:
+def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
     places: list[tuple[Index | None, str]] = []
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
         name, arguments = function.name or "", json_text(function.arguments)
         if name and isinstance(call.extra_content, dict):
             # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
-            turn.seal(seal(VENDOR, json_text(call.extra_content)))
+            turn.seal(seal(name_origin(host), json_text(call.extra_content)))
         turn.call(index=place[0], id=place[1], name=name, arguments=arguments, is_beside=place in places)
         places.append(place)
 

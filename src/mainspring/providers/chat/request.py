@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from mainspring.core import items
 from mainspring.core.drafts import words
@@ -19,7 +20,6 @@ from mainspring.providers.media import is_audio
 from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
-VENDOR: Final = "chat"
 OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
@@ -29,7 +29,7 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
     profile = profile or find_profile(request.model)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, recalls=profile.recalls or RECALLED in profile.refuses),
+        "messages": _messages(request, _Style(name_origin(host), profile.recalls or RECALLED in profile.refuses)),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -52,6 +52,18 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
         "frequency_penalty": request.frequency_penalty,
     }
     return body | drop_none(options) | (request.extra or {})
+
+
+def name_origin(host: str) -> str:
+    """Whom what a backend has sealed belongs to: no other host is sent it."""
+    return f"chat@{host.replace('.', '_')}"
+
+
+class _Style(Struct, frozen=True):
+    """How turns are written, beside what they say. `recalls` says that reasoning goes back with calls."""
+
+    origin: str
+    recalls: bool
 
 
 def name_token_limit(host: str) -> str:
@@ -86,23 +98,23 @@ def _response_format(form: object) -> Json | None:
             return None
 
 
-def _messages(request: ModelRequest, *, recalls: bool) -> list[Json | msgspec.Raw]:
+def _messages(request: ModelRequest, style: _Style) -> list[Json | msgspec.Raw]:
     def write(turn: Turn) -> list[Json]:
         if isinstance(turn, ModelTurn):
-            return _write_turn(turn, recalls=recalls)
+            return _write_turn(turn, style)
         content = _content(turn.parts)
         return [] if content == [] else [{"role": turn.role, "content": content}]
 
     said: list[Json | msgspec.Raw] = []
     if request.instructions:
         said.append({"role": "system", "content": request.instructions})
-    messages = said + transcript.write_turns(request.items, (VENDOR, recalls), write)
+    messages = said + transcript.write_turns(request.items, style, write)
     if not messages:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     return messages
 
 
-def _write_turn(turn: ModelTurn, *, recalls: bool) -> list[Json]:
+def _write_turn(turn: ModelTurn, style: _Style) -> list[Json]:
     """What the model said in one turn: its own message, then the outputs, then what only a user may show. Reasoning is left out,
     but for models that want it back with their calls."""
     texts = turn.texts
@@ -110,8 +122,8 @@ def _write_turn(turn: ModelTurn, *, recalls: bool) -> list[Json]:
         return []
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
     if turn.calls:
-        message["tool_calls"] = _write_calls(turn)
-        if recalls:
+        message["tool_calls"] = _write_calls(turn, style.origin)
+        if style.recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
     return [message, *[_output(called) for called in turn.calls], *_exhibits(turn)]
@@ -133,12 +145,12 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
     return [{"role": "user", "content": parts}] if parts else []
 
 
-def _write_calls(turn: ModelTurn) -> list[Json]:
-    """The calls of a turn, each with what its vendor has sealed before it."""
+def _write_calls(turn: ModelTurn, origin: str) -> list[Json]:
+    """The calls of a turn, each with what this backend has sealed before it."""
     calls: list[Json] = []
     extra: Json = {}
     for item in turn.items:
-        if isinstance(item, items.Reasoning) and (secret := transcript.unseal(VENDOR, item)) is not None:
+        if isinstance(item, items.Reasoning) and (secret := transcript.unseal(origin, item)) is not None:
             # A client may send anything back.
             with suppress(ValueError, RecursionError):
                 extra = {"extra_content": _object.decode(secret)}
