@@ -269,11 +269,16 @@ def test_an_agent_is_asked_whether_it_is_done_and_again_after_more_work_only_if_
 
 
 @pytest.mark.requirement("C-T20", "C65", "C79")
-def test_an_empty_list_of_calls_and_words_like_a_call_are_text(door: Door, model: Model) -> None:
-    looks = '<tool_call>{"name": "look", "arguments": {"at": 1}}</tool_call>'
-    model.hears("Pretend", Reply(({"content": looks, "tool_calls": []},)))
+def test_an_empty_list_of_calls_and_words_about_a_call_are_text_and_a_call_left_in_text_is_one(door: Door, model: Model) -> None:
+    put = '<tool_call>{"name": "look", "arguments": {"at": 1}}</tool_call>'
+    speaks = f"To look, a model writes `{put}`, and waits."
+    model.hears("Explain", Reply(({"content": speaks, "tool_calls": []},)))
+    told = door.respond("Explain")
+    assert (told["status"], kinds(told), told["output"][0]["content"][0]["text"]) == ("completed", ["message"], speaks)
+    model.hears("Pretend", Reply(({"content": put, "tool_calls": []},)))
+    model.hears("saw 1", says("Seen."))
     told = door.respond("Pretend")
-    assert (told["status"], kinds(told), told["output"][0]["content"][0]["text"]) == ("completed", ["message"], looks)
+    assert (told["status"], kinds(told)) == ("completed", ["function_call", "function_call_output", "message"])
 
 
 @pytest.mark.requirement("C2", "C5", "C6", "C7", "C62")
