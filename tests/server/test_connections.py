@@ -65,6 +65,12 @@ def connect_socket(served: Served) -> ClientConnection:
     return connect_websocket(served.url.replace("http", "ws") + "/responses", additional_headers=headers, max_size=None)
 
 
+def create_key(folder: Path, tenant: str) -> bytes:
+    command = [executable, "-m", "mainspring", "keys", "create", "--database", "served.db", "--tenant", tenant]
+    made = run_command(command, cwd=folder, capture_output=True, text=True, check=True)
+    return next(word for word in made.stdout.split() if word.startswith("ms_")).encode()
+
+
 def count_files(served: Served) -> int:
     return len(os.listdir(f"/proc/{served.process.pid}/fd"))
 
@@ -212,11 +218,7 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
 
 def test_one_key_cannot_take_all_requests(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text("[http]\nrequests_per_key = 1\n")
-    made = run_command(
-        [executable, "-m", "mainspring", "keys", "create", "--database", "served.db"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    key = next(word for word in made.stdout.split() if word.startswith("ms_"))
+    key = create_key(tmp_path, "one").decode()
     with serving(tmp_path, [{"when": "", "say": "Hello.", "pause": 3600}]) as served:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         address = urlsplit(served.url).netloc
@@ -347,3 +349,23 @@ async def test_a_client_that_does_not_read_is_not_kept(tmp_path: Path) -> None:
         assert line.recv(1)
         assert count_files(served) > files_before
         await until(lambda: count_files(served) <= files_before)
+
+
+async def test_bodies_of_one_key_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nbody_bytes = 20_000_000\n")
+    keys = [create_key(tmp_path, tenant) for tenant in ("one", "other")]
+    one, other = [b"\r\nauthorization: Bearer %b\r\n\r\n" % key for key in keys]
+    large = post(json.dumps({"input": "x" * 7 * MB, "store": False}).encode())
+    with serving(tmp_path, HELLO) as served, closing(connect(served)) as held:
+        before = resident_bytes(served)
+        held.sendall(large.replace(b"\r\n\r\n", one)[:-1])
+        await until(lambda: resident_bytes(served) - before > 6 * MB)
+        for key, status in ((one, 429), (other, 200), (other, 200)):
+            with closing(connect(served)) as line:
+                line.sendall(large.replace(b"\r\n\r\n", key))
+                assert read_answer(line)[0] == status
+        held.sendall(b"}")
+        assert read_answer(held)[0] == 200
+        with closing(connect(served)) as line:
+            line.sendall(large.replace(b"\r\n\r\n", one))
+            assert read_answer(line)[0] == 200

@@ -114,7 +114,8 @@ def serve(settings: Settings, file: Path | None = None) -> int:
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     connections = ConnectionTable(settings.http, raise_file_limit())
-    keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key)
+    most_requests, most_bytes = connections.most_per_key, connections.most_body_bytes
+    keys = Keys(engine.store, configured=settings.api_key, most_requests=most_requests, most_body_bytes=most_bytes)
     app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host))
     with _listening(settings) as listener:
         EngineServer(app, settings, choice, connections).run([listener])

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
@@ -108,6 +108,7 @@ class Keys:
         *,
         configured: str | None = None,
         most_requests: int | None = None,
+        most_body_bytes: int | None = None,
         clock: Seconds = time.time,
         ticks: Seconds = time.monotonic,
     ) -> None:
@@ -116,6 +117,8 @@ class Keys:
         self._clock, self._ticks = clock, ticks
         self._most_requests = most_requests
         self._open: Counter[str] = Counter()
+        self._most_body_bytes = most_body_bytes
+        self._body_bytes: Counter[str] = Counter()
         self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
@@ -192,6 +195,25 @@ class Keys:
         finally:
             self._open[subject] -= 1
 
+    def count_body(self, subject: str, receive: Receive, request: ExitStack) -> Receive:
+        """Counts the bytes that a request brings, until it ends. Receiving raises `Fault` 429 if there are too many, of this key
+        or in all: a thousand bodies may come at once."""
+        most = self._most_body_bytes
+        if most is None:
+            return receive
+
+        async def receive_some() -> Message:
+            message = await receive()
+            if size := len(message.get("body", b"")):
+                if self._body_bytes[subject] + size > most // 2 or self._body_bytes.total() + size > most:
+                    told = "the requests under way have as many bytes as the server takes at a time; wait for some to end"
+                    raise Fault(429, "too_many_requests", told, param="body", retry_after=1)
+                self._body_bytes[subject] += size
+                request.callback(self._body_bytes.subtract, {subject: size})
+            return message
+
+        return receive_some
+
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
         if (seen := self._seen.get(digest)) is not None and now < seen.until:
@@ -230,6 +252,8 @@ class AuthMiddleware:
                 scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
                 if caller.subject:
                     stack.enter_context(self._keys.count_request(caller.subject))
+                if scope["type"] == "http":
+                    receive = self._keys.count_body(caller.subject, receive, stack)
             except (Fault, MainspringError) as fault:
                 await _refuse(fault, scope, receive, send)
                 return

@@ -6,6 +6,7 @@ those that are too slow, to send or to read: a request costs a few additions her
 """
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Iterable, Sized
 from functools import partial
@@ -29,6 +30,7 @@ MOST_PIPELINED: Final = 256
 MOST_FRAMES: Final = 256
 BYTES_PER_FRAME: Final = 1024
 POLICY_VIOLATION: Final = 1008
+LEAST_BODY_BYTES: Final = 256 * 1024 * 1024
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
 
@@ -50,6 +52,8 @@ class ConnectionTable:
         self.most = settings.connections or max(files - SPARE_FILES, 64)
         self.most_per_address = settings.connections_per_address or self.most // 2
         self.most_per_key = settings.requests_per_key or self.most // 2
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.most_body_bytes = settings.body_bytes or max(memory // 8, LEAST_BODY_BYTES)
         self.by_address: Counter[str] = Counter()
         # uvicorn wants a class, and calls it once per connection.
         self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))

@@ -18,6 +18,8 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a client may take to send a body, and one second more for each 1,000 bytes that have come."""
     unread_seconds: Annotated[float, Meta(gt=0)] = 120.0
     """How long a client may leave what it is sent unread."""
+    body_bytes: Annotated[int, Meta(ge=1024)] | None = None
+    """The most bytes of all bodies whose requests are under way; an eighth of the memory if not given. One key may have half."""
     connections: Annotated[int, Meta(ge=1)] | None = None
     """The most connections at a time; as many as the process may open files, less 256, if not given."""
     connections_per_address: Annotated[int, Meta(ge=1)] | None = None
