@@ -4,7 +4,9 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, sse
 
-from mainspring.core.errors import InvalidRequest, Refused
+from mainspring.core.chain import Chain
+from mainspring.core.errors import BadOutput, InvalidRequest, Refused
+from mainspring.core.history import Entry
 from mainspring.core.items import (
     ApprovalRequest,
     FunctionCall,
@@ -25,10 +27,13 @@ from mainspring.core.items import (
     assistant,
     user,
 )
-from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_request import Items, ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.request import build_body
+from mainspring.providers.http_client import HttpReply
+from mainspring.providers.json_text import encode_body
 
 NOON = sse(chunk({"content": "noon"}, finish="stop"))
 LOOK = ToolDefinition("look", "Looks at a clock", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -370,3 +375,32 @@ def test_a_header_with_a_line_break_is_an_error_that_does_not_show_it() -> None:
 async def test_what_is_no_json_is_refused(backend: Backend) -> None:
     with pytest.raises(Refused, match="the request cannot be written as JSON"):
         await ask(backend, ModelRequest("resp_1", "clockwork", (user("half a \ud83d pair"),)))
+
+
+SAID = [user("What time is it?"), FunctionCall("call_1", "look", "{}"), FunctionCallOutput("call_1", "noon")]
+
+
+@pytest.mark.parametrize("field", sorted({field for field, _ in REFUSALS}))
+async def test_a_transcript_is_adapted_as_a_list_of_its_items_is(field: str) -> None:
+    sent: list[bytes] = []
+
+    class Recorder(Chat):
+        async def _post(self, path: str, body: Json, query: object = None) -> HttpReply:
+            sent.append(encode_body(body))
+            raise BadOutput("that is all")
+
+    chain = Chain([Entry(item, "input") for item in SAID])
+    form = {"format": {"type": "json_object"}}
+    request = replace(QUESTION, tools=(LOOK, RING), tool_choice=ToolChoice("required"), text=form, instructions="Be brief.")
+    for items in (Items(chain), Items(chain), tuple(SAID)):
+        chat = Recorder("http://localhost/v1")
+        chat._learn(request.model, {field})
+        with pytest.raises(BadOutput):
+            _ = [event async for event in chat.stream(replace(request, items=items))]
+    assert sent[0] == sent[1] == sent[2]
+
+
+async def test_a_refusal_that_nothing_can_be_done_about_is_told_for_a_transcript_too(backend: Backend) -> None:
+    backend.replies(b'{"error": {"message": "messages.0.name is unsupported"}}', status=400, expect=ASKED)
+    with pytest.raises(Refused, match="unsupported"):
+        await ask(backend, replace(QUESTION, items=Items(Chain([Entry(user("What time is it?"), "input")]))))

@@ -170,8 +170,9 @@ class HttpProvider(ABC):
             except (Refused, Unavailable) as refusal:
                 unknown = [field for field, words in lacks if words.search(refusal.message) and field not in profile.refuses]
                 # A change that makes no difference is not the one that is asked for.
-                changes = (field for field in unknown if build(replace(profile, refuses=profile.refuses | {field})) != body)
-                if (fresh := next(changes, None)) is None:
+                told = ((field, build(replace(profile, refuses=profile.refuses | {field}))) for field in unknown)
+                fresh = next((field for field, other in told if encode_body(other) != encode_body(body)), None)
+                if fresh is None:
                     raise
             log.warning("model %s is asked without `%s`, which %s does not take", model, fresh, self._http.url)
             self._learn(model, {fresh})

@@ -228,19 +228,6 @@ _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
     "messages.roles": _alternate,
 }
 REWRITTEN: Final = frozenset(
-    {
-        "messages.name",
-        "messages.content",
-        "messages.blank",
-        "messages.after",
-        "messages.tool",
-        "messages.roles",
-        "messages.id",
-        "messages.system",
-        "messages.tools",
-        "tool_choice",
-        "response_format.tools",
-        "response_format",
-    }
+    _CHANGES.keys() - {STREAM, "max_tokens", "tools.schema", "tools.words", "tools.strict", "response_format.type"}
 )
-"""Those whose changes read or write messages."""
+"""Those whose changes read or write messages, which for them must not be written yet."""
