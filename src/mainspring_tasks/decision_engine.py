@@ -71,7 +71,7 @@ from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled
 from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
 from mainspring_tasks.task_tools import TOOLS, Change, TaskServer, TaskTools, UserTurn
-from mainspring_tasks.undo import is_undo, make_undo_call
+from mainspring_tasks.undo import is_undo, make_undo_call, may_undo
 
 logger = getLogger(__name__)
 
@@ -315,7 +315,8 @@ class LLMAgentEngine:
             return _DecisionResult(make_cancelled(_format_task(words.UNSURE, waiting), Outcome.MISSING_CONTEXT, None))
         if waiting is not None:
             await self._refuse(order, waiting)
-        return await self._undo(order, thread) if said == "undo" and waiting is None else done
+        is_undone = said == "undo" and waiting is None and may_undo(order.context.message)
+        return await self._undo(order, thread) if is_undone else done
 
     async def _undo(self, order: _DecisionOrder, thread: DecisionThread) -> _DecisionResult:
         """Takes the last changes of this conversation back, the latest first. Each is taken back once, whoever asks again."""

@@ -100,7 +100,7 @@ def project_decision(run: Run, log: Sequence[Recorded]) -> DecisionReport:
 
 def _read_said(answer: ModelAnswer) -> Said | None:
     match answer:
-        case ModelAnswer(decision="undo"):
+        case ModelAnswer(decision="undo", confidence=float(sure)) if sure >= _SURE:
             return "undo"
         case ModelAnswer(intent=IntentType.CONFIRM_NO):
             return "no"

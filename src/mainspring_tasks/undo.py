@@ -5,6 +5,7 @@ same policies judge it, and the same log records it. Its id follows from the run
 once. What has changed since is left alone.
 """
 
+import re
 from typing import Final
 
 import msgspec
@@ -15,15 +16,22 @@ from mainspring.core.items import FunctionCall, FunctionCallOutput, parse_argume
 from mainspring.core.run import Run
 from mainspring.core.spec import StepCall
 from mainspring_tasks.decision_rules import CHANGES
-from mainspring_tasks.task_references import ListedTask
+from mainspring_tasks.task_references import ListedTask, is_look, is_question, is_small_talk
 from mainspring_tasks.task_tools import Change, parse_list
 
 _UNDO: Final = frozenset({"undo", "/undo", "undo it", "undo that", "undo please"})
+_KEEPS: Final = re.compile(r"\b(?:don['\u2019]?t|do not|never)\s+undo\b", re.IGNORECASE)
 
 
 def is_undo(message: str) -> bool:
     """Whether it is the English word alone, for which no model is asked. Any other way to say so is the model's to understand."""
     return " ".join(message.casefold().replace(",", "").split()).rstrip(".! ") in _UNDO
+
+
+def may_undo(message: str) -> bool:
+    """Whether a model may have read an undo in it: not in English that asks for no change, or says not to."""
+    is_idle = is_small_talk(message) or is_look(message) or is_question(message)
+    return not is_idle and _KEEPS.search(message) is None
 
 
 def find_changes(run: Run) -> tuple[Change, ...]:

@@ -126,6 +126,17 @@ async def test_a_change_is_undone_by_the_same_person_in_the_same_conversation_on
         said = await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"), key=ada)
         conversation = said["conversation_id"]
         await d.post("/chat", {"content": "undo", "conversation_id": conversation}, key=bob, status=404)
+        # A model that is fooled, or not sure, undoes nothing.
+        for message, sure in (
+            ("thanks", 1),
+            ("what is on my list?", 1),
+            ("show my tasks", 1),
+            ("don't undo that", 1),
+            ("hm", 0.4),
+        ):
+            cue = answer("Gern.", "DELETE_TASK", "undo", sure=sure)
+            kept = await d.chat(message, cue, conversation=conversation, key=ada)
+            assert kept["decision"]["tool_calls"] == []
         elsewhere = await d.chat("undo", key=ada)
         assert elsewhere["message"]["content"] == words.NOTHING_TO_UNDO
         undone = await d.chat("zurück damit", answer("Gern.", "DELETE_TASK", "undo"), conversation=conversation, key=ada)
