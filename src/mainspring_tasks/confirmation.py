@@ -34,6 +34,14 @@ NO: Final = frozenset(
 _POLITE: Final = frozenset({"please", "thanks", "thank you", "delete it", "remove it", "it", "that"})
 # What they say of the task, once they have said yes or no.
 _ABOUT: Final = frozenset({"and", "delete", "remove", "the", "this", "my", "one", "task", "item", "for good"})
+# English that makes no clear yes, whatever a model takes it for: doubts, greetings and looks at the list, and thanks alone.
+_DOUBTS: Final = NO.union(
+    {
+        "but", "bye", "changed", "display", "first", "hello", "hey", "hi", "hm", "hmm", "hold", "instead", "later", "maybe",
+        "nah", "never", "not", "perhaps", "show", "thought", "unless", "until", "wait",
+    }
+)  # fmt: skip
+_THANKS: Final = frozenset({"a", "cheers", "lot", "much", "so", "thank", "thanks", "very", "you"})
 _LONGEST: Final = 3
 _LONGEST_YES: Final = 60
 _QUESTION: Final = re.compile("[?\uff1f\u061f\u037e]")
@@ -58,9 +66,10 @@ def parse_confirmation(message: str, task: str = "") -> Reply | None:
 
 
 def is_clear(message: str) -> bool:
-    """Whether a message may be the yes that a model takes it for: short, no question, and without a no that we know."""
+    """Whether a message may be the yes that a model takes it for: short, no question, no doubt that we know."""
     is_short = len(message) <= _LONGEST_YES and _QUESTION.search(message) is None
-    return is_short and not {*NO, "not", "but"}.intersection(_words(message))
+    words = _words(message)
+    return is_short and _DOUBTS.isdisjoint(words) and not _THANKS.issuperset(words)
 
 
 def _words(text: str) -> list[str]:
