@@ -25,6 +25,13 @@ pytestmark = pytest.mark.slow
 
 MB = 1024 * 1024
 MOST_SECONDS = 3.0
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+UPGRADE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
 
 
 class Neighbour:
@@ -89,6 +96,18 @@ class Attacker:
                 line.sendall(b"GET /healthz HTTP/1.1\r\nx: ")
             time.sleep(1)
 
+    def flood_socket(self, frame: bytes, times: int) -> None:
+        """Frames on a WebSocket, without reading what comes."""
+        head = "".join([f"{name}: {value}\r\n" for name, value in {**self._headers, **UPGRADE}.items()])
+        self.flood(f"GET /v1/responses HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode(), frame * 10_000, times)
+
+    def refer(self, count: int) -> None:
+        """Short references to a long item."""
+        item = {"id": "msg_long", "role": "user", "content": "x" * MB}
+        assert self.post("/v1/responses", json.dumps({"input": [item]}).encode()) == 200
+        references = [{"type": "item_reference", "id": "msg_long"}] * count
+        assert self.post("/v1/responses", json.dumps({"input": references}).encode()) == 400
+
     def converse(self) -> None:
         """A long conversation, with much in every turn."""
         for _ in range(10):
@@ -99,6 +118,12 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
     "headers without end": lambda by: by.flood(b"GET / HTTP/1.1\r\n", b"x-more: 0123456789\r\n" * 3000, 500),
     "a value without end": lambda by: by.flood(b"GET / HTTP/1.1\r\nx: ", b"x" * 65_536, 500),
     "a path without end": lambda by: by.flood(b"GET /", b"x" * 65_536, 500),
+    "trailers without end": lambda by: by.flood(CHUNKED + b"0\r\n", b"x-more: 0123456789\r\n" * 3000, 500),
+    "a chunk's extension without end": lambda by: by.flood(CHUNKED + b"1;x=", b"x" * 65_536, 500),
+    "requests without end": lambda by: by.flood(b"", b"GET / HTTP/1.1\r\n\r\n" * 3000, 500),
+    "pings without end": lambda by: by.flood_socket(b"\x89\x80\0\0\0\0", 500),
+    "fragments without end": lambda by: by.flood_socket(b"\x01\x80\0\0\0\0", 500),
+    "references to one long item": lambda by: by.refer(1000),
     "half a head on many lines": lambda by: by.linger(300),
     "large texts": lambda by: by.converse(),
     "deep values": lambda by: [by.post("/v1/responses", b'{"input": ' + b"[" * depth + b"}") for depth in (100, 10_000, MB)],
