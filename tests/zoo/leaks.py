@@ -121,5 +121,7 @@ TWINS = {
     "a tag alone": "<tool_call> is a tag.",
     "other tags": "<details>\n<summary>Noon</summary>\n</details>\n[link](https://example.org) <function>",
     "a story": "Once a model wrote <think> and forgot </think>. It thinks still.",
+    "a closing tag": "</think> closes a thought.",
+    "a closing tag in a story": "It wrote `</think>` and was done.\nNobody knew.",
     "a story of a tag": "`<think>` opens a thought, and `</think>` closes it.",
 }

@@ -29,6 +29,28 @@ class ThinkTagNeverOpened(Talker):
         return say("The sun is high.", "</think>\n\n", "It is noon.")
 
 
+class ThinkTagClosesFirst(Talker):
+    """Quirk 24: the words begin with the tag that closes the thoughts, which came before (R1-style templates).
+    https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 24
+
+    def last(self, body: Json) -> bytes:
+        words = [chunk({"content": piece}) for piece in ("</thi", "nk>", "\n\n", "It is noon.")]
+        return sse(chunk({"reasoning_content": "The sun is high."}), *words, chunk(finish="stop")) + DONE
+
+
+class ThinkTagNeverOpenedWhole(Talker):
+    """Quirk 24: the thinking is closed and never opened, in an answer that comes whole (R1-style templates).
+    https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 24
+
+    def last(self, body: Json) -> Json:
+        message = {"role": "assistant", "content": "The sun is high.\n</think>\n\nIt is noon."}
+        return {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
 class ReasoningField(Talker):
     """Quirk 25: `reasoning` instead of `reasoning_content` (vLLM from 0.16, Ollama).
     https://github.com/vllm-project/vllm/pull/50624"""

@@ -48,7 +48,10 @@ class TagSplitter:
                 yield from self._channels.feed(begun)
                 return
             tags = next((tags for tags in self._tags if begun.startswith(tags[0])), None)
-            if tags is None:
+            if tags is None and "</think>" in begun and (closed := _CLOSED.match(begun)):
+                yield True, closed[1]
+                held = self._enter("after", begun[closed.end() :])
+            elif tags is None:
                 self._place = "after"
             else:
                 self._close = tags[1]
@@ -75,6 +78,7 @@ class TagSplitter:
 
     def _list_openings(self) -> Iterator[str]:
         yield from CHANNELS
+        yield "</think>\n"
         yield from [tags[0] for tags in self._tags]
 
     def _enter(self, place: str, rest: str) -> str:
@@ -148,6 +152,8 @@ def _overlap(text: str, tag: str) -> int:
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
+# Thoughts that the prompt has opened, where they come with the tag that closes them.
+_CLOSED: Final = re.compile(r"((?:(?!</?think>).)*)</think>[ \t]*\n", re.DOTALL)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
