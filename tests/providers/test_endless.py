@@ -1,7 +1,7 @@
 """A backend that never ends: what it may send, say and take is bounded, whatever it sends, and it waits for the store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 from openai.types.responses import ResponseFunctionToolCall, ResponseReasoningItem
 from tests.kit.waiting import PATIENCE
-from tests.providers.backend import call_piece, chunk, sse
+from tests.providers.backend import QUESTION, call_piece, chunk, sse
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.core.errors import BadOutput
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Recorded, TextDelta, TurnEnded
 from mainspring.core.items import Json, Message, assistant
 from mainspring.core.model_request import ModelRequest
@@ -25,6 +26,8 @@ from mainspring.core.operator_limits import OperatorLimits
 from mainspring.engine.turn_meter import CHARS_PER_TOKEN, DELTA_BYTES, PACE_BYTES, SLACK_CHARS
 from mainspring.ports import ModelInfo, Note, Snapshot
 from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.reply import ChatCompletionReply
+from mainspring.providers.http_provider import PIECE_BYTES
 from mainspring.storage.memory_runs import MemoryStore
 
 TOOL: Json = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -223,3 +226,43 @@ async def test_a_backend_that_outruns_the_store_waits_for_it() -> None:
         with anyio.fail_after(PATIENCE):
             run = await handle.wait()
     assert (run.status, len(run.text), told) == ("completed", pieces, pieces)
+
+
+class Watched(Chat):
+    """Notes how much of an answer it reads between two turns of others."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.since, self.most = 0, 0
+
+    def _reader(self, request: ModelRequest) -> ChatCompletionReply:
+        reader = super()._reader(request)
+        feed = reader.feed
+
+        def feed_watched(data: bytes) -> Iterator[ModelEvent]:
+            self.since += len(data)
+            self.most = max(self.most, self.since)
+            return feed(data)
+
+        reader.feed = feed_watched  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.parametrize("kind", ["comments", "pieces without words"])
+async def test_others_have_their_turn_while_a_backend_says_nothing(kind: str) -> None:
+    async with endless(MUTE[kind]) as url, anyio.create_task_group() as others:
+        backend = Watched(url)
+
+        async def take_turns() -> None:
+            while True:
+                backend.since = 0
+                await checkpoint()
+
+        others.start_soon(take_turns)
+        with pytest.raises(BadOutput), anyio.fail_after(PATIENCE):
+            async for _ in backend.stream(replace(QUESTION, max_bytes=4_000_000)):
+                pass
+        others.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await backend.close()
+    assert 0 < backend.most <= 2 * PIECE_BYTES

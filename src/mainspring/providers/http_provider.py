@@ -14,6 +14,7 @@ from re import Pattern
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import msgspec
+from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 from multidict import CIMultiDict
@@ -35,6 +36,8 @@ from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 log = getLogger(__name__)
 
+PIECE_BYTES = 16_384
+"""How much of an answer is read at once, if more has come."""
 MOST_CHANGES = 3
 """How often one request is changed because a backend refused it."""
 
@@ -104,8 +107,13 @@ class HttpProvider(ABC):
                     if most < 0:
                         reader.cut()
                         break
-                    for event in reader.feed(data):
-                        yield event
+                    for start in range(0, len(data), PIECE_BYTES):
+                        if start:
+                            await checkpoint()  # others have a turn: a thousand events that say nothing may be in one piece
+                        for event in reader.feed(data[start : start + PIECE_BYTES]):
+                            yield event
+                    if len(data) >= PIECE_BYTES:
+                        await checkpoint()
                 if (continued := await self._ask_on(request, reader)) is None:
                     break
                 reply.close()

@@ -159,8 +159,8 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._finish is not None
 
     def feed(self, data: bytes) -> Iterator[ModelEvent]:
-        """The events that these bytes complete."""
-        return self._read(self._chunks.feed(data))
+        """The events that these bytes complete; none if the answer is over."""
+        return iter(()) if self.is_over else self._read(self._chunks.feed(data))
 
     def read_whole(self, data: bytes) -> Iterator[ModelEvent]:
         """The events of an answer that came in one piece, which may be a stream that does not say that it is one."""
