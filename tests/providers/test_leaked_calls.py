@@ -132,6 +132,16 @@ def test_what_is_held_is_bounded() -> None:
     assert held == 0
 
 
+def test_what_is_no_call_is_found_out_in_time() -> None:
+    # Quadratic in any of these, it would take minutes.
+    for mean in (
+        "<function=get_time>" + "<parameter=a " * 19_000,
+        "<tool_call>" * 23_000,
+        "<tool_call>get_time" + "\n" * 250_000 + "x",
+    ):
+        assert text_of(play([mean])) == mean
+
+
 def test_a_message_of_blanks_and_a_call_is_a_call_alone() -> None:
     assert not [item for item in folded(play(["\n\n", HERMES, "\n"])).output if isinstance(item, Message)]
 

@@ -206,7 +206,7 @@ _MADE_UP: Final = re.compile(
 )
 _XML: Final = re.compile(r"<(?:function|invoke)(?:=|\s+name=)\"?([^\">\s]+)\"?\s*>(.*?)(?:</(?:function|invoke)>|\Z)", re.DOTALL)
 _PARAMETER: Final = re.compile(
-    r"<parameter(?:=|\s+name=)\"?([^\">\s]+)\"?(?:\s[^>]*)?>(.*?)(?:</parameter>|(?=<parameter\b)|\Z)", re.DOTALL
+    r"<parameter(?:=|\s+name=)\"?([^\"<>\s]+)\"?(?:\s[^<>]*)?>(.*?)(?:</parameter>|(?=<parameter\b)|\Z)", re.DOTALL
 )
 _PAIR: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 _PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)

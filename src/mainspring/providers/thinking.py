@@ -108,10 +108,12 @@ class ChannelSplitter:
 
     def feed(self, delta: str) -> Iterator[tuple[bool, str]]:
         held = self._held + delta
-        while token := _TOKEN.search(held):
-            yield from self._tell(held[: token.start()])
+        place = 0
+        for token in _TOKEN.finditer(held):
+            yield from self._tell(held[place : token.start()])
             yield from self._turn_to(token[0])
-            held = held[token.end() :]
+            place = token.end()
+        held = held[place:]
         kept = _HALF_TOKEN.search(held)
         cut = len(held) if kept is None else kept.start()
         self._held = held[cut:]

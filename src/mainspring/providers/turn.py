@@ -363,7 +363,7 @@ class _CallDraft(Struct, eq=False):
             said = self.arguments
             if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
                 arguments = arguments[len(said) :]
-        if not self.is_held and self._may_be_past(arguments):
+        if not self.is_held and self.size < MOST_HELD and self._may_be_past(arguments):
             arguments = cut_behind_object(self.arguments, arguments)
         if not arguments:
             return ""
