@@ -3,7 +3,8 @@
 Theory of operation. A turn is compared with the turns before it, once for every length that a cycle may have. It continues the
 cycle of a length if it makes most of the calls of the turn that many before it, and adds to the score of that length: fully if
 all of these calls gave the same results as then, half if only most did, and a quarter if the results have changed, for that may
-be progress. Otherwise the score of that length starts again. Turns without calls, and calls of tools that poll, do not count.
+be progress. If, besides, one of its calls is new, it is: an agent that looks, edits and tests does so turn by turn. Otherwise the
+score of that length starts again. Turns without calls, and calls of tools that poll, do not count.
 
 A score of `max_repeats - 1` whole turns, and of one whole cycle, earns a nudge. If the cycle goes on, then for one time round the
 results that are known are given back, for one more the tools are withheld, and after that the run ends. What is kept is bounded
@@ -140,7 +141,9 @@ def _compare(calls: Sequence[PastCall], earlier: Sequence[PastCall], limits: Lim
         return 0
     # A call that was withheld has no result, and is no progress.
     same = sum(result is None or result == known for result, known in pairs)
-    return _WHOLE if same == most else _MOST if 2 * same > most else _CALLS
+    if 2 * same > most:
+        return _WHOLE if same == most else _MOST
+    return _CALLS if len(pairs) == most else 0
 
 
 def _key(call: PastCall) -> tuple[str, str]:
