@@ -1,6 +1,5 @@
 """A model that goes round in circles, seen from outside: a real server, a real client, each rung of the ladder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +104,20 @@ async def test_a_tool_that_may_not_be_repeated_is_withheld_and_the_run_goes_on(t
 
 async def test_who_goes_on_is_asked_for_a_last_answer_and_the_response_says_why(tmp_path: Path) -> None:
     told = await ask(tmp_path, [*[LOOK] * 6, {**DONE, "expect": "tools are switched off"}])
-    assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "loop_detected"})
+    rungs = ["nudged", "reused", "withheld"]
+    assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "loop_detected", "rungs": rungs})
     assert told["output"][-1]["content"][0]["text"] == "All I know."
     assert marks(tmp_path) == ["look"] * 3
 
 
+async def test_a_run_that_another_limit_ends_tells_what_was_done_before(tmp_path: Path) -> None:
+    told = await ask(tmp_path, [*[LOOK] * 4, DONE], max_turns=4)
+    assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "max_turns", "rungs": ["nudged", "reused"]})
+
+
 async def test_a_cycle_of_two_turns_ends_by_the_same_rungs(tmp_path: Path) -> None:
     told = await ask(tmp_path, [*[LOOK, made("save")] * 4, LOOK, DONE], max_tool_calls=50)
-    assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "loop_detected"})
+    assert (told["status"], told["incomplete_details"]["reason"]) == ("incomplete", "loop_detected")
     assert marks(tmp_path) == ["look", "save"] * 2
 
 
@@ -177,6 +182,7 @@ async def test_a_run_that_is_taken_up_after_a_crash_goes_on_at_its_rung(tmp_path
         with serving(tmp_path, turns, "--tool", "mytools") as served, anyio.fail_after(PATIENCE):
             async with http.get(f"{served.url}/responses/{run_id}?stream=true") as stream:
                 told = linted(events_of(await stream.read()))
-    assert (told["status"], json.dumps(told["incomplete_details"])) == ("incomplete", '{"reason": "loop_detected"}')
+    assert (told["status"], told["incomplete_details"]["reason"]) == ("incomplete", "loop_detected")
+    assert told["incomplete_details"]["rungs"] == ["nudged", "reused", "withheld"]
     assert [item.get("error") is None for item in told["output"] if item["type"] == "mcp_call"] == [True] * 4 + [False] * 2
     assert marks(tmp_path) == ["look"] * 3

@@ -62,7 +62,7 @@ def response(run: Run) -> Response:
         "background": spec.background,
         "conversation": {"id": spec.conversation.id} if spec.conversation is not None else UNSET,
         "error": {"code": run.error.code, "message": run.error.message} if run.error else None,
-        "incomplete_details": {"reason": why} if (why := incomplete_reason(run)) else None,
+        "incomplete_details": {"reason": why} | _tell_rungs(run) if (why := incomplete_reason(run)) else None,
         "instructions": spec.instructions,
         "max_output_tokens": spec.limits.max_output_tokens,
         "max_tool_calls": spec.limits.max_tool_calls,
@@ -147,3 +147,8 @@ def _usage(usage: Usage) -> Json:
         "total_tokens": usage.total_tokens,
     }
     return {**told, "estimated": True} if usage.is_estimated else told
+
+
+def _tell_rungs(run: Run) -> Json:
+    """What was done about a model that goes round in circles. Runs of older versions did not tell."""
+    return {"rungs": list(run.rungs)} if run.rungs and run.spec.limits.max_cycle is not None else {}

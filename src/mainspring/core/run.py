@@ -102,8 +102,8 @@ class Run(Struct, frozen=True):
     `overflows` those that failed because their request was too long. `allowed` are the calls that were allowed, in that order.
     `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
     out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
-    its calls: it counts against the limits of this one. `withheld` are tools that may not be called any more, `loaded` the
-    deferred tools that were found by searches in it.
+    its calls: it counts against the limits of this one. `withheld` are tools that may not be called any more, `rungs` what was
+    done about a model that goes round in circles, each once, `loaded` the deferred tools that were found by searches in it.
     `sums_up` is false once the model was asked for a summary and gave none: from then on, what is old is left out instead.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
@@ -144,6 +144,7 @@ class Run(Struct, frozen=True):
     errors_in_row: int = 0
     repetition: Repetition = Repetition()
     withheld: tuple[str, ...] = ()
+    rungs: tuple[str, ...] = ()
     is_confirming: bool = False
     was_asked: bool = False
     stop: Reason | None = None
@@ -289,11 +290,13 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             loaded = _read_loaded(event)
             result = CallResult(output, is_error, event.outcome in ("ok", "error", "reused") and not loaded)
             answered = _answered(run, run.call(call_id), result, loaded)
+            if event.outcome == "reused":
+                answered["rungs"] = _climb(run, "reused")
             return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
         case Nudged(kind, text, reason):
             return _nudged(run, kind, text, reason)
         case ToolWithheld(name):
-            return {"withheld": (*run.withheld, name)}
+            return {"withheld": (*run.withheld, name), "rungs": _climb(run, "withheld")}
         case RunResumed():
             calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
             return {"idle": run.idle + at - run.clock, "calls": calls}
@@ -522,10 +525,14 @@ def _nudged(run: Run, kind: str, text: str, reason: Reason | None) -> Changes:
         case "confirm":
             changes |= {"is_confirming": True, "was_asked": True}
         case "repeat":
-            changes["repetition"] = replace(run.repetition, is_warned=True)
+            changes |= {"repetition": replace(run.repetition, is_warned=True), "rungs": _climb(run, "nudged")}
         case _:
             changes["closing"] = reason
     return changes
+
+
+def _climb(run: Run, rung: str) -> tuple[str, ...]:
+    return run.rungs if rung in run.rungs else (*run.rungs, rung)
 
 
 def _run_ended(run: Run, status: Status, reason: Reason, error: ErrorInfo | None) -> Changes:
