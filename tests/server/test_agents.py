@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from msgspec.structs import fields
 from openai import AsyncOpenAI
 from tests.agents.world import look, write, written
 from tests.server.hosting import hosted
@@ -17,6 +18,7 @@ from tests.server.process import Script, serving
 from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.engine.audit import entry_of
+from mainspring.features.agents.routes import InvokeIterative
 from mainspring.http.auth import Keys
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, fail, prompt, refuse, say, stall
@@ -105,6 +107,16 @@ async def test_c53_an_agent_works_iteratively(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (told["iterations"], told["tool_calls_made"], told["tools_used"]) == (3, 1, ["look"])
     assert (told["termination_reason"], told["output"]) == ("completed", {"result": "Really nothing."})
+    it.script.assert_done()
+
+
+async def test_null_asks_for_nothing_as_everywhere(tmp_path: Path) -> None:
+    written(tmp_path, "bee")
+    nothing = dict.fromkeys([field.name for field in fields(InvokeIterative)])
+    async with door(tmp_path, call("look", at="a"), say("Nothing."), say("Really nothing.")) as it:
+        status, told = await it.post("bee/invoke-iterative", nothing)
+        assert (status, told["iterations"]) == (200, 3)
+        assert len((await it.engine.store.list()).runs) == 1
     it.script.assert_done()
 
 

@@ -35,13 +35,13 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/agents/{name}/invoke`. `domain` is the field that the task is from, for the agent to know; `metadata`
     and `store` are those of the response that its run is."""
 
-    inputs: Json = {}
+    inputs: Json | None = None
     model: Name | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high"] | None = None
-    domain: Name = ""
-    metadata: Metadata = {}
-    store: bool = True
+    domain: Name | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
     max_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     compact_threshold: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -53,18 +53,19 @@ class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
 
     max_iterations: Count | None = None
     max_tool_calls_per_iteration: Count | None = None
-    enable_double_confirmation: bool = True
+    enable_double_confirmation: bool | None = None
     confirmation_prompt: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
-    confirm_after_work: bool = False
+    confirm_after_work: bool | None = None
     error_threshold: Count | None = None
     tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
-    loop_detection_threshold: Annotated[int, Meta(ge=0, le=1000)] = 3
+    loop_detection_threshold: Annotated[int, Meta(ge=0, le=1000)] | None = None
     autonomy_level: Annotated[int, Meta(ge=0, le=3)] | None = None
 
     @property
     def config(self) -> ToolLoopConfig:
-        return ToolLoopConfig(**{name: getattr(self, name) for name in ToolLoopConfig.__struct_fields__})
+        given = {name: getattr(self, name) for name in ToolLoopConfig.__struct_fields__}
+        return ToolLoopConfig(**{name: value for name, value in given.items() if value is not None})
 
 
 class InvokedAgent(Struct, frozen=True):
@@ -162,15 +163,15 @@ class AgentRoutes:
         runtime, name, caller = require_agents(self._agents), _name(request), get_caller(request)
         order = await runtime.make_order(
             name,
-            body.inputs,
+            body.inputs or {},
             config,
             model=body.model,
             temperature=body.temperature,
             effort=body.effort,
-            domain=body.domain,
+            domain=body.domain or "",
             autonomy_level=autonomy_level,
-            metadata=body.metadata,
-            store=body.store,
+            metadata=body.metadata or {},
+            store=body.store is not False,
             max_seconds=body.max_seconds,
             truncation=body.truncation,
             compact_threshold=body.compact_threshold,
