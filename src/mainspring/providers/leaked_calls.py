@@ -199,7 +199,7 @@ _LITERAL: Final = re.compile(r"\{[^\n]*\}(?=\s*(?:</\w+>|\Z))")
 _GLUE: Final = re.compile(
     r"(?:[\s,;]|</?(?:\w+:)?(?:tool_calls?|toolcall|function_?calls?)>|\[/?TOOL_CALLS\]|functools(?=\[)|<\|python_tag\|>"
     r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|end))\|>"
-    r"|<\uff5c(?:tool▁calls?▁(?:begin|end)|end▁of▁sentence)\uff5c>|function<\uff5ctool▁sep\uff5c>)*+"
+    r"|<\uff5c(?:tool▁calls?▁(?:begin|end)|end▁of▁sentence)\uff5c>|function<\uff5ctool▁sep\uff5c>)*"
 )
 _MADE_UP: Final = re.compile(
     r"</?tool_(?:response|result|output)s?>|<\|im_start\|>|<\|start_header_id\|>|<\uff5ctool▁outputs?▁begin\uff5c>"
