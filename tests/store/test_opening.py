@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,4 +102,5 @@ def test_frames_of_an_earlier_use_are_none_of_it(tmp_path: Path) -> None:
     assert other.execute("SELECT count(*) FROM documents").fetchone()[0] == 31
     other.close()
     writer.close()
-    assert isinstance(sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone()[0], str)
+    with closing(sqlite3.connect(path)) as found:
+        assert found.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
