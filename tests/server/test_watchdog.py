@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from subprocess import run as run_command
 from sys import executable
@@ -51,15 +51,26 @@ class Neighbour:
         self._is_over.set()
         self._thread.join(PATIENCE)
 
+    def wait_for(self, count: int) -> None:
+        """Waits until so many requests have been answered, or one has failed."""
+        end = time.monotonic() + PATIENCE
+        while self.count < count and not self.failures:
+            assert time.monotonic() < end, f"{self.count} of {count} requests are answered"
+            time.sleep(0.01)
+
     def _ask(self) -> None:
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
         with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
             while not self._is_over.is_set():
                 for method, path, body in (("GET", "/healthz", None), ("POST", "/v1/responses", b'{"input": "hello"}')):
                     began = time.monotonic()
-                    line.request(method, path, body, headers)
-                    answer = line.getresponse()
-                    told = answer.read()
+                    try:
+                        line.request(method, path, body, headers)
+                        answer = line.getresponse()
+                        told = answer.read()
+                    except (OSError, HTTPException) as error:
+                        self.failures.append(f"{method} {path}: {error!r}")
+                        return
                     self.longest = max(self.longest, time.monotonic() - began)
                     self.count += 1
                     if answer.status != 200:
@@ -165,13 +176,10 @@ def test_an_attack_is_nobody_elses_trouble(attacked: tuple[Served, Neighbour, At
     neighbour = Neighbour(served, first._key)
     perform, before = prepare(attack), resident_bytes(served)
     with neighbour:
-        while neighbour.count < 10:
-            time.sleep(0.01)
+        neighbour.wait_for(10)
         neighbour.longest = 0.0
         perform(attacker)
-        seen = neighbour.count
-        while neighbour.count < seen + 4:
-            time.sleep(0.01)
+        neighbour.wait_for(neighbour.count + 4)
     print(f"{attack}: {neighbour.longest * 1000:.0f} ms, {(resident_bytes(served) - before) / MB:.0f} MB more")
     assert neighbour.failures == []
     assert neighbour.longest < MOST_SECONDS
