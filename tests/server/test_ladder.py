@@ -177,7 +177,9 @@ async def test_a_run_that_is_taken_up_after_a_crash_goes_on_at_its_rung(tmp_path
                 async with http.get(f"{served.url}/responses/{run_id}?stream=true") as stream:
                     read = b""
                     while b'"delta":"x"' not in read:
-                        read += await stream.content.readany()
+                        more = await stream.content.readany()
+                        assert more, read
+                        read += more
             served.kill()
         with serving(tmp_path, turns, "--tool", "mytools") as served, anyio.fail_after(PATIENCE):
             async with http.get(f"{served.url}/responses/{run_id}?stream=true") as stream:
