@@ -81,6 +81,6 @@ def describe_undone(change: Change) -> str:
         case _, None:
             return f'"{change.task.description}" is back on your list'
         case before, after if before.description != after.description:
-            return f'"{before.description}" says so again'
+            return f'"{after.description}" says "{before.description}" again'
         case _:
             return f'"{change.task.description}" is open again'

@@ -37,7 +37,8 @@ async def test_each_kind_of_change_is_taken_back_exactly(message: str, tmp_path:
         assert made.decision.response_text == 'I\'ve undone that: "Buy milk" is open again.'
         assert await w.listed() == before
         await w.say("make it oat milk", LIST, on("update_task", "Buy milk", description="Oat milk"), answer("Ok.", "UPDATE_TASK"))
-        await w.say(message, *cues)
+        made = await w.say(message, *cues)
+        assert made.decision.response_text == 'I\'ve undone that: "Oat milk" says "Buy milk" again.'
         assert await w.listed() == before
         await w.say("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))
         made = await w.say(message, *cues)
