@@ -180,11 +180,14 @@ class TaskTools:
         return ToolResult(call.id, to_json(told))
 
     async def _refuse(self, call: ToolCall, user: str, said: UserTurn) -> Json | None:
-        """Why a deletion or an undo is not carried out: the task is not as the person knows it, or they name another."""
+        """Why a deletion or an undo is not carried out: the task is not as the person knows it, which cannot be told without the
+        list, or they name another."""
         if call.name != "delete_task" and said.undoes is None:
             return None
         answer = await self._server.call(user, "list_tasks", {})
-        tasks = parse_list(to_json(answer.structured))
+        if answer.is_error or (tasks := _decode_list(to_json(answer.structured))) is None:
+            again = 'say "undo" again to retry' if said.undoes is not None else "ask me again if you want it deleted"
+            return _make_refusal(f"your list could not be read; {again}", "DATABASE_ERROR")
         now = next((task for task in tasks if task.id == call.parsed.get("task_id")), None)
         if said.undoes is not None:
             return None if now == said.undoes.after else _make_refusal("it has changed since")
@@ -198,10 +201,14 @@ class TaskTools:
 
 def parse_list(output: str) -> tuple[ListedTask, ...]:
     """The tasks of a list as a tool has answered it; none if it is no such list."""
+    return _decode_list(output) or ()
+
+
+def _decode_list(output: str) -> tuple[ListedTask, ...] | None:
     try:
         return msgspec.json.decode(output, type=_List).data
     except msgspec.DecodeError:
-        return ()
+        return None
 
 
 def _make_restore(task: ListedTask) -> Json:
@@ -209,8 +216,8 @@ def _make_restore(task: ListedTask) -> Json:
     return {"task_id": task.id, "description": task.description, **times}
 
 
-def _make_refusal(error: str) -> Json:
-    return {"success": False, "data": None, "error": error, "error_code": CHANGED}
+def _make_refusal(error: str, code: str = CHANGED) -> Json:
+    return {"success": False, "data": None, "error": error, "error_code": code}
 
 
 class _List(Struct, frozen=True):

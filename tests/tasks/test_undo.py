@@ -97,28 +97,58 @@ async def test_what_has_changed_since_is_left_alone(tmp_path: Path) -> None:
         assert await w.names() == ["x Buy rum"]
 
 
-async def test_what_could_not_be_undone_can_be_tried_again(tmp_path: Path) -> None:
-    class Away(LocalTasks):
-        is_away = False
+DOWN: Json = {"success": False, "data": None, "error": "the tasks cannot be reached", "error_code": "DATABASE_ERROR"}
+UNREAD = [ToolAnswer((), DOWN, is_error=True), ToolAnswer((), DOWN), ToolAnswer((), None)]
 
-        async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
-            if self.is_away:
-                raise OSError("no route to host")
-            return await super().call(user, name, arguments)
 
+class Away(LocalTasks):
+    """A task server whose list fails while `failure` is set: by an error that it raises, or by what it answers."""
+
+    failure: Exception | ToolAnswer | None = None
+
+    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
+        if isinstance(self.failure, Exception):
+            raise self.failure
+        if self.failure is not None and name == "list_tasks":
+            return self.failure
+        return await super().call(user, name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"), [(OSError("no route to host"), "no route to host"), *[(each, "could not be read") for each in UNREAD]]
+)
+async def test_what_could_not_be_undone_can_be_tried_again(failure: Exception | ToolAnswer, why: str, tmp_path: Path) -> None:
     tasks = Away(str(tmp_path / "tasks.db"))
     async with world(tmp_path, tasks=tasks) as w:
         await w.add("Buy milk")
         await complete(w, "Buy milk")
-        tasks.is_away = True
+        tasks.failure = failure
         made = await w.say("undo")
         assert made.report.outcome is Outcome.TOOL_INVOCATION
-        assert "no route to host" in (made.decision.response_text or "")
-        tasks.is_away = False
+        assert why in (made.decision.response_text or "")
+        tasks.failure = None
         assert await w.names() == ["x Buy milk"]
         assert (await w.say("undo")).report.outcome is Outcome.TASK_COMPLETED
         assert await w.names() == ["Buy milk"]
         assert (await w.say("undo")).decision.response_text == words.NOTHING_TO_UNDO
+
+
+@pytest.mark.parametrize("failure", UNREAD)
+async def test_nothing_is_deleted_while_the_list_cannot_be_read(failure: ToolAnswer, tmp_path: Path) -> None:
+    tasks = Away(str(tmp_path / "tasks.db"))
+    async with world(tmp_path, tasks=tasks) as w:
+        await w.add("Buy milk")
+        await w.say("delete milk", LIST, on("delete_task", "Buy milk"))
+        await w.tasks.call("ada", "update_task", {"task_id": (await w.listed())[0]["id"], "description": "Milk the cow"})
+        tasks.failure = failure
+        made = await w.say("yes", answer("Gone.", "DELETE_TASK"))
+        assert made.report.outcome is Outcome.TOOL_INVOCATION
+        assert "could not be read" in (made.decision.response_text or "")
+        assert [call.result.error_code for call in made.report.calls if call.was_performed] == ["DATABASE_ERROR"]
+        tasks.failure = None
+        assert await w.names() == ["Milk the cow"]
+        asked = await w.say("delete the cow", LIST, on("delete_task", "Milk the cow"))
+        assert asked.decision.decision_type == "REQUEST_CONFIRMATION"
 
 
 async def test_while_a_deletion_waits_undo_means_no(tmp_path: Path) -> None:
