@@ -1,5 +1,6 @@
 """A question that takes long holds up no write, and is answered with all that was written before it was asked."""
 
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 from anyio import fail_after
 from tests.kit.waiting import PATIENCE
 
-from mainspring.core.errors import StoreError
+from mainspring.core.errors import NotFound, StoreError
 from mainspring.storage.sqlite import Database, Schema
+from mainspring.storage.sqlite_runs import SqliteStore
 
 SCHEMA = Schema(1, (("CREATE TABLE words (word TEXT)",),), ("words",))
 
@@ -66,3 +68,18 @@ async def test_a_question_cannot_write_and_a_failed_one_harms_no_other(tmp_path:
     await database.open()
     assert await database.ask(list_words) == []
     await database.close()
+
+
+async def test_questions_that_fail_leave_no_file_open(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        await store.list()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            with pytest.raises(NotFound):
+                await store.list(after="resp_none")
+        database = store._database
+        for _ in range(20):
+            with pytest.raises(StoreError):
+                await database.ask(add, "no such table here")
+        await store.list()
+        assert len(os.listdir("/proc/self/fd")) <= before

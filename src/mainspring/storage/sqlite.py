@@ -224,7 +224,8 @@ class Worker(Generic[C]):
         return self._submit(work, args, kwargs, is_write=True)
 
     def erase(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Like `write`, for what deletes: what it deleted is in no file any more when the future is done."""
+        """Like `write`, for what deletes: what it deleted is in no file any more when the future is done, or, if somebody was
+        reading the file just then, after the next write."""
         return self._submit(work, args, kwargs, is_write=True, is_erasing=True)
 
     def _submit(
@@ -297,9 +298,13 @@ class Worker(Generic[C]):
                     if connection is None:
                         connection = connections.enter_context(self.connect_reader())
                     outcome = _Outcome(job.future, job.perform(connection))
+                except MainspringError as error:
+                    outcome = _Outcome(job.future, error)
                 except Exception as error:  # As in `_read`; the next question gets another connection.
-                    outcome = _Outcome(job.future, error if isinstance(error, MainspringError) else self.explain(error))
+                    outcome = _Outcome(job.future, self.explain(error))
                     connection = None
+                    with suppress(Exception):
+                        connections.close()
                 self._settle([outcome])
 
     def _read(self, job: _Job[C]) -> _Outcome:
@@ -384,14 +389,14 @@ class Database(Worker[sqlite3.Connection]):
         return transaction(connection)
 
     def empty_log(self, connection: sqlite3.Connection) -> bool:
+        connection.execute(f"PRAGMA busy_timeout = {_ERASE_MS}")
         try:
-            connection.execute(f"PRAGMA busy_timeout = {_ERASE_MS}")
-            is_busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            connection.execute(f"PRAGMA busy_timeout = {int(self._lock_seconds * 1000)}")
-            return not is_busy
+            return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
             log.warning("%s: its log could not be emptied yet: %s", self.path, error)
             return False
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._lock_seconds * 1000)}")
 
     def explain(self, error: Exception) -> StoreError:
         log.error("%s: %s: %s", self.path, type(error).__name__, error)
