@@ -85,6 +85,7 @@ PHRASES = {
 FAULTS = (
     "temperature must be between 0 and 1",
     "Invalid schema for response_format 'time': schema must be a JSON Schema of 'type: \"object\"'",
+    "Invalid schema for response_format 'time': In context=('properties', 'x'), 'allOf' is not permitted.",
     "The content of this request violates our policy; please consider alternatives",
     "tools[0].function.name: String should match pattern '^[a-z]+$'",
 )

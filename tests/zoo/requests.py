@@ -196,6 +196,16 @@ class NoStrict(Animal):
     """Quirk 67: `strict` is refused (Cerebras). https://github.com/RooCodeInc/Roo-Code/issues/10334"""
 
     number = 67
+    request: ClassVar[dict[str, Any]] = {
+        "tools": [
+            {
+                "type": "function",
+                "name": "look_up",
+                "strict": True,
+                "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+            }
+        ]
+    }
 
     def refuse(self, body: Json) -> str | None:
         return "tools.0.function.strict: Extra inputs are not permitted" if mentions(body, '"strict"') else None

@@ -91,8 +91,13 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal.catch_up)
     failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
-        used = failure.usage if failure.usage is not None and is_plausible(failure.usage) else None
-        journal.record(TurnEnded("error", used, _tell(failure)))
+        journal.record(TurnEnded("error", _find_usage(failure), _tell(failure)))
+
+
+def _find_usage(failure: ProviderError | None) -> Usage | None:
+    """What a turn that failed has used, unless that is nonsense."""
+    used = None if failure is None else failure.usage
+    return used if used is not None and is_plausible(used) else None
 
 
 async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
@@ -108,7 +113,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
 
     listening = _Listening(provider, hear, lambda: (), journal.catch_up)
     failure = await _ask(summary_request(journal.run), listening, guard, journal.run.spec.limits.turn_seconds)
-    usage = ends[0].usage if ends else failure.usage if failure is not None else None
+    usage = ends[0].usage if ends else _find_usage(failure)
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
     if failure is not None:

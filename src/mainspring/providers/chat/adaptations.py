@@ -123,7 +123,8 @@ def _merge_system(body: Json) -> Json:
     """All that the system says in one message, in front."""
     system = [each["content"] for each in body["messages"] if each["role"] == "system" and isinstance(each["content"], str)]
     rest = [each for each in body["messages"] if each["role"] != "system" or not isinstance(each["content"], str)]
-    return {**body, "messages": [{"role": "system", "content": "\n\n".join(system)}, *rest]}
+    front = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return {**body, "messages": [*front, *rest]}
 
 
 def _ask_for_call(body: Json) -> Json:
@@ -212,7 +213,6 @@ _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
     "max_tokens": _rename_limit,
     "messages.name": _drop_names,
     "messages.content": _fill_content,
-    "messages.blank": _omit_content,
     "messages.after": _bridge_outputs,
     "messages.tool": _retell_calls,
     "messages.id": _derive_ids,
@@ -226,6 +226,8 @@ _CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
     "response_format.type": _give_schema,
     "response_format": _ask_for_format,
     "messages.roles": _alternate,
+    # Last, since the others read what it takes away.
+    "messages.blank": _omit_content,
 }
 REWRITTEN: Final = frozenset(
     _CHANGES.keys() - {STREAM, "max_tokens", "tools.schema", "tools.words", "tools.strict", "response_format.type"}

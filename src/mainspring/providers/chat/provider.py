@@ -3,6 +3,7 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
+from collections.abc import Set
 from logging import getLogger
 from typing import Any, ClassVar
 
@@ -34,14 +35,14 @@ class Chat(HttpProvider):
     def _reader(self, request: ModelRequest) -> ChatCompletionReply:
         return ChatCompletionReply(self._turn(request, leaks=True), self._http)
 
-    async def _ask(self, request: ModelRequest) -> HttpReply:
-        """Sends the request without the fields that the model does not take, unless `extra` asks for them."""
+    async def _ask(self, request: ModelRequest, also: Set[str] = frozenset()) -> HttpReply:
+        """Sends the request without the fields that the model does not take, and without these, unless `extra` asks for them."""
         wanted = (request.extra or {}).keys()
 
         def build(profile: ModelProfile) -> Json:
             # What is to be changed in the messages is written anew.
             asked = request if profile.refuses.isdisjoint(REWRITTEN) else replace(request, items=tuple(request.items))
-            return adapt(build_body(asked, self._http.host, profile), profile.refuses - wanted)
+            return adapt(build_body(asked, self._http.host, profile), (profile.refuses | also) - wanted)
 
         refusals = [(field, words) for field, words in REFUSALS if field not in wanted]
         return await self._post_supported("chat/completions", request.model, build, refusals)
@@ -51,16 +52,16 @@ class Chat(HttpProvider):
         is remembered if it was so."""
         assert isinstance(reader, ChatCompletionReply)
         model = request.model
-        if reader.is_second and not reader.has_calls:
-            self._learn(model, taken={STREAM})
-        if reader.is_second or not reader.is_empty or not list_functions(request) or STREAM in self._find_profile(model).refuses:
+        if reader.is_second:
+            if reader.has_calls:
+                self._learn(model, {STREAM})
+            return None
+        if not reader.is_empty or not list_functions(request) or STREAM in self._find_profile(model).refuses:
             return None
         log.warning("model %s at %s answered nothing, and is asked without streaming", model, self._http.url)
-        self._learn(model, {STREAM})
         try:
-            reply = await self._ask(request)
+            reply = await self._ask(request, {STREAM})
         except ProviderError:
-            self._learn(model, taken={STREAM})
             return None
         reader.restart()
         return reply

@@ -70,7 +70,8 @@ REFUSALS: Final = (
     ("tool_choice", re.compile(r"tool.choice.*(incompatible|not support|unsupported|not allowed|only|must be|invalid)", re.I)),
     ("response_format.tools", re.compile(r"(json mode|response.format|structured output).*\b(tool|function)", re.I)),
     ("response_format.type", re.compile(r"response.format.*json_schema", re.I)),
-    ("response_format", re.compile(rf"{_FORMAT}.*{_NOT_THERE}|{_NOT_THERE}.*{_FORMAT}", re.I)),
+    # A schema that is wrong is the caller's to mend.
+    ("response_format", re.compile(rf"\A(?!.*invalid schema)(?:.*{_FORMAT}.*{_NOT_THERE}|.*{_NOT_THERE}.*{_FORMAT})", re.I)),
     # With these, a value that is not supported means that only the default is.
     ("temperature", re.compile(r"temperature.*(not support|unsupported|only the default)|unsupported.*temperature", re.I)),
     ("top_p", re.compile(r"top_p.*(not support|unsupported|only the default)|unsupported.*top_p", re.I)),
