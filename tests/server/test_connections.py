@@ -219,6 +219,13 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
                 answered, _ = read_answer(line)
 
 
+def test_a_server_for_one_connection_has_one(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nconnections = 1\n")
+    with serving(tmp_path, HELLO) as served, closing(connect(served)) as line:
+        line.sendall(HEALTH)
+        assert read_answer(line)[0] == 200
+
+
 def test_one_key_cannot_take_all_requests(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text("[http]\nrequests_per_key = 1\n")
     key = create_key(tmp_path, "one").decode()

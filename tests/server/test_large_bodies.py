@@ -123,6 +123,25 @@ def test_large_texts_of_any_signs_and_images_are_taken(served: Served) -> None:
     assert post(served, "/v1/responses", sent)[0] == 200
 
 
+def test_text_is_counted_in_characters_and_pairs_as_values_in_every_script(served: Served) -> None:
+    chinese = json.dumps({"input": [{"role": "user", "content": "字" * 4 * MB}], "store": False}, ensure_ascii=False).encode()
+    assert len(chinese) > 12 * MB
+    assert post(served, "/v1/responses", chinese)[0] == 200
+    shot = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 12 * MB}
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    seen = {"type": "function_call_output", "call_id": "c", "output": [shot]}
+    assert (
+        post(
+            served,
+            "/v1/responses",
+            json.dumps({"input": [call, seen, {"role": "user", "content": "So?"}], "store": False}).encode(),
+        )[0]
+        == 200
+    )
+    pairs = b'{"input": "x", "store": false, "odd": {%s}}' % b",".join([b'"k%05d": "v"' % number for number in range(40_000)])
+    assert post(served, "/v1/responses", pairs)[0] == 200
+
+
 def test_a_frame_of_a_million_values_is_refused_too(served: Served) -> None:
     with connect(served.url.replace("http", "ws") + "/responses", max_size=None) as socket:
         socket.send('{"type": "response.create", "input": "x", "odd": ' + nested(20 * MB).decode() + "}")

@@ -50,8 +50,8 @@ class ConnectionTable:
     def __init__(self, settings: HttpSettings, files: int) -> None:
         self.settings = settings
         self.most = settings.connections or max(files - SPARE_FILES, 64)
-        self.most_per_address = settings.connections_per_address or self.most // 2
-        self.most_per_key = settings.requests_per_key or self.most // 2
+        self.most_per_address = settings.connections_per_address or max(self.most // 2, 1)
+        self.most_per_key = settings.requests_per_key or max(self.most // 2, 1)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.most_body_bytes = settings.body_bytes or max(memory // 8, LEAST_BODY_BYTES)
         self.by_address: Counter[str] = Counter()

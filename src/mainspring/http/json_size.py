@@ -25,11 +25,12 @@ async def check_value_count(body: bytes) -> None:
         end = _find_piece_end(body, start)
         piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
         quotes = piece.count(b'"')
-        if values + quotes // 2 <= MOST_VALUES:
+        # A value has two strings at most, its key and itself.
+        if values + quotes // 4 <= MOST_VALUES:
             outside = b" ".join(piece.split(b'"')[is_inside::2])
             values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         else:
-            values += quotes // 2
+            values += quotes // 4
         if values > MOST_VALUES:
             message = f"the body has more than {MOST_VALUES} values, whatever they are; send fewer, or longer ones"
             raise Fault(413, "too_many_values", message, param="body")

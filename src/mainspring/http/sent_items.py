@@ -37,9 +37,11 @@ def assign_id(item: Item, new_id: NewId) -> Item:
 def check_text_size(items: tuple[Item, ...], most: int) -> None:
     """Raises `InvalidRequest` for items that have more text than that; images and files, which are told apart, are no text."""
     parts = [part for item in items if isinstance(item, Message) for part in item.content]
+    outputs = [item.output for item in items if isinstance(item, FunctionCallOutput)]
+    parts += [part for output in outputs if isinstance(output, tuple) for part in output]
     media = [part.image_url or "" for part in parts if isinstance(part, InputImage)]
     media += [part.file_data or "" for part in parts if isinstance(part, InputFile)]
-    if len(encode(items)) - sum(map(len, media)) > most:
+    if len(encode(items).decode()) - sum(map(len, media)) > most:
         message = f"the items of `input` may have {most} characters in all, without images and files; send fewer or shorter ones"
         raise InvalidRequest(message, param="input", code="string_above_max_length")
 
