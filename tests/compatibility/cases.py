@@ -272,7 +272,13 @@ ITEMS = (
     _item("local_shell_call_output", "works", *_LOCAL_SHELL_PAIR),
     _item("apply_patch_call", "works", *_PATCH_PAIR),
     _item("apply_patch_call_output", "works", *_PATCH_PAIR),
-    _item("reasoning", "works", {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "So."}]}),
+    _item(
+        "reasoning",
+        "works",
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "So."}]},
+        note="goes back to the backend that thought it; others are not shown it",
+        shown_by="tests/providers/test_responses.py::test_a_sealed_thought_goes_back_whole",
+    ),
     _item("item_reference", "works", {"type": "item_reference", "id": "ITEM"}, note="to an item that is stored here"),
     _item(
         "compaction",

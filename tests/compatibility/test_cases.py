@@ -105,16 +105,24 @@ async def list_flaws(world: World, case: Case) -> list[str]:
 
 
 async def list_flaws_of_working(world: World, case: Case) -> list[str]:
+    before = len(world.backends.asked)
     status, ignored, text = await world.ask(case, "chat")
     if case.kind == "event":
         return [] if f"event: {case.name}\n" in text else [f"{status} {text[:500]}"]
     if (status, ignored) != (200, None):
         return [f"{status}, ignored {ignored}: {text[:300]}"]
+    if case.body.get("generate") is False:
+        return [] if len(world.backends.asked) == before else ["the model was asked all the same"]
     asked = world.backends.asked[-1]
     told = {} if case.body.get("stream") else json.loads(text)
     wanted = {name: world.names.get(value, value) if isinstance(value, str) else value for name, value in case.told.items()}
     wanted = json.loads(json.dumps(wanted).replace("CONVERSATION", world.names["CONVERSATION"]))
-    return [*_list_missing("the backend was asked", case.sent, asked), *_list_missing("the Response says", wanted, told)]
+    flaws = [*_list_missing("the backend was asked", case.sent, asked), *_list_missing("the Response says", wanted, told)]
+    # What an item, a part or a tool says must reach the model in some form.
+    said = _list_said(case)
+    if said and not any(words in json.dumps(asked) for words in said):
+        flaws.append(f"nothing of {said} reached the backend: {json.dumps(asked)[:300]}")
+    return flaws
 
 
 async def list_flaws_of_passed_on(world: World, case: Case) -> list[str]:
@@ -152,8 +160,29 @@ def check_ignored(case: Case, answer: tuple[int, str | None, str]) -> list[str]:
 def _list_missing(who: str, wanted: Json, given: Json) -> Iterator[str]:
     for name, value in wanted.items():
         found = given.get(name)
-        if found != value and not (isinstance(found, list) and isinstance(value, list) and all(one in found for one in value)):
+        is_part = isinstance(found, list) and isinstance(value, list) and value and all(one in found for one in value)
+        if found != value and not is_part:
             yield f"{who} {name} = {found!r:.200}, not {value!r:.200}"
+
+
+def _list_said(case: Case) -> list[str]:
+    """The texts of a row's first item, part or tool, but for what names its kind, and what is only for us."""
+    if case.kind not in ("item", "content part", "tool"):
+        return []
+    ahead: list[object] = [case.body["tools"] if case.kind == "tool" else case.body["input"][:-1]]
+    said: list[str] = []
+    while ahead:
+        match ahead.pop():
+            case dict() as node:
+                ahead += [value for key, value in node.items() if key not in _LABELS]
+            case list() as nodes:
+                ahead += nodes
+            case str(words) if words:
+                said.append(json.dumps(words)[1:-1])
+    return said
+
+
+_LABELS = frozenset({"type", "role", "id", "call_id", "status", "execution", "server_label", "server_url"})
 
 
 def list_types(union: object) -> set[str]:
