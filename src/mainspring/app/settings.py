@@ -4,7 +4,7 @@ Every option is a field below; its comment is its documentation. Unknown keys ar
 """
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -164,7 +164,7 @@ def _tell(problems: Sequence[str]) -> str:
     return separator.join(["the settings are not right:", *problems])
 
 
-def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Settings:
+def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str]) -> Settings:
     """The settings of a file, but for those that are overridden."""
     try:
         parsed = parse_toml(path, read_text(path))
@@ -177,7 +177,8 @@ def _from_file(path: Path, overrides: Container[str], problems: list[str]) -> Se
     if found:
         from mainspring.app.mistakes import find_mistakes  # needs all that an engine is made of
 
-        found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(settings)]
+        whole = replace(settings, **overrides)
+        found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(whole) if place[0] not in overrides]
     problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(found))]
     return settings
 
