@@ -7,7 +7,19 @@ import pytest
 
 import mainspring.core
 
-ALLOWED = {"collections", "hashlib", "json", "collections.abc", "enum", "itertools", "re", "typing", "msgspec", "msgspec.structs"}
+ALLOWED = {
+    "collections",
+    "hashlib",
+    "json",
+    "collections.abc",
+    "enum",
+    "itertools",
+    "re",
+    "urllib.parse",
+    "typing",
+    "msgspec",
+    "msgspec.structs",
+}
 OURS = ("mainspring.core",)
 # Random ids are made there, and handed to the rest as an argument.
 IDS = Path(mainspring.core.__path__[0]) / "ids.py"

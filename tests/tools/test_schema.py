@@ -244,3 +244,10 @@ def test_a_tree_is_validated_whatever_its_depth_and_a_large_value_has_one_error(
     assert whole.errors({"x": [1] * 100_000}) == []
     assert len(whole.errors({"x": ["1"] * 100_000})) == 1
     assert len(whole.errors({"x": ["1"] * 100})) == 100
+
+
+def test_a_reference_with_escaped_signs_is_found() -> None:
+    schema = {"$ref": "#/definitions/Box%3Cint%3E", "definitions": {"Box<int>": {"type": "integer"}}}
+    tool = ToolDefinition("box", parameters={"type": "object", "properties": {"n": schema}, "definitions": schema["definitions"]})
+    assert Validator(tool).errors({"n": 1}) == []
+    assert Validator(tool).errors({"n": "one"}) != []

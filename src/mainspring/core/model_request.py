@@ -19,6 +19,7 @@ from mainspring.core.items import (
     Part,
     Tool,
     ToolDefinition,
+    Unknown,
 )  # fmt: skip
 from mainspring.core.prefix import Prefix, find_prefix, list_seen
 from mainspring.core.rules import tools_off
@@ -151,6 +152,8 @@ def _choice(run: Run) -> ToolChoice:
 
 def _without_withheld(choice: ToolChoice, run: Run) -> ToolChoice:
     """The choice without the tools that are withheld. What is still allowed is named; the model goes on seeing all of them."""
+    if choice.allowed is None and any(isinstance(tool, Unknown) for tool in run.spec.tools):
+        return choice  # tools of the backend's own have no names here; calls of those that are withheld are denied
     names = [tool.name for tool in run.spec.tools if isinstance(tool, ToolDefinition)]
     left = [name for name in choice.allowed or names if name not in run.withheld]
     return replace(choice, allowed=tuple(left)) if left else ToolChoice("none")

@@ -6,6 +6,7 @@ validator years. The cost is counted here with every pair of subschema and value
 
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import unquote
 
 from mainspring.core.items import Json
 
@@ -57,7 +58,7 @@ class SchemaCost:
         if place and not place.startswith("/"):
             found = self._named.get(f"#{place}")
         for step in place.split("/")[1:] if place.startswith("/") else ():
-            key = step.replace("~1", "/").replace("~0", "~")
+            key = unquote(step).replace("~1", "/").replace("~0", "~")
             found = found.get(key) if isinstance(found, dict) else _find_element(found, key)
         if found is None:
             raise _TooManyError

@@ -274,9 +274,10 @@ class IdempotentReplies:
                 reply = None
             if reply is None:
                 message = (
-                    f"what came of the request with this {IDEMPOTENCY_KEY} is not known; look at the list, then send a new key"
+                    f"the request with this {IDEMPOTENCY_KEY} may still be under way: send it again with the same key in a few "
+                    "seconds; if this stays so, look at what it was to do, then send a new key"
                 )
-                raise Fault(409, "idempotency_reply_unknown", message, param=IDEMPOTENCY_KEY)
+                raise Fault(409, "idempotency_reply_unknown", message, param=IDEMPOTENCY_KEY, retry_after=GRACE)
             await self._keep(id, reservation, reply)
             return reply
 

@@ -211,7 +211,10 @@ def _parse_choice(choice: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
                 return ToolChoice(mode, allowed=names)
         case _:
             pass
-    message = 'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or an `allowed_tools` object'
+    message = (
+        'tool_choice must be "auto", "none", "required", {"type": "function", "name": ...} or `allowed_tools`; a tool of '
+        "the backend's own cannot be forced"
+    )
     raise InvalidRequest(message, param="tool_choice")
 
 
