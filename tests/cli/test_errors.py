@@ -243,6 +243,14 @@ def test_wrong_values_are_told_all_at_once_with_their_lines(shell: Shell, with_u
     assert with_unknown_key or any("anvil" in line for line in lines)
 
 
+def test_what_the_environment_sets_is_not_missed_in_the_file(shell: Shell) -> None:
+    (shell.folder / "mainspring.toml").write_text('builtins = ["file_ops"]\nprot = 1\n')
+    result = shell.run("serve", "--port", "0", env={"MAINSPRING_WORKING_DIR": str(shell.folder)})
+    assert result.code == 2
+    assert "mainspring.toml:2: " in result.err
+    assert "working_dir" not in result.err
+
+
 def test_values_of_a_named_settings_file_are_told_by_its_name(shell: Shell) -> None:
     (shell.folder / "mine.toml").write_text('tools = ["nowhere"]\n')
     for command in (("serve", "--port", "0"), ("workflows", "resume")):
