@@ -49,7 +49,7 @@ from mainspring_tasks.confirmation import (
     is_same,
     parse_confirmation,
 )
-from mainspring_tasks.decision_log import DecisionLogs
+from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_rules import ASKED, RULES, SEEN, UNDOES
 from mainspring_tasks.decision_settings import load_constitution
 from mainspring_tasks.decision_types import (
@@ -209,9 +209,30 @@ class LLMAgentEngine:
             is_young = self._clock() - row.created_at.timestamp() < SETTLE_SECONDS
             if (done := await self._read_ended(row.run_id)) is not None or not is_young:
                 done = done or _DecisionResult(make_broken())
+                if not await self._is_overtaken(row):
+                    await self._keep_thread(row, done, is_told=False)
                 await self._logs.finish(
                     complete_entry(row, done.report, done.run_id, None), make_invocations(row.decision_id, done.report.calls)
                 )
+
+    async def _is_overtaken(self, row: DecisionLog) -> bool:
+        """Whether a later decision of the conversation is made, so that its thread is past this one."""
+        later = Query(row.conversation_id, row.user_id, row.tenant, since=row.created_at)
+        return any(other.id > row.id and other.outcome_category for other in await self._logs.query_decisions(later))
+
+    async def _keep_thread(self, row: DecisionLog, done: _DecisionResult, *, is_told: bool) -> None:
+        """Updates the thread by what a run did before its decision failed. A question that nobody was told waits for no yes."""
+        if not done.run_id:
+            return
+        owner = derive_owner(row.tenant, row.user_id)
+        thread = await self._threads.load(owner, row.user_id, row.conversation_id)
+        after = _update_thread(thread, done)
+        if thread.waiting is not None and thread.waiting != after.waiting:
+            await self._threads.refuse(thread.waiting, owner, row.user_id, self._clock())
+        if not is_told and thread.waiting != after.waiting:
+            after = replace(after, waiting=None)
+        if after != thread:
+            await self._threads.save(owner, row.user_id, row.conversation_id, after)
 
     async def _read_ended(
         self, run_id: str, read: Callable[[Run, Sequence[Recorded]], DecisionReport] = project_decision
@@ -237,7 +258,7 @@ class LLMAgentEngine:
         except MainspringError:
             logger.exception("decision %s failed", order.id)
             # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.
-            done = await self._salvage(order, project_decision)
+            done = await self._recover(order, row)
         except Exception:
             # A defect of ours is for whoever asked to hear of; what the run did is on record all the same.
             await self._finish(row, await self._salvage(order, salvage_run), began)
@@ -253,6 +274,17 @@ class LLMAgentEngine:
             await self._logs.finish(entry, make_invocations(row.decision_id, done.report.calls))
         except MainspringError:
             logger.exception("decision %s could not be recorded", row.decision_id)
+
+    async def _recover(self, order: _DecisionOrder, row: DecisionLog) -> _DecisionResult | None:
+        """What the run of a failed decision has done, on its thread too; None if that cannot be read or written now."""
+        if (done := await self._salvage(order, project_decision)) is None:
+            return None
+        try:
+            await self._keep_thread(row, done, is_told=True)
+        except MainspringError:
+            logger.exception("the thread of decision %s could not be written", order.id)
+            return None
+        return done
 
     async def _salvage(
         self, order: _DecisionOrder, read: Callable[[Run, Sequence[Recorded]], DecisionReport]

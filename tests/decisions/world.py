@@ -119,9 +119,14 @@ class World:
 
 @asynccontextmanager
 async def world(
-    folder: Path, *cues: Cue, tasks: TaskServer | None = None, provider: Provider | None = None, **options: object
+    folder: Path,
+    *cues: Cue,
+    tasks: TaskServer | None = None,
+    provider: Provider | None = None,
+    store: Store | None = None,
+    **options: object,
 ) -> AsyncIterator[World]:
-    actor, clock, store = Actor(*cues), Clock(), MemoryStore()
+    actor, clock, store = Actor(*cues), Clock(), store or MemoryStore()
     logs = DecisionLogs(folder / "decisions.db", clock=clock)
     server = tasks or LocalTasks(str(folder / "tasks.db"))
     await store.open()

@@ -1,6 +1,6 @@
 """Undo: the last change of a conversation is taken back, once, by whoever made it, also after the process is gone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -8,11 +8,15 @@ import pytest
 from tests.decisions.world import Actor, World, answer, on, world
 
 from mainspring import Engine
+from mainspring.core.errors import StoreError
 from mainspring.core.items import Json
+from mainspring.ports import Document
 from mainspring.providers.scripted import call, calls
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring_tasks import words
-from mainspring_tasks.decision_engine import LLMAgentEngine
+from mainspring_tasks.confirmation import THREAD
+from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import DecisionContext, Outcome
 from mainspring_tasks.task_tools import LocalTasks
@@ -168,6 +172,61 @@ async def test_a_task_that_was_done_before_stays_done(tmp_path: Path) -> None:
         await complete(w, "Buy milk")
         assert (await w.say("undo")).decision.response_text == words.NOTHING_TO_UNDO
         assert await w.names() == ["x Buy milk"]
+
+
+class Forgetful(MemoryStore):
+    """A store that fails to write threads, as often as `failures` says."""
+
+    failures = 0
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        if self.failures and any(document.kind == THREAD for document in documents):
+            self.failures -= 1
+            raise StoreError("the disk is full")
+        return await super().put(documents, if_absent=if_absent)
+
+
+async def add(w: World, task: str) -> RecordedDecision:
+    return await w.say(f"Add {task}", call("add_task", description=task), answer("Added.", "CREATE_TASK"))
+
+
+async def test_an_undo_finds_the_last_change_though_its_thread_could_not_be_written_at_first(tmp_path: Path) -> None:
+    store = Forgetful()
+    async with world(tmp_path, store=store) as w:
+        await add(w, "Eggs")
+        store.failures = 1
+        await add(w, "Milk")
+        assert (store.failures, await w.names()) == (0, ["Milk", "Eggs"])
+        await w.say("undo")
+        assert await w.names() == ["Eggs"]
+
+
+@pytest.mark.parametrize(("is_overtaken", "left"), [(False, ["Eggs"]), (True, ["Milk", "Eggs"])])
+async def test_the_next_process_writes_a_thread_that_is_behind_and_no_other(
+    is_overtaken: bool, left: list[str], tmp_path: Path
+) -> None:
+    store = Forgetful()
+    async with world(tmp_path, store=store) as w:
+        await add(w, "Eggs")
+        store.failures = 2
+        assert (await add(w, "Milk")).decision.response_text == words.BROKEN
+        assert (await w.logs.query_decisions())[0].outcome_category is None
+        if is_overtaken:
+            await add(w, "Tea")
+        async with Engine(Actor(), store=store) as engine, LLMAgentEngine(engine.host, w.tasks, w.logs, clock=w.clock) as agent:
+            await agent.decide(DecisionContext("ada", "undo", "conv_1"))
+        assert await w.names() == left
+        assert all(row.outcome_category for row in await w.logs.query_decisions())
+
+
+async def test_a_question_that_nobody_was_told_takes_no_yes(tmp_path: Path) -> None:
+    store = Forgetful()
+    async with world(tmp_path, store=store) as w:
+        await w.add("Milk")
+        store.failures = 2
+        assert (await w.say("delete milk", LIST, on("delete_task", "Milk"))).decision.response_text == words.BROKEN
+        async with Engine(Actor(), store=store) as engine, LLMAgentEngine(engine.host, w.tasks, w.logs, clock=w.clock) as agent:
+            assert await agent.waiting("ada", "conv_1") is None
 
 
 @asynccontextmanager
