@@ -56,6 +56,21 @@ def test_a_client_gets_its_own_names_and_the_model_others(client: OpenAI, model:
     assert called(model) == ["billing__find"]
 
 
+def test_a_namespace_may_hold_a_tool_of_its_own_name(client: OpenAI, model: Model) -> None:
+    tools = [namespace("find", function("find"), function("count")), function("find")]
+    model.hears("Who", calls(("find__find", {"id": "7"})))
+    model.hears("Ada", says("Ada."))
+    first = client.responses.create(model=model.name, input="Who is 7?", tools=tools)
+    [call] = first.output
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert (call.namespace, call.name) == ("find", "find")
+    assert sorted(offered(model)) == ["find", "find__count", "find__find"]
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "Ada"}
+    asked: Any = [{"role": "user", "content": "Who is 7?"}, call.model_dump(exclude_none=True), output]
+    assert client.responses.create(model=model.name, input=asked, tools=tools).output_text == "Ada."
+    assert called(model) == ["find__find"]
+
+
 def test_names_of_namespaces_are_streamed_and_stored(client: OpenAI, model: Model) -> None:
     model.hears("Who", calls(("crm__find", {"id": "7"})))
     model.hears("Ada", says("Ada."))

@@ -124,7 +124,8 @@ def _define_namespace(tool: Json) -> list[Tool]:
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=f"tools[{number}]") from None
         about = str(tool.get("description") or "") if not made else ""
-        made.append(replace(inner, namespace=name, inner=inner.name, about=about or UNSET))
+        joined = _join_name(name, inner.name)
+        made.append(replace(inner, name=joined, namespace=name, inner=inner.name, about=about or UNSET))
     return made
 
 
@@ -210,7 +211,8 @@ def _name_tools(defined: Sequence[Tool], known: Sequence[Tool]) -> tuple[Tool, .
 
 
 def _is_grouped(tool: ToolDefinition) -> bool:
-    return isinstance(tool.namespace, str) and tool.namespace != tool.inner
+    """Whether it is one of a namespace. A function that is deferred by itself goes by its own name."""
+    return isinstance(tool.namespace, str) and (tool.namespace, tool.name) != (tool.inner, tool.inner)
 
 
 def identify_tool(tool: ToolDefinition) -> Identity:
