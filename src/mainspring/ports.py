@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from mainspring.core.events import Event, ModelEvent, Reason, Recorded, Status, Used
+from mainspring.core.errors import MainspringError, Malformed
+from mainspring.core.events import Event, ModelEvent, Reason, Recorded, RunEnded, RunStarted, Status, Used
 from mainspring.core.history import Entry
 from mainspring.core.ids import NewId
 from mainspring.core.items import FunctionCall, Item, Json, Part, ToolDefinition, ToolKind
@@ -302,6 +303,34 @@ class Note(Struct, frozen=True):
     call: str = ""
 
 
+class Segment(Struct, frozen=True):
+    """A stretch of a run's log that is written whole or not at all, with what the audit is to hold of it.
+
+    The snapshot is there if it ends the run. One without records only adds notes, for a run that is not stored itself.
+    Raises `Malformed` unless the records are numbered in a row, number 0 is `RunStarted`, and a snapshot comes with `RunEnded`
+    and only with it.
+    """
+
+    run_id: str
+    records: Sequence[Recorded]
+    snapshot: Snapshot | None = None
+    notes: Sequence[Note] = ()
+
+    def __post_init__(self) -> None:
+        records = self.records
+        if not records:
+            if not self.notes:
+                raise Malformed(f"an append to run `{self.run_id}` holds no events")
+            return
+        first, last = records[0], records[-1]
+        if last.seq - first.seq != len(records) - 1:
+            raise Malformed(f"events {first.seq} to {last.seq} of run `{self.run_id}` are not numbered in a row")
+        if (first.seq == 0) is not isinstance(first.event, RunStarted):
+            raise Malformed(f"event {first.seq} of run `{self.run_id}` cannot be {type(first.event).__name__}")
+        if (self.snapshot is not None) is not isinstance(last.event, RunEnded):
+            raise Malformed(f"run `{self.run_id}`: a snapshot is written with RunEnded, not with {type(last.event).__name__}")
+
+
 class Link(Struct, frozen=True):
     """A note and its place in the audit, from 1. `hash` covers the note and the hash before it, see `storage.audit_chain`."""
 
@@ -349,6 +378,11 @@ class Store(Protocol):
         All of it or nothing: the records continue the log (else `Superseded`), the snapshot goes with its last event, and the
         notes join the audit. Appends of one run take effect in the order they were made. The first append creates the run.
         """
+        ...
+
+    def append_all(self, segments: "Sequence[Segment]") -> "Future[list[MainspringError | None]]":
+        """Like `append` for many runs at once, in one transaction; the future says of each segment why it was not written, None
+        if it is durable, and never fails itself. One that cannot be written is left out, and takes no other with it."""
         ...
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:

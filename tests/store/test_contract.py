@@ -10,7 +10,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import assistant, user
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
-from mainspring.ports import Filter, Snapshot, Store, StoredRun
+from mainspring.ports import Filter, Note, Segment, Snapshot, Store, StoredRun
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -314,3 +314,25 @@ async def test_items_are_told_apart_however_odd_their_ids(store: Store) -> None:
     assert await store.items([item.id for item in items]) == {item.id: item for item in items}
     await store.delete("a")
     assert await store.items([item.id for item in items]) == {}
+
+
+async def test_segments_of_many_runs_are_appended_at_once_and_each_has_its_own_outcome(store: Store) -> None:
+    await store.append("old", begin("old"))
+    segments = [
+        Segment("a", [*begin("a"), *end(1)], answer("a", "hi"), [Note(b"{}")]),
+        Segment("old", say(7, "too late")),
+        Segment("old", say(1, "in time")),
+        Segment("unstored", (), notes=[Note(b"{}", "call_1")]),
+        Segment("b", begin("b")),
+    ]
+    first, late, *rest = await store.append_all(segments)
+    assert isinstance(late, Superseded)
+    assert [first, *rest] == [None] * 4
+    assert await store.events("old") == [*begin("old"), *say(1, "in time")]
+    assert (await store.load("a")).response == answer("a", "hi").response
+    assert await store.list_unfinished() == ["old", "b"]
+    assert [link.note.call for link in await store.audit()] == ["", "call_1"]
+    with pytest.raises(NotFound):
+        await store.load("unstored")
+    await store.close()
+    assert [type(error) for error in await store.append_all(segments[:2])] == [StoreError, StoreError]

@@ -12,6 +12,7 @@ from tests.store.locks import write_lock
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import StoreError, Superseded
+from mainspring.ports import Segment
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -56,6 +57,27 @@ async def test_in_a_group_only_those_fail_that_must(tmp_path: Path) -> None:
             await behind
         assert await store.events("old") == begin("old")
         assert (await store.load("fine")).response == answer("fine", "hi").response
+
+
+async def test_of_segments_that_are_written_together_only_those_fail_that_must(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path) as store:
+        before = commits(path)
+        segments = [Segment(f"r{place}", begin(f"r{place}")) for place in range(50)]
+        assert await store.append_all(segments) == [None] * 50
+        assert commits(path) - before == 1
+        good, bad, behind, other = await store.append_all(
+            [
+                Segment("r0", say(1, "fine")),
+                Segment("r1", say(1, "half a \ud83d character")),
+                Segment("r1", say(2, "after what was not written")),
+                Segment("r2", say(1, "fine too")),
+            ]
+        )
+        assert (good, other) == (None, None)
+        assert isinstance(bad, StoreError)
+        assert isinstance(behind, Superseded)
+        assert [len(await store.events(f"r{place}")) for place in range(3)] == [2, 1, 2]
 
 
 async def test_two_drivers_of_a_run_never_both_write_a_number(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 A provider emits only `ItemStarted`, the deltas, `Annotated`, `ItemDone` and, last, `TurnEnded`; the engine makes the rest.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -228,7 +229,7 @@ class Recorded(Struct, frozen=True, array_like=True):
     event: Event
 
 
-def encode_log(records: list[Recorded]) -> bytes:
+def encode_log(records: Sequence[Recorded]) -> bytes:
     return _encoder.encode(records)
 
 

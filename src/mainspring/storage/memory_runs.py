@@ -1,6 +1,6 @@
 """Runs kept for as long as the process lives. What the SQLite store promises holds here too, but for surviving."""
 
-from asyncio import Future, get_running_loop
+from asyncio import Future, gather, get_running_loop
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self, TypeVar
 
@@ -12,9 +12,17 @@ from mainspring.core.errors import MainspringError, StoreError
 from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
-from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.audit_chain import chain_notes
-from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
+from mainspring.storage.segment import (
+    collect_item_ids,
+    explain_mismatch,
+    find_ending,
+    find_opening,
+    not_ended,
+    not_found,
+    pick_items,
+)
 
 N = TypeVar("N", Document, Link)
 
@@ -68,6 +76,11 @@ class MemoryStore:
         else:
             written.set_result(None)
         return written
+
+    def append_all(self, segments: Sequence[Segment]) -> Future[list[MainspringError | None]]:
+        written = [self.append(each.run_id, each.records, each.snapshot, each.notes) for each in segments]
+        # `append` fails with nothing else.
+        return gather(*written, return_exceptions=True)  # type: ignore[return-value]
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return self._find_kept(run_id).log[max(after + 1, 0) :]
@@ -211,14 +224,18 @@ class MemoryStore:
     def _write(self, segment: Segment) -> None:
         kept = self._open().get(segment.run_id)
         length = len(kept.log) if kept else 0
-        if segment.first != length or (kept and kept.entries is not None):
+        if not segment.records:
+            self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, segment.notes))
+            return
+        if segment.records[0].seq != length or (kept and kept.entries is not None):
             raise explain_mismatch(segment, length=length, has_ended=kept is not None and kept.entries is not None)
         if kept is None:
-            assert segment.opening is not None  # a segment that begins with event 0 has one
-            kept = self._runs[segment.run_id] = _KeptRun(segment.opening, [])
+            opening = find_opening(segment)
+            assert opening is not None  # a segment that begins with event 0 has one
+            kept = self._runs[segment.run_id] = _KeptRun(opening, [])
         kept.log.extend(segment.records)
         self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, segment.notes))
-        if ending := segment.ending:
+        if ending := find_ending(segment):
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
             for id in collect_item_ids(kept.entries):

@@ -12,9 +12,17 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
-from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
+from mainspring.ports import Document, Filter, Link, Note, Page, Segment, StoredRun
 from mainspring.storage.audit_chain import chain_notes
-from mainspring.storage.segment import Segment, collect_item_ids, explain_mismatch, not_ended, not_found, pick_items
+from mainspring.storage.segment import (
+    collect_item_ids,
+    explain_mismatch,
+    find_ending,
+    find_opening,
+    not_ended,
+    not_found,
+    pick_items,
+)
 from mainspring.storage.sqlite import Migration, Schema
 
 # A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
@@ -151,17 +159,20 @@ DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | None:
     """Writes the segment if it continues its log; else says why not, and has written nothing."""
-    if opening := segment.opening:
+    if not segment.records:
+        add_notes(connection, segment.notes)
+        return None
+    if opening := find_opening(segment):
         fields = (opening.id, opening.status, opening.created_at, opening.parent, opening.model, opening.background)
         conversation = None if opening.conversation is None else encode(opening.conversation)
         connection.execute(OPEN_RUN, (*fields, opening.tenant, conversation))
-    body = encode_log(segment.records)
-    added = connection.execute(ADD_SEGMENT, (segment.first, segment.last, body, segment.run_id, segment.first))
+    first, last = segment.records[0].seq, segment.records[-1].seq
+    added = connection.execute(ADD_SEGMENT, (first, last, encode_log(segment.records), segment.run_id, first))
     if added.rowcount == 0:
         length, has_ended = connection.execute(LENGTH, (segment.run_id,)).fetchone() or (0, False)
         return explain_mismatch(segment, length=length, has_ended=bool(has_ended))
     add_notes(connection, segment.notes)
-    if ending := segment.ending:
+    if ending := find_ending(segment):
         response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
         connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
         number = connection.execute("SELECT number FROM runs WHERE id = ?", (segment.run_id,)).fetchone()[0]

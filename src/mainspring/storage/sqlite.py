@@ -19,7 +19,7 @@ Once a file is open, its path is told to the log alone: errors may reach clients
 import os
 import sqlite3
 from asyncio import AbstractEventLoop, Future, Lock, get_running_loop, shield
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
@@ -39,6 +39,7 @@ log = getLogger(__name__)
 C = TypeVar("C")
 P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W")
 
 LOCK_SECONDS: Final = 10.0
 _ERASE_MS: Final = 250
@@ -129,9 +130,22 @@ class _Job(Struct, Generic[C]):
     is_write: bool
     is_erasing: bool = False
     is_long: bool = False
+    # The work is done once for each of these, and the result is a list, in which an error may stand for a result.
+    each: Sequence[Any] | None = None
 
     def perform(self, connection: C) -> object:
+        if self.each is not None:
+            return [self.work(connection, item) for item in self.each]
         return self.work(connection, *self.args, **self.kwargs)
+
+    def fail(self, error: MainspringError) -> "_Outcome":
+        return _Outcome(self.future, error if self.each is None else [error] * len(self.each))
+
+    def divide(self) -> "list[_Job[C]]":
+        """A job for each item, if there are several."""
+        if self.each is None or len(self.each) < 2:
+            return []
+        return [_Job(self.work, (), {}, self.future, self.is_write, each=(item,)) for item in self.each]
 
 
 class _Outcome(Struct):
@@ -222,6 +236,17 @@ class Worker(Generic[C]):
         A `MainspringError` that the work returns, in place of raising it, is told alike and takes nothing back.
         """
         return self._submit(work, args, kwargs, is_write=True)
+
+    def write_all(self, work: Callable[[C, W], T | MainspringError], items: Sequence[W]) -> "Future[list[T | MainspringError]]":
+        """Like `write` for each of the items, in one transaction, or if that fails in one for each; the future itself never
+        fails: an error is in the place of the result."""
+        if not self.is_open:
+            closed: Future[list[T | MainspringError]] = get_running_loop().create_future()
+            closed.set_result([StoreError(f"{self._name} is not open")] * len(items))
+            return closed
+        job: _Job[C] = _Job(work, (), {}, self._loop.create_future(), is_write=True, each=items)
+        self._jobs.put(job)
+        return job.future
 
     def erase(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Like `write`, for what deletes: what it deleted is in no file any more when the future is done, or, if somebody was
@@ -321,9 +346,15 @@ class Worker(Generic[C]):
                 has_begun = True
                 return [_Outcome(job.future, job.perform(connection)) for job in jobs]
         except Exception as error:  # Likewise.
-            if len(jobs) == 1 or not has_begun:
-                return [_Outcome(job.future, self._as_known_error(error)) for job in jobs]
-        return [outcome for job in jobs for outcome in self._write([job])]
+            if not has_begun or (len(jobs) == 1 and not jobs[0].divide()):
+                known = self._as_known_error(error)
+                return [job.fail(known) for job in jobs]
+        return [self._write_apart(job) for job in jobs]
+
+    def _write_apart(self, job: _Job[C]) -> _Outcome:
+        if not (parts := job.divide()):
+            return self._write([job])[0]
+        return _Outcome(job.future, [result for part in parts for result in self._write([part])[0].result])  # type: ignore[attr-defined]
 
     def _current(self) -> C:
         if self._connection is None:

@@ -10,13 +10,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from mainspring.core.errors import Malformed, StoreError
+from mainspring.core.errors import MainspringError, Malformed, StoreError
 from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
 from mainspring.core.items import Item
-from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage import run_rows as rows
-from mainspring.storage.segment import Segment
 from mainspring.storage.sqlite import Database
 
 
@@ -60,6 +59,9 @@ class SqliteStore:
             refused: Future[None] = get_running_loop().create_future()
             refused.set_exception(error)
             return refused
+
+    def append_all(self, segments: Sequence[Segment]) -> Future[list[MainspringError | None]]:
+        return self._database.write_all(rows.append, segments)
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return await self._database.read(rows.load_events, run_id=run_id, after=after)
