@@ -89,6 +89,19 @@ class HttpAnswer(Protocol):
     def close(self) -> None: ...
 
 
+class RequestSigner(Protocol):
+    """Authorizes each request to a backend whose credentials expire. `secrets` are those it uses now."""
+
+    @property
+    def secrets(self) -> Sequence[str]: ...
+
+    async def sign(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+        """The headers that authorize the request. Raises a `ProviderError` if there are no credentials."""
+
+    def renew(self, signed: Mapping[str, str], status: int, headers: Mapping[str, str]) -> bool:
+        """Whether this answer to a request that was `signed` so says that its credentials have expired, and others can be had."""
+
+
 class Tape(Protocol):
     """Stands between a provider and the network: `ask` asks the network, `secrets` must not be kept of its answer.
 

@@ -21,7 +21,7 @@ from yarl import URL
 from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Unavailable
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
-from mainspring.ports import HttpAnswer, RecordedRequest, Tape
+from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
 
 T = TypeVar("T")
@@ -43,10 +43,18 @@ class Http:
     """
 
     def __init__(
-        self, base_url: str, *, api_key: str | None, headers: Mapping[str, str] | None, timeout: float, tape: Tape | None = None
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float,
+        tape: Tape | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
         address = _address(base_url)
         self._tape = tape
+        self._signer = signer
         self._base = address.with_user(None)
         self._headers = _headers(address, api_key, headers or {})
         self._secrets = _secrets(address, api_key, headers or {})
@@ -55,16 +63,18 @@ class Http:
         self.host = self._base.host or ""
         self.url = _show(self._base)
 
-    async def send(self, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None) -> "HttpReply":
-        """The reply to a POST of the body, or to a GET without one, its own body still unread. Raises a `ProviderError` unless
-        the status is one of success."""
-        method = "GET" if body is None else "POST"
-        url = self._base.joinpath(path).with_query(self._base.query).update_query(query or {})
+    async def send(
+        self, path: str, body: bytes | None = None, query: Mapping[str, str] | None = None, *, method: str | None = None
+    ) -> "HttpReply":
+        """The reply to a POST of the body, or to a GET without one, its own body still unread. A path with `%` in it is taken as
+        it is. Raises a `ProviderError` unless the status is one of success."""
+        method = method or ("GET" if body is None else "POST")
+        url = self._base.joinpath(path, encoded="%" in path).with_query(self._base.query).update_query(query or {})
         if self._tape is None:
             received: HttpAnswer = await self._answer(method, url, body)
         else:
             asked = RecordedRequest(method, path, None if body is None else self._remove_secrets(body.decode()).encode())
-            received = await self._tape.answer(asked, lambda: self._answer(method, url, body), self._secrets)
+            received = await self._tape.answer(asked, lambda: self._answer(method, url, body), self._list_secrets())
         reply = HttpReply(received, _show(url), self._timeout)
         if received.status // 100 == 2:
             return reply
@@ -99,8 +109,11 @@ class Http:
         """The text without what is secret in it: what this backend is sent, and what looks like a key or a password."""
         return redact_text(self._remove_secrets(text))
 
+    def _list_secrets(self) -> list[str]:
+        return self._secrets if self._signer is None else [*self._secrets, *self._signer.secrets]
+
     def _remove_secrets(self, text: str) -> str:
-        for secret in self._secrets:
+        for secret in self._list_secrets():
             text = text.replace(secret, "***")
         return text
 
@@ -109,8 +122,20 @@ class Http:
         return shorten_line(self.redact(data[:400].decode(errors="replace")), 200)
 
     async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
-        """The head of the answer. If the server has just closed a kept connection, the request is sent again on another."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        """The head of the answer. A request whose credentials have expired is signed anew, once."""
+        headers = {"Content-Type": "application/json"} if body is not None and "Content-Type" not in self._headers else {}
+        if self._signer is None:
+            return await self._exchange(method, url, body, headers)
+        signed = await self._signer.sign(method, str(url), body or b"")
+        received = await self._exchange(method, url, body, {**headers, **signed})
+        if self._signer.renew(signed, received.status, received.headers):
+            received.close()
+            signed = await self._signer.sign(method, str(url), body or b"")
+            received = await self._exchange(method, url, body, {**headers, **signed})
+        return received
+
+    async def _exchange(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Network":
+        """If the server has just closed a kept connection, the request is sent again on another."""
         while True:
             data = _Body(body) if body is not None else None
             attempt = SimpleNamespace(is_on_kept_connection=False)

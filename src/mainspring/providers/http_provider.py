@@ -24,7 +24,7 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelFeature, ModelInfo, Tape
+from mainspring.ports import ModelFeature, ModelInfo, RequestSigner, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
@@ -51,6 +51,7 @@ class HttpOptions(TypedDict, total=False):
     new_id: NewId
     timeout: float
     tape: Tape | None
+    signer: RequestSigner | None
 
 
 class HttpProvider(ABC):
@@ -82,8 +83,9 @@ class HttpProvider(ABC):
         if self.key_header is not None and api_key and api_key.strip():
             headers[self.key_header], api_key = api_key.strip(), None
         headers.update(options.get("headers") or {})
-        timeout, tape = options.get("timeout", 600.0), options.get("tape")
-        self._http = Http(base_url or self.default_url, api_key=api_key, headers=headers, timeout=timeout, tape=tape)
+        timeout, tape, signer = options.get("timeout", 600.0), options.get("tape"), options.get("signer")
+        address = base_url or self.default_url
+        self._http = Http(address, api_key=api_key, headers=headers, timeout=timeout, tape=tape, signer=signer)
         # Of the models that have turned out to be other than their names say.
         self._profiles: dict[str, ModelProfile] = {}
 
