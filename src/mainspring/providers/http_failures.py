@@ -49,6 +49,8 @@ def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> 
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
             wait = _delay(error.get("details"))
             message, codes = _words(error), [error.get(key) for key in ("status_code", "code", "type", "status")]
+        case {"error": str(code), "error_description": str(message)}:
+            codes = [code]
         case {"error": str(message)} | {"detail": str(message)}:
             codes = []
         case {"detail": [*details]}:
@@ -116,7 +118,19 @@ def _words(error: Mapping[str, object]) -> str:
     if words and isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
         # A gateway says that the provider returned an error; what the provider said is in here.
         return f"{words[0]} ({raw})"
+    if words and (filtered := list_filtered(error.get("innererror"))):
+        return f"{words[0]} (filtered: {', '.join(filtered)})"
     return words[0] if words else ""
+
+
+def list_filtered(found: object) -> list[str]:
+    """What a content filter of Azure's has stopped, with how bad it was: from the results themselves, or an object with them."""
+    match found:
+        case {"content_filter_result": dict(results)} | {"content_filter_results": dict(results)} | dict(results):
+            stopped = {name: result for name, result in results.items() if isinstance(result, dict) and result.get("filtered")}
+            return [f"{name} ({result['severity']})" if "severity" in result else name for name, result in stopped.items()]
+        case _:
+            return []
 
 
 def _detail(detail: object) -> str:

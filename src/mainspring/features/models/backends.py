@@ -47,7 +47,11 @@ ADAPTERS: dict[Kind, str] = {
     "ollama": "mainspring.providers.ollama.provider:Ollama",
     "gemini": "mainspring.providers.gemini.provider:Gemini",
     "anthropic": "mainspring.providers.anthropic.provider:Anthropic",
+    "azure": "mainspring.providers.azure.provider:make_azure",
 }
+
+OWN_FIELDS: dict[Kind, tuple[str, ...]] = {"azure": ("api", "api_version", "deployments")}
+"""The settings that only these kinds have. They look for the rest of what they need in the environment."""
 
 
 class FoundBackend(Struct, frozen=True):
@@ -79,6 +83,7 @@ def make_provider(
     tape: Tape | None = None,
 ) -> Provider:
     """The provider of one backend, with what stands before it. Raises `InvalidRequest` for what cannot work."""
+    _check_fields(name, backend)
     if tape is not None and backend.kind in ("scripted", "local"):
         raise InvalidRequest(f"a {backend.kind} model is not recorded: it needs no network; name another", param="model")
     if backend.kind == "scripted":
@@ -93,7 +98,8 @@ def make_provider(
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"
         raise InvalidRequest(message, param="providers")
-    return compose(_make_adapter(name, backend, key or _find_usual_key(backend, environment), tape), _pick_options(backend))
+    usual = key or _find_usual_key(backend, environment)
+    return compose(_make_adapter(name, backend, usual, environment, tape), _pick_options(backend))
 
 
 def _find_usual_key(backend: ProviderSettings, environment: Mapping[str, str]) -> str | None:
@@ -104,15 +110,29 @@ def _find_usual_key(backend: ProviderSettings, environment: Mapping[str, str]) -
     return None
 
 
-def _make_adapter(name: str, backend: ProviderSettings, key: str | None, tape: Tape | None) -> Provider:
+def _make_adapter(
+    name: str, backend: ProviderSettings, key: str | None, environment: Mapping[str, str], tape: Tape | None
+) -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
     if tape is not None:
         options["new_id"] = tape.new_id
     kind = backend.kind or "chat"
     if kind == "chat" and backend.base_url is None:
         raise InvalidRequest(f"providers.{name}: a backend of kind `chat` needs a `base_url`", param="providers")
+    if own := OWN_FIELDS.get(kind):
+        options |= {"environment": environment, **{field: getattr(backend, field) for field in own}}
     make: Callable[..., Provider] = resolve_name(ADAPTERS[kind])
     return make(backend.base_url, **options)
+
+
+def _check_fields(name: str, backend: ProviderSettings) -> None:
+    """Raises `InvalidRequest` for a setting that the kind does not have."""
+    plain = ProviderSettings()
+    for kind, fields in OWN_FIELDS.items():
+        for field in fields if kind != backend.kind else ():
+            if getattr(backend, field) != getattr(plain, field) and field not in OWN_FIELDS.get(backend.kind or "chat", ()):
+                message = f"providers.{name}: `{field}` is for kind `{kind}`, not for `{backend.kind}`; take it away"
+                raise InvalidRequest(message, param="providers")
 
 
 def _pick_options(backend: ProviderSettings) -> BackendOptions:

@@ -6,7 +6,8 @@ from msgspec import Struct, field
 
 from mainspring.providers.compose import BackendOptions, Count
 
-Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted"]
+Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted", "azure"]
+Api = Literal["chat", "responses"]
 
 
 class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +28,12 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     """How many seconds it may stay silent."""
     model: str | None = None
     """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
+    api: Api | None = None
+    """For `azure`: which API of the resource is asked. Default: `chat`."""
+    api_version: str | None = None
+    """For `azure`: a dated version of the API, like `2024-10-21`. Default: the `/openai/v1` surface, which has none."""
+    deployments: dict[str, str] = field(default_factory=dict)
+    """For `azure`: the deployment of each model. A name that is not among them is taken for a deployment's."""
     attempts: Count = 3
     """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = 10
