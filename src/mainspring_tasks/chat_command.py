@@ -17,6 +17,7 @@ from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import to_json
 from mainspring.parts import Host
+from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite import make_folder
 from mainspring_tasks.conversations import Chats, SentMessage
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
@@ -82,7 +83,9 @@ def chat(
     home = folder or data_folder()
     make_folder(home)
     engine = build_engine(
-        EngineOptions(model=model or settings.model, base_url=base_url, api_key=api_key, database=home / "chat.db")
+        EngineOptions(
+            model=model or settings.model, base_url=base_url, api_key=api_key, database=parse_location(home / "chat.db")
+        )
     )
 
     async def live() -> int:

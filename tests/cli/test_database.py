@@ -1,6 +1,7 @@
 """`mainspring show` and `mainspring runs`: what a database holds, shown as it was."""
 
 import msgspec
+import pytest
 from tests.cli.command import Shell
 
 from mainspring.core.history import History
@@ -112,3 +113,30 @@ async def test_a_result_that_is_given_back_is_shown_as_such(shell: Shell) -> Non
     assert (shell.folder / "tally").read_text() == "1 + 2\n" * 3
     assert "not run again: the result of the same call" in shell.run("traces", "show", run.id, "--database", "runs.db").out
     assert "reused" in shell.run("audit", "list", "--database", "runs.db", "--json").out
+
+
+@pytest.mark.parametrize("url", ["mysql://app:hunter2@h/runs", "postgresql://app:hunter2/@h/runs", "postgres:app:hunter2@h"])
+def test_a_url_that_is_no_database_is_refused_before_anything_is_made(shell: Shell, url: str) -> None:
+    before = set(shell.folder.iterdir())
+    model = shell.script({"say": "Hi."})
+    for command in (
+        ("serve", "--model", model),
+        ("run", "Hi", "--model", model),
+        ("runs",),
+        ("keys", "create"),
+        ("config", "explain"),
+    ):
+        named = () if command[0] == "config" else ("--database", url)
+        refused = shell.run(*command, *named, env={} if named else {"MAINSPRING_DATABASE": url})
+        assert refused.code == 2, refused
+        assert "postgresql://USER:PASSWORD@HOST" in refused.err
+        assert (refused.err.count("\n"), refused.out) == (1, "")
+        assert "hunter2" not in refused.err
+    assert {path.name for path in set(shell.folder.iterdir()) - before} == {"script.json"}
+
+
+@pytest.mark.parametrize("url", ["postgresql://app:hunter2@h/runs?password=hunter2", "postgresql://app:hunter2/@h/runs"])
+def test_the_password_of_a_database_is_not_among_the_settings_shown(shell: Shell, url: str) -> None:
+    shown = shell.run("config", "show", env={"MAINSPRING_DATABASE": url})
+    assert 'database = "postgresql://' in shown.out
+    assert "hunter2" not in shown.out + shown.err

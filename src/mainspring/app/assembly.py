@@ -28,6 +28,7 @@ from mainspring.features.models.model_choice import ModelChoice
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted
 from mainspring.providers.scripted import say as reply
+from mainspring.storage.location import parse_location
 from mainspring.tools.builtin.builtins import NAMES
 
 WELCOME = (
@@ -70,7 +71,7 @@ def build_engine(options: EngineOptions) -> Engine:
         return build_server_engine(settings, options.config).engine
     with explain_refusals(settings, options.config):
         if options.kind == "steps":
-            return compose_engine(settings, Scripted(), STEP_MODEL, database=Path(settings.database))
+            return compose_engine(settings, Scripted(), STEP_MODEL, database=parse_location(settings.database))
         if options.kind == "trial":
             settings = replace(settings, builtins=NAMES, working_dir=settings.working_dir or str(Path.cwd()))
             return compose_engine(settings, Scripted(), settings.model or "model", database=None, is_trial=True)
@@ -82,7 +83,7 @@ def build_server_engine(settings: Settings, file: Path | None = None) -> ServerE
     everything that is wrong with them; `file` is where they are from."""
     with explain_refusals(settings, file):
         answering = _choose_server_model(settings)
-        database, seconds = Path(settings.database), settings.mcp_start_seconds
+        database, seconds = parse_location(settings.database), settings.mcp_start_seconds
         engine = compose_engine(settings, answering.provider, answering.model, database=database, start_seconds=seconds)
     for folders in (engine.agents.registry, engine.skills, engine.workflows.folders):
         _ = folders.problems  # what is wrong with a definition is logged now, not at the first request

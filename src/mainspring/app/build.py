@@ -20,6 +20,7 @@ from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.ports import Provider
+from mainspring.storage.location import Location
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import load_functions
@@ -43,7 +44,7 @@ def compose_engine(
     provider: Provider,
     model: str,
     *,
-    database: Path | None,
+    database: Location | None,
     instructions: str | None = None,
     preset: PresetName = "responses",
     start_seconds: float = CONNECT_SECONDS,

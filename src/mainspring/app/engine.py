@@ -65,8 +65,8 @@ from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
-from mainspring.storage.memory_runs import MemoryStore
-from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.storage.choose_store import choose_store
+from mainspring.storage.location import Location, parse_location
 from mainspring.tools.builtin.builtins import BuiltinTools, HostedToolsStep
 from mainspring.tools.contract import Tool as CallableTool
 from mainspring.tools.mcp.executor import McpTools
@@ -166,7 +166,7 @@ class Engine:
         api_key: str | None = None,
         default_model: str | None = None,
         owns_provider: bool = False,
-        database: str | Path | None = None,
+        database: str | Path | Location | None = None,
         store: Store | None = None,
         preset: PresetName = "responses",
         executors: Sequence[ToolExecutor] = (),
@@ -191,7 +191,8 @@ class Engine:
     ) -> None:
         self.builtins = builtins or BuiltinTools()
         self.mcp = mcp or McpTools()
-        self.memory: Memory | NoMemory = build_memory(database) if memory is True else memory or NoMemory()
+        location = None if database is None else parse_location(database)
+        self.memory: Memory | NoMemory = build_memory(location) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
         self._exporter, self.parts = exporter, tuple(parts)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
@@ -201,7 +202,8 @@ class Engine:
         for tool in (*self.builtins.tools, *[tool for part in parts for tool in part.tools]):
             registry.register(tool)
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
-        kept = store if store is not None else store_for(database)
+        kept = store if store is not None else choose_store(location)
+        self._folder = Path() if location is None or location.file is None else location.file.absolute().parent
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
         loading = SkillTools(lambda: self.skills.definitions)
 
@@ -266,8 +268,7 @@ class Engine:
     @property
     def host(self) -> Host:
         """This engine as parts and applications see it."""
-        folder = self.store.path.parent if isinstance(self.store, SqliteStore) else Path()
-        return Host(self.core, self.open_application, folder)
+        return Host(self.core, self.open_application, self._folder)
 
     def open_application(self, application: Application) -> CoreEngine:
         """A core engine for an application, on this engine's store and model: see `app.application`. Use it as `async with`,
@@ -524,7 +525,3 @@ def check_options(options: Iterable[str]) -> None:
 def _skills_of(run: Run) -> Iterable[str]:
     """The skills that a run begins with: those of its agent, and of the agents above it."""
     return [name for charter in run.spec.charters for name in charter.skills]
-
-
-def store_for(database: str | Path | None) -> Store:
-    return MemoryStore() if database is None else SqliteStore(Path(database))

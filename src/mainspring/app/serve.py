@@ -23,6 +23,7 @@ from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.connections import ConnectionTable, raise_file_limit
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
+from mainspring.storage.location import parse_location
 
 # How long clients have to read what they are told at the end.
 GOODBYE_SECONDS = 5
@@ -85,14 +86,15 @@ class EngineServer(Server):
 
 async def announcement(settings: Settings, choice: ServerEngine, url: str) -> str:
     example = choice.engine.model or "NAME"
+    database = parse_location(settings.database)
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
     if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
-        keys = f"needed; `mainspring keys create --database {settings.database}` makes one"
+        keys = f"needed; `mainspring keys create --database {database}` makes one"
         header, key = " -H 'authorization: Bearer KEY'", "KEY"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
         f"  model     {choice.model}\n"
-        f"  database  {settings.database}\n"
+        f"  database  {database}\n"
         f"  API keys  {keys}\n"
         f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
         f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'

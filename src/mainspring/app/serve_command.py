@@ -19,7 +19,7 @@ from mainspring.cli.options import ApiKey, BaseUrl, Builtins, Config, Tools, as_
 def serve(
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen at. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Default: 8080; 0 picks one.")] = None,
-    database: Annotated[str | None, typer.Option(metavar="FILE", help="Database file. Default: mainspring.db.")] = None,
+    database: Annotated[str | None, typer.Option(metavar="FILE", help="Database file or URL. Default: mainspring.db.")] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model for requests that name none, or `scripted:FILE`.")
     ] = None,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `mainspring --help` needs no engine
     from mainspring.core.run import Run
     from mainspring.core.spec import PresetName
     from mainspring.engine.engine import Engine
+    from mainspring.storage.location import Location
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -35,7 +36,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     kind: Literal["server", "agent", "run", "steps", "trial"] = "run"
     settings: Mapping[str, object] = {}
     config: Path | None = None
-    database: Path | None = None
+    database: "Location | None" = None
     model: str | None = None
     base_url: str | None = None
     api_key: str | None = None

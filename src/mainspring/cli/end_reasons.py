@@ -1,11 +1,11 @@
 """Why a run ended the way it did, in words, and what to do next."""
 
 import shlex
-from pathlib import Path
 from typing import assert_never
 
 from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.run import Run
+from mainspring.storage.location import Location
 
 _ADVICE = {
     "provider_unavailable": "start the backend or correct --base-url, then run it again",
@@ -15,7 +15,7 @@ _ADVICE = {
 }
 
 
-def explain_end(run: Run, database: Path | None) -> str | None:
+def explain_end(run: Run, database: Location | None) -> str | None:
     """Why and what next, for a run that ended other than `completed`. `database` is where it is stored."""
     if run.reason is None or run.status == "completed":
         return None
@@ -25,7 +25,7 @@ def explain_end(run: Run, database: Path | None) -> str | None:
     return f"{run.status}: {why}{'' if why.endswith(('.', '?', '!')) else '.'} {what_next[0].upper()}{what_next[1:]}"
 
 
-def _explain_reason(run: Run, reason: Reason, database: Path | None) -> tuple[str, str]:
+def _explain_reason(run: Run, reason: Reason, database: Location | None) -> tuple[str, str]:
     """Why it ended, and what to do next."""
     limits, go_on = run.spec.limits, _advise_to_continue(run, database)
     open_calls = ", ".join([f"`{call.item.name}`" for call in run.open_calls])
@@ -88,7 +88,7 @@ def _first_line(error: ErrorInfo) -> str:
     return error.message.strip().partition("\n")[0].rstrip(" .:")
 
 
-def _advise_to_continue(run: Run, database: Path | None) -> str:
+def _advise_to_continue(run: Run, database: Location | None) -> str:
     if database is None:
         return "run it again with --database FILE to be able to go on from where it stopped"
     return f'go on from here: mainspring run "go on" --database {shlex.quote(str(database))} --previous {run.spec.id}'

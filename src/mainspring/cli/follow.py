@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Self, TypeAlias
 
 from anyio import to_thread
@@ -17,6 +16,7 @@ from mainspring.cli.screen import Screen
 from mainspring.core.events import Recorded
 from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
+from mainspring.storage.location import Location
 
 TICK = 0.1
 
@@ -41,7 +41,7 @@ def choose_view(as_json: bool) -> View:
     return JsonLines() if as_json else Screen()
 
 
-async def follow(handle: Handle, view: View, database: Path | None) -> int:
+async def follow(handle: Handle, view: View, database: Location | None) -> int:
     """Draws a run to its end and returns the exit code that tells how it ended; anything but `completed` is explained in words.
 
     The first Ctrl-C, SIGTERM, or a reader that goes away cancels the run; it is stored before this returns. Raises what

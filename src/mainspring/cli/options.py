@@ -17,6 +17,7 @@ from typer import Argument, BadParameter, Option
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
+from mainspring.storage.location import Location, parse_location
 
 R = TypeVar("R")
 
@@ -34,12 +35,17 @@ def parse_duration(text: str) -> float:
 Config: TypeAlias = Annotated[
     Path | None, Option(metavar="FILE", help="Settings file. Default: mainspring.toml, if there is one.")
 ]
-Database: TypeAlias = Annotated[Path, Option(metavar="FILE", help="Database file.", show_default=False)]
+Database: TypeAlias = Annotated[
+    Location,
+    Option(parser=parse_location, envvar="MAINSPRING_DATABASE", metavar="FILE", help="Database file or URL.", show_default=False),
+]
 DatabaseOfSettings: TypeAlias = Annotated[
-    Path | None, Option("--database", metavar="FILE", help="Database file. Default: the one of the settings.")
+    Location | None,
+    Option("--database", parser=parse_location, metavar="FILE", help="Database file or URL. Default: the one of the settings."),
 ]
 NewDatabase: TypeAlias = Annotated[
-    Path | None, Option("--database", metavar="FILE", help="Store the run in this file. Default: in memory only.")
+    Location | None,
+    Option("--database", parser=parse_location, metavar="FILE", help="Store the run in this file. Default: in memory only."),
 ]
 Tenant: TypeAlias = Annotated[str, Option(metavar="NAME", help="Tenant. Default: the default tenant.", show_default=False)]
 RunId: TypeAlias = Annotated[str, Argument(metavar="RUN_ID", help="Run.")]

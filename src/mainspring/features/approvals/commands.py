@@ -1,6 +1,5 @@
 """`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
@@ -14,6 +13,7 @@ from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_list, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
+from mainspring.storage.location import Location
 
 # Policies that are only in force if the settings say so.
 _OF_SETTINGS: Final = ("tool_rules", "autonomy_level", "commands", "paths", "domains")
@@ -96,13 +96,13 @@ class ApprovalAnswer(Struct, frozen=True):
     tenant: str
 
 
-async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: Path, as_json: bool) -> int:
+async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: Location, as_json: bool) -> int:
     """Gives the answer, and shows the run that goes on; returns its exit code."""
     async with open_database(database) as reading:
         approval = await Approvals(reading).get(said.id, tenant=said.tenant)
         run = (await find_run(reading, approval.response_id, database)).run
     settings = {
-        "database": str(database),
+        "database": database.given,
         "model": onward.model or run.spec.model,
         "base_url": onward.base_url,
         "backend_key": onward.api_key,

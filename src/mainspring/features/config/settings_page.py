@@ -13,6 +13,7 @@ from msgspec import inspect as types
 from mainspring.core.redact import redact_text
 from mainspring.definitions.json_schema import read_field_docs
 from mainspring.definitions.toml import write_toml
+from mainspring.storage.location import hide_password
 
 HEAD: Final = """\
 # Settings
@@ -134,6 +135,6 @@ def _hide_secrets(name: str, value: Any) -> Any:
         case str() if name == "key" or name.endswith("_key"):
             return HIDDEN
         case str():
-            return redact_text(value)
+            return redact_text(value) if (url := hide_password(value)) == value else url
         case _:
             return value

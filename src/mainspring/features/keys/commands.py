@@ -10,7 +10,7 @@ from mainspring.cli.options import AsJson, Database, Expires
 from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
-from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.storage.choose_store import open_store
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ async def create(
     expires: Expires = None,
 ) -> None:
     """Creates a key and prints it, this once: only its hash is stored."""
-    async with SqliteStore(database) as store:
+    async with open_store(database) as store:
         scopes = tuple(dict.fromkeys(scope or ["*"]))
         print(await Keys(store).create(name=name, tenant=tenant, scopes=scopes, seconds=expires))
     say("store this key now; it cannot be shown again")

@@ -26,6 +26,7 @@ from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.memory.vectors import Vectors, check_installed
 from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
+from mainspring.storage.location import Location, find_file, parse_location
 from mainspring.storage.sqlite import Database
 
 log = getLogger(__name__)
@@ -287,7 +288,7 @@ class NoMemory:
         return ()
 
 
-def build_memory(database: str | Path | None, settings: MemorySettings | None = None) -> Memory:
+def build_memory(database: str | Path | Location | None, settings: MemorySettings | None = None) -> Memory:
     """A memory beside the runs of a database, or in this process. Raises `InvalidRequest`."""
     settings = settings or MemorySettings()
     embedder: Embedder | None = None
@@ -298,7 +299,7 @@ def build_memory(database: str | Path | None, settings: MemorySettings | None = 
 
         embedder = OpenAIEmbedder(settings.embedding_model, settings.embedding_url, settings.embedding_key)
     return Memory(
-        None if database is None else Path(database),
+        None if database is None else find_file(parse_location(database), "a memory"),
         embedder=embedder,
         keep_days=settings.keep_days,
         keep_observations=settings.keep_observations,

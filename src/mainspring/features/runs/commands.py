@@ -24,6 +24,7 @@ from mainspring.core.events import RunStarted
 from mainspring.core.items import Json, Message
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import Store, StoredRun
+from mainspring.storage.location import Location
 
 Preset = Annotated[
     Literal["responses", "iterative", "decision"],
@@ -178,7 +179,7 @@ async def runs(database: options.Database, limit: options.Limit = 20, json: opti
         say_more(limit)
 
 
-async def _resume(run_id: str, given: EngineOptions, database: Path, as_json: bool) -> int:
+async def _resume(run_id: str, given: EngineOptions, database: Location, as_json: bool) -> int:
     async with open_database(database) as reading:
         left = (await find_run(reading, run_id, database)).run
     assembly = build_engine(replace(given, model=given.model or left.spec.model))
@@ -187,7 +188,7 @@ async def _resume(run_id: str, given: EngineOptions, database: Path, as_json: bo
         return await follow(await assembly.engine.resume(run_id), choose_view(as_json), database)
 
 
-async def _resume_all(given: EngineOptions, database: Path, as_json: bool) -> int:
+async def _resume_all(given: EngineOptions, database: Location, as_json: bool) -> int:
     async with open_database(database) as reading:
         unfinished = await reading.store.list_unfinished()
     if not unfinished:

@@ -1,7 +1,5 @@
 """`mainspring traces` and `mainspring replay`: where the time of a run went, and whether its log still leads to the same end."""
 
-from pathlib import Path
-
 import typer
 from msgspec import Struct
 
@@ -20,6 +18,7 @@ from mainspring.features.traces.replay import Replay, replay_log
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
 from mainspring.ports import Store
+from mainspring.storage.location import Location
 
 app = typer.Typer()
 
@@ -108,7 +107,7 @@ def _summarize(run_id: str, events: int, again: Replay) -> ReplayReport:
     return ReplayReport(run_id, True, events, again.decisions, run.status, reason, run.output, run.usage)
 
 
-def _write_report(report: ReplayReport, database: Path) -> None:
+def _write_report(report: ReplayReport, database: Location) -> None:
     writer = ConsoleWriter()
     with writer:
         decided = f"{format_count(report.decisions, 'decision')} made again"

@@ -20,6 +20,7 @@ from mainspring.features.workflows.view import render_workflow
 from mainspring.features.workflows.workflow_definition import Workflow
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
+from mainspring.storage.location import Location, parse_location
 
 app = typer.Typer()
 
@@ -101,7 +102,7 @@ def run_workflow(
     async def live() -> int:
         async with assembly.lifespan:
             handle = await assembly.find(Workflows).start(name, given, dry_run=dry_run)
-            return await _follow(assembly, handle, settings.database, as_json=json)
+            return await _follow(assembly, handle, parse_location(settings.database), as_json=json)
 
     return live()
 
@@ -119,7 +120,7 @@ def resume(
     changes something, is not repeated unless its step says `repeatable: true`.
     """
     chosen = _choose_options(server)
-    where = load_settings(WorkflowSettings, server.config, **chosen.settings).database
+    where = parse_location(load_settings(WorkflowSettings, server.config, **chosen.settings).database)
     assembly = build_engine(chosen)
 
     async def live() -> int:
@@ -138,7 +139,7 @@ def _choose_options(server: WorkflowOptions) -> EngineOptions:
         "agents": options.as_texts(server.agents),
         "builtins": options.as_texts(server.builtin),
         "model": server.model,
-        "database": None if server.database is None else str(server.database),
+        "database": None if server.database is None else server.database.given,
     }
     return EngineOptions(kind="server", settings=given, config=server.config)
 
@@ -150,7 +151,7 @@ def _read_folders(settings: WorkflowSettings) -> WorkflowFolders:
     return WorkflowFolders([Path(folder) for folder in settings.workflows])
 
 
-async def _follow(assembly: Assembly, handle: WorkflowHandle, database: str, *, as_json: bool) -> int:
+async def _follow(assembly: Assembly, handle: WorkflowHandle, database: Location, *, as_json: bool) -> int:
     """Shows a run to its end; the exit code tells how that was."""
     progress = StepScreen(handle.id, database, as_json=as_json)
     cancel = partial(assembly.find(Workflows).cancel, handle.id, tenant=handle.run.order.tenant)

@@ -32,6 +32,7 @@ from mainspring.features.workflows.workflow_run import (
     WorkflowRun,
     WorkflowStarted,
 )  # fmt: skip
+from mainspring.storage.location import Location
 
 
 def draw_steps(workflow: Workflow) -> Iterator[str]:
@@ -80,7 +81,7 @@ def _describe_step(step: Step) -> str:
 class StepScreen:
     """Shows a run live. Raises `BrokenPipeError` when the reader is gone."""
 
-    def __init__(self, run_id: str, database: str, *, as_json: bool) -> None:
+    def __init__(self, run_id: str, database: Location, *, as_json: bool) -> None:
         self._run_id = run_id
         self._database = database
         self._writer = None if as_json else ConsoleWriter()
@@ -99,7 +100,7 @@ class StepScreen:
             case StepWaiting(step, approvals) if approvals:
                 self._line(f"? {step}  waits for a person", "yellow")
                 for id in approvals:
-                    self._line(f"    mainspring approvals approve {id} --database {shlex.quote(self._database)}", "yellow")
+                    self._line(f"    mainspring approvals approve {id} --database {shlex.quote(str(self._database))}", "yellow")
             case StepCompleted(step, output, _, seconds):
                 self._line(f"✓ {step}  {seconds:.1f} s  {_shorten(output)}", "green")
             case StepFailed(step, error):
