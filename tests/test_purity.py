@@ -13,6 +13,7 @@ ALLOWED = {
     "json",
     "collections.abc",
     "enum",
+    "functools",
     "itertools",
     "re",
     "urllib.parse",

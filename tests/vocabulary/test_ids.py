@@ -1,6 +1,7 @@
 """Identifiers."""
 
 import re
+from multiprocessing import get_context
 
 from mainspring.core.ids import counting, derive_id, random_id
 
@@ -9,6 +10,13 @@ def test_random_ids_have_their_prefix_and_are_unique() -> None:
     made = {random_id("resp") for _ in range(1000)}
     assert len(made) == 1000
     assert all(re.fullmatch(r"resp_[0-9a-z]{24}", one) for one in made)
+
+
+def test_a_forked_process_makes_ids_of_its_own() -> None:
+    random_id("resp")
+    with get_context("fork").Pool(1) as children:
+        theirs = children.map(random_id, ["resp"] * 200)
+    assert not {random_id("resp") for _ in range(200)} & set(theirs)
 
 
 def test_counted_ids_are_known_beforehand() -> None:

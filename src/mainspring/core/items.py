@@ -6,6 +6,7 @@ version does not know is kept as `Unknown`, and leaves exactly as it came. `enco
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import msgspec
@@ -349,8 +350,14 @@ def _known(kinds: dict[str, type[K]], value: object) -> K:
 
 def _drop_nulls(value: Json, struct: type) -> Json:
     """The value without nulls in the place of defaults: clients write out what they leave open."""
-    optional = {field.encode_name for field in fields(struct) if not field.required and not _takes_null(field.type)}
+    optional = _list_optional(struct)
     return {name: inner for name, inner in value.items() if inner is not None or name not in optional}
+
+
+@cache
+def _list_optional(struct: type) -> frozenset[str]:
+    """The fields that may be left out and cannot be null. It takes longer to find out than to read an item, so it is kept."""
+    return frozenset([field.encode_name for field in fields(struct) if not field.required and not _takes_null(field.type)])
 
 
 def _takes_null(kind: object) -> bool:

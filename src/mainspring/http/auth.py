@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -327,6 +328,7 @@ def _require_local(connection: HTTPConnection) -> None:
         raise Fault(403, "foreign_origin", f"without API keys no page of `{origin[:80]}` may connect; {_LOCAL}")
 
 
+@lru_cache(REMEMBERED)
 def _is_ours(address: str) -> bool:
     try:
         return is_loopback(urlsplit(address).hostname or "")
