@@ -70,6 +70,14 @@ class FeatureReporter(Protocol):
     def find_features(self, model: str) -> frozenset[ModelFeature]: ...
 
 
+@runtime_checkable
+class InPlace(Protocol):
+    """What a `Provider` or an `OrderStep` may be besides: one that needs no guard, because it raises nothing but `Exception` and
+    stops when it is cancelled. It then runs in the task of whoever asks, which is cheaper; others get a task of their own."""
+
+    runs_in_place: bool
+
+
 class RecordedRequest(NamedTuple):
     """An HTTP request as a recording keeps it: no address, no header, no secret."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,60 @@ async def test_a_provider_that_misbehaves_fails_its_turn_and_harms_nobody_else(d
         run = await (await engine.start(order())).wait()
         assert (run.status, run.reason) == ("failed", Reason.PROVIDER_ERROR)
         assert (await (await engine.start(order("resp_2"))).wait()).text == "Here."
+
+
+class OwnProvider(Provider):
+    """One that has promised to need no guard."""
+
+    runs_in_place = True
+
+
+@pytest.mark.parametrize("doing", [cancelled_future, times_out, unprintable])
+async def test_a_provider_of_ours_that_fails_harms_nobody_else(doing: Callable[[], Awaitable[object]]) -> None:
+    async with Engine(OwnProvider(doing), MemoryStore()) as engine:
+        run = await (await engine.start(order())).wait()
+        assert (run.status, run.reason) == ("failed", Reason.PROVIDER_ERROR)
+        assert (await (await engine.start(order("resp_2"))).wait()).text == "Here."
+
+
+@pytest.mark.parametrize("kind", [Provider, OwnProvider])
+async def test_only_foreign_code_gets_a_task_of_its_own(kind: type[Provider]) -> None:
+    tasks: list[object] = []
+
+    async def look() -> None:
+        tasks.append(asyncio.current_task())
+        await handle.cancel()
+
+    async with Engine(kind(look), MemoryStore()) as engine:
+        handle = await engine.start(order())
+        drivers = list(engine._drivers or ())
+        await handle.wait()
+    assert (tasks == drivers) is (kind is OwnProvider)
+
+
+async def test_a_provider_of_ours_that_swallows_a_cancel_still_ends_with_its_turn() -> None:
+    waits = asyncio.Event()
+
+    async def swallow() -> None:
+        waits.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    message = Message("assistant", (OutputText("Hi."),), id="msg_1")
+    provider = OwnProvider(swallow, [ItemStarted(message), ItemDone(message)])
+    async with Engine(provider, MemoryStore()) as engine:
+        handle = await engine.start(order(retry_model_errors=True))
+        await waits.wait()
+        with anyio.fail_after(PATIENCE):
+            assert (await handle.cancel()).status == "cancelled"
+
+
+async def test_a_provider_of_ours_has_as_long_for_a_turn_as_the_order_says() -> None:
+    async with Engine(OwnProvider(anyio.sleep_forever), MemoryStore()) as engine:
+        with anyio.fail_after(PATIENCE):
+            run = await (await engine.start(order(turn_seconds=0.01))).wait()
+    assert run.error is not None
+    assert run.error.code == "provider_unavailable"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class CallerBudgetStep(OrderStep):
     """Puts the runs of an application under the budget of the caller's tenant. Raises `NotAdmitted`."""
 
     name = "budget"
+    runs_in_place = True
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission

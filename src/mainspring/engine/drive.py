@@ -1,12 +1,11 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
+from asyncio import CancelledError, sleep, timeout
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from logging import getLogger
 from typing import assert_never, get_args
 
-from anyio import move_on_after, sleep
-from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -37,12 +36,12 @@ from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error
+from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error, is_cancelled
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
 from mainspring.engine.turn_meter import DELTA_BYTES, ITEM_BYTES, TurnMeter
-from mainspring.ports import Provider
+from mainspring.ports import InPlace, Provider
 
 log = getLogger(__name__)
 
@@ -55,8 +54,10 @@ _MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELT
 async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, guard: Guard) -> None:
     """Performs actions until the run has ended and all of it is durable. Raises only what the store raises."""
     while not journal.run.has_ended:
-        # A run whose model and tools never wait must still notice that it was cancelled.
-        await checkpoint_if_cancelled()
+        if is_cancelled():
+            # A run whose model and tools never wait must still notice it, and one that has swallowed it, too.
+            await sleep(0)
+            raise CancelledError
         match next_action(journal.run):
             case CallModel():
                 if journal.run.failure is not None:
@@ -126,8 +127,9 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
 async def _ask(request: ModelRequest, listening: "_Listening", guard: Guard, seconds: float | None) -> ProviderError | None:
     """Asks the provider and has everything heard that it says. Returns what went wrong, if something did."""
     provider = listening.provider
+    run = guard.run_in_place if listening.is_in_place else guard.run
     try:
-        await guard.run(listening.listen(request), seconds)
+        await run(listening.listen(request), seconds)
     except (StoreError, Superseded):
         raise
     except ProviderError as error:
@@ -155,6 +157,7 @@ class _Listening:
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
         self.is_over = False
+        self.is_in_place = isinstance(provider, InPlace) and provider.runs_in_place
         self.provider = provider
         self._hear = hear
         self._said = said
@@ -185,9 +188,10 @@ class _Listening:
                 if meter.is_due():
                     await self._catch_up()
                 if kind is TurnEnded:
-                    with move_on_after(GRACE):
+                    with suppress(TimeoutError):
                         # Let it put its connection away; whatever else it has to say is not part of the turn.
-                        await anext(events, None)
+                        async with timeout(GRACE):
+                            await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
 

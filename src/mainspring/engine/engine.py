@@ -1,20 +1,20 @@
 """The engine: starts, resumes, cancels and shows runs. Runs belong to it, not to whoever asked for them.
 
-Every run is driven by one task of the engine's task group, whatever its readers do. Leaving the engine stops the drivers where
+Every run is driven by one task of the engine's, whatever its readers do. Leaving the engine stops the drivers where
 they are; what they recorded is stored, and the next engine on the same store takes the runs up again with `resume`.
 """
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
 from typing import Any, Self
 
 from anyio import CancelScope, Lock, create_task_group, current_time, sleep
-from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +59,7 @@ from mainspring.ports import (
     CallPolicy,
     ContinuedRun,
     EndedRun,
+    InPlace,
     OrderContext,
     OrderStep,
     Provider,
@@ -85,8 +86,10 @@ class Handle:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._scope = CancelScope()
-        self._ended = Flag()
+        self._has_ended = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._driver: asyncio.Task[None] | None = None
+        self._is_stopped = False
         self._is_cancelled = False
         self._is_interrupted = False
 
@@ -116,7 +119,7 @@ class Handle:
     @property
     def is_live(self) -> bool:
         """Whether the run is driven here, and events are still to come."""
-        return not self._ended.is_set()
+        return not self._has_ended
 
     def watch(self, watcher: Watcher) -> None:
         """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
@@ -145,7 +148,7 @@ class Handle:
 
     async def wait(self) -> Run:
         """The run at its end; raises as `batches` does."""
-        await self._ended.wait()
+        await self._wait_for_end()
         if (failure := self._journal.failure) is not None:
             raise failure
         return self._journal.run
@@ -158,11 +161,51 @@ class Handle:
     def request_cancel(self) -> None:
         """Asks for a cancel without waiting for it."""
         self._is_cancelled = True
-        self._scope.cancel()
+        self._stop()
 
     def _interrupt(self) -> None:
         self._is_interrupted = True
-        self._scope.cancel()
+        self._stop()
+
+    def _stop(self) -> None:
+        """Has the driver stop, once: what it does to stop is not to be stopped."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            if self._driver is not None:
+                self._driver.cancel()
+
+    async def _let_drive(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does the work until it has ended or is to stop; afterwards nobody stops this task any more."""
+        task = self._driver = asyncio.current_task()
+        assert task is not None
+        try:
+            if self._is_stopped:
+                work.close()
+            else:
+                await work
+        except asyncio.CancelledError:
+            # It is not this run alone that has to end, if nobody has asked for that.
+            self._is_interrupted |= not self._is_stopped
+        finally:
+            self._driver = None
+            if task.cancelling():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # one that was asked for in the last moment arrives here
+                while task.uncancel():
+                    pass
+
+    async def _wait_for_end(self) -> None:
+        if not self._has_ended:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    def _end(self) -> None:
+        self._has_ended = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
 
 class RunDefaults(Struct, frozen=True, kw_only=True):
@@ -210,6 +253,7 @@ class Engine:
         self.defaults = defaults or RunDefaults()
         self.policies = tuple(policies)
         self.steps = tuple(steps)
+        self._steps = tuple([(step, isinstance(step, InPlace) and step.runs_in_place) for step in steps])
         self.observers = tuple(observers)
         for name, called in (
             *[(each.name, each.release) for each in steps],
@@ -235,14 +279,13 @@ class Engine:
         self._starting: set[str] = set()
         self._resuming = Lock()
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED)
-        self._stack = AsyncExitStack()
-        self._drivers: TaskGroup | None = None
+        self._drivers: set[asyncio.Task[None]] | None = None
         self._tellers: TaskGroup | None = None
         self.presence = Presence(store)
 
     async def __aenter__(self) -> Self:
-        self._tellers = await self._stack.enter_async_context(create_task_group())
-        self._drivers = await self._stack.enter_async_context(create_task_group())
+        self._tellers = await create_task_group().__aenter__()
+        self._drivers = set()
         return self
 
     @property
@@ -277,7 +320,7 @@ class Engine:
         """Waits until no run is driven here."""
         while self._live:
             for handle in list(self._live.values()):
-                await handle._ended.wait()
+                await handle._wait_for_end()
 
     def interrupt(self) -> None:
         """Leaves every run as it is, to be resumed: whoever waits for one is told so."""
@@ -298,10 +341,13 @@ class Engine:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
         try:
+            if self._drivers:
+                with CancelScope(shield=True):
+                    await asyncio.wait(self._drivers)
             if self._tellers is not None:
                 # Drivers stop within moments; a sink gets this long to hear the rest.
                 self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
-            await self._stack.__aexit__(None, None, None)
+                await self._tellers.__aexit__(None, None, None)
             with CancelScope(shield=True), suppress(StoreError):
                 await self._save_ends()
                 await self.presence.leave()
@@ -337,7 +383,7 @@ class Engine:
         Raises `InvalidRequest` before anything is recorded; a background run is durable when this returns.
         `history` is for a run whose parent is not stored and whose caller has kept what came before.
         """
-        self._group()
+        self._running()
         try:
             return await self._start_prepared(await self._prepare(spec), history)
         except BaseException:
@@ -358,16 +404,16 @@ class Engine:
 
         async def run_steps(order: RunSpec) -> RunSpec:
             nonlocal step_name
-            for step in self.steps:
-                step_name = step.name
-                prepared: object = await step.prepare(order, context)
+            for step, is_in_place in self._steps:
+                step_name, work = step.name, step.prepare(order, context)
+                prepared: object = await (work if is_in_place else self._guard.run(work))
                 if not isinstance(prepared, RunSpec):
                     raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
                 order = prepared
             return order
 
         try:
-            return await self._guard.run(run_steps(spec), self._step_seconds)
+            return await self._guard.run_in_place(run_steps(spec), self._step_seconds)
         except TimedOut:
             told = f"the order was not ready after {self._step_seconds:g} s, in the order step `{step_name}`; try again"
             raise OrderStepTimeout(told) from None
@@ -494,7 +540,7 @@ class Engine:
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
-        self._group()
+        self._running()
         if (live := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return live
         records = await self.store.events(run_id)
@@ -510,7 +556,7 @@ class Engine:
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
         handle = Handle(journal)
-        handle._ended.set()
+        handle._end()
         return handle
 
     async def cancel(self, run_id: str) -> Run:
@@ -545,34 +591,37 @@ class Engine:
         for observer in self.observers:
             await observer.run_forgotten(run)
 
-    def _group(self) -> TaskGroup:
+    def _running(self) -> "set[asyncio.Task[None]]":
         if self._drivers is None:
             raise Interrupted("the engine is not running; use it as `async with`")
         return self._drivers
 
     def _drive(self, journal: Journal, found: Run | None = None) -> Handle:
-        group = self._group()
+        drivers = self._running()
         handle = Handle(journal)
         self._live[handle.id] = handle
-        journal.on_failure = handle._scope.cancel
+        journal.on_failure = handle._stop
         if self._tellers is not None:
             for sink in self._sinks:
                 ear = SinkQueue(sink.hears if isinstance(sink, SelectiveSink) else None, -1 if found is None else found.seq - 1)
                 journal.watch(ear)
                 self._tellers.start_soon(_tell, sink, journal, ear, self._guard)
-        group.start_soon(self._drive_to_end, handle)
+        driver = asyncio.get_running_loop().create_task(self._drive_to_end(handle, is_resumed=found is not None))
+        drivers.add(driver)
+        driver.add_done_callback(drivers.discard)
         return handle
 
-    async def _drive_to_end(self, handle: Handle) -> None:
+    async def _drive_to_end(self, handle: Handle, *, is_resumed: bool) -> None:
         """Drives a run until it has ended, was cancelled, ran out of time, or the engine stops."""
         journal = handle._journal
-        limit = journal.run.spec.limits.max_seconds
+        if is_resumed:
+            await asyncio.sleep(0)  # whoever else waits to resume it finds it driven
+        limit, timer = journal.run.spec.limits.max_seconds, None
         if limit is not None:
-            handle._scope.deadline = current_time() + max(limit - journal.run.elapsed, 0)
+            timer = asyncio.get_running_loop().call_later(max(limit - journal.run.elapsed, 0), handle._stop)
         finish: Finish | None = None
         try:
-            with handle._scope:
-                await drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._guard)
+            await handle._let_drive(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._guard))
             if not journal.run.has_ended and not handle._is_interrupted:
                 cancelled = handle._is_cancelled
                 finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
@@ -582,8 +631,9 @@ class Engine:
             log.exception("run %s failed inside the engine", handle.id)
             finish = Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo("server_error", f"internal error: {error}"))
         finally:
-            with CancelScope(shield=True):
-                await self._settle(handle, finish)
+            if timer is not None:
+                timer.cancel()
+            await self._settle(handle, finish)
 
     async def _settle(self, handle: Handle, finish: Finish | None) -> None:
         """Records the end, or leaves the run for another driver, and lets the readers go."""
@@ -610,7 +660,7 @@ class Engine:
         if journal.run.has_ended and self.observers:
             self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
-        handle._ended.set()
+        handle._end()
 
     def _release(self, run_id: str) -> None:
         for step in self.steps:

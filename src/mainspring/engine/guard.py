@@ -2,7 +2,8 @@
 
 Each call runs in a task of its own. Whatever it raises, `SystemExit` and a stray `CancelledError` included, comes back as a
 value; when its time is up or the run ends it is cancelled; and what does not stop within `GRACE` seconds after that is left
-behind, so that nobody ever waits for it again.
+behind, so that nobody ever waits for it again. Code of ours that has promised to stop when it is cancelled needs no task
+(`run_in_place`).
 """
 
 import asyncio
@@ -55,6 +56,21 @@ class Guard:
             raise TimedOut
         return result_of(task)
 
+    async def run_in_place(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """The same for code of ours: it runs in the task that asks, and stops when that is cancelled."""
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise TimedOut from None
+            raise
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise Misbehaved("it was cancelled") from error
+
     async def stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
         """Cancels the tasks and waits for their end, but not for long."""
         for task in tasks:
@@ -84,12 +100,17 @@ async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
     try:
         return Outcome(await work)
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_cancelled():
             raise
         return Outcome(error=error)
     except BaseException as error:
         return Outcome(error=error)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody wants the task that asks to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def describe_error(error: BaseException) -> str:

@@ -63,6 +63,7 @@ class HttpProvider(ABC):
     """
 
     name = ""
+    runs_in_place = True
     default_url: ClassVar[str] = ""
     url_hint: ClassVar[str] = ""
     """What to say of the base URL when it seems wrong."""

@@ -14,7 +14,7 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
 from mainspring.ports import ModelFeature, ModelInfo, Provider
-from mainspring.providers.wrapper import count_tokens, find_features
+from mainspring.providers.wrapper import count_tokens, find_features, runs_in_place
 
 log = getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Router:
     ) -> None:
         self.name = name
         self._providers = dict(providers)
+        self.runs_in_place = all(runs_in_place(provider) for provider in self._providers.values())
         self._default = default
         for provider in self._providers:
             if not provider or "/" in provider:

@@ -67,6 +67,7 @@ class Scripted:
     """
 
     name = "scripted"
+    runs_in_place = True
 
     def __init__(
         self, *turns: Turn | Call, repeat: bool = False, new_id: NewId = random_id, chunk: int = 1, pause: float | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
-from mainspring.ports import FeatureReporter, ModelFeature, ModelInfo, Provider, TokenCounter
+from mainspring.ports import FeatureReporter, InPlace, ModelFeature, ModelInfo, Provider, TokenCounter
 
 
 class ProviderWrapper:
@@ -12,6 +12,7 @@ class ProviderWrapper:
 
     def __init__(self, provider: Provider) -> None:
         self.name = provider.name
+        self.runs_in_place = runs_in_place(provider)
         self._provider = provider
 
     async def models(self) -> Sequence[ModelInfo]:
@@ -25,6 +26,11 @@ class ProviderWrapper:
 
     async def close(self) -> None:
         await self._provider.close()
+
+
+def runs_in_place(provider: Provider) -> bool:
+    """Whether the provider needs no guard; one that does not say so does."""
+    return isinstance(provider, InPlace) and provider.runs_in_place
 
 
 async def count_tokens(provider: Provider, request: ModelRequest) -> int:

@@ -64,6 +64,7 @@ class ApprovalDeadlineStep(OrderStep):
     """Bounds how long the calls of a run wait for a person, by the operator's limit or the order's own if that is shorter."""
 
     name = "approval deadline"
+    runs_in_place = True
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

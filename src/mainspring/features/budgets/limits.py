@@ -77,6 +77,7 @@ class LimitsStep(OrderStep):
     """Holds every order to the most that the operator allows. Steps of workflows have time limits of their own."""
 
     name = "limits"
+    runs_in_place = True
 
     def __init__(self, limits: OperatorLimits) -> None:
         self._limits = limits

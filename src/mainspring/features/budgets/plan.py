@@ -138,6 +138,7 @@ class Admission(OrderStep):
     """
 
     name = "budget"
+    runs_in_place = True
 
     def __init__(self, store: Store, plan: Plan | None = None, *, root: str = "") -> None:
         self.plan, self.ledger = plan, Ledger(store)

@@ -240,6 +240,7 @@ class InjectionFlagsStep(OrderStep):
     """Notes in an order what in its input reads like instructions to the model."""
 
     name = "injection flags"
+    runs_in_place = True
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         found = await to_thread.run_sync(list_flags, to_builtins(order.input))

@@ -34,6 +34,7 @@ class SkillListStep(OrderStep):
     """Adds the list of skills to the instructions of an order; its client is not told."""
 
     name = "skills"
+    runs_in_place = True
 
     def __init__(self, skills: Callable[[], Mapping[str, Skill]]) -> None:
         self._skills = skills

@@ -62,6 +62,7 @@ class Local:
     """
 
     name = "local"
+    runs_in_place = True
 
     def __init__(
         self,

@@ -194,6 +194,7 @@ class HostedToolsStep(OrderStep):
     """Adds the hosted tools that an order names, in the container of the run or conversation that it continues."""
 
     name = "hosted tools"
+    runs_in_place = True
 
     def __init__(self, builtins: BuiltinTools, offered: Callable[[], Sequence[ToolDefinition]]) -> None:
         self._builtins, self._offered = builtins, offered

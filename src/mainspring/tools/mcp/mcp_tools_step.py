@@ -29,6 +29,7 @@ class McpToolsStep(OrderStep):
     """Adds the tools of MCP servers to an order."""
 
     name = "mcp tools"
+    runs_in_place = True
 
     def __init__(self, servers: McpTools, new_id: NewId) -> None:
         self._servers, self._new_id = servers, new_id
