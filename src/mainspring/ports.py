@@ -113,8 +113,11 @@ class RequestSigner(Protocol):
 class Tape(Protocol):
     """Stands between a provider and the network: `ask` asks the network, `secrets` must not be kept of its answer.
 
-    It also makes the ids of the conversation, so that they are the same when it is played again.
+    It also makes the ids of the conversation, so that they are the same when it is played again. One that `needs_all` is of no
+    use with a model that is asked without a network.
     """
+
+    needs_all: bool
 
     async def answer(
         self, asked: RecordedRequest, ask: Callable[[], Awaitable[HttpAnswer]], secrets: Sequence[str]

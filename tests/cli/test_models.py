@@ -10,6 +10,8 @@ import anyio.to_thread
 import pytest
 from tests.cli.command import Result, Shell
 from tests.test_backends import listening
+from tests.zoo import requests
+from tests.zoo.test_zoo import serving
 
 from mainspring.providers.local.provider import is_available
 
@@ -40,18 +42,28 @@ async def test_models_of_a_backend_that_is_down_are_an_error_with_its_name(shell
 async def test_the_doctor_says_what_a_model_can_and_what_to_do_about_the_rest(shell: Shell) -> None:
     async with listening(LISTED) as (url, asked):
         result = await ran(shell, "doctor", "--base-url", f"{url}/v1", "--model", "small")
-    assert result.code == 0
+    assert result.code == 1
     marks = [line.split(maxsplit=1) for line in result.out.splitlines() if line.startswith(("  ✓", "  ✗"))]
     assert [mark + " " + text.split("  ")[0] for mark, text in marks] == [
-        "✓ answers",
+        "✓ thinks",
         "✗ calls a tool",
-        "✗ keeps to a schema no JSON: Hi.",
+        "✗ keeps to a schema",
+        "✓ takes any history",
         "✓ can be stopped",
         "✓ holds code",
     ]
+    assert "  · answers                 Hi." in result.out
     assert "Use a model that can call tools" in result.out
-    assert "tool_choice" in asked.bodies[1]
-    assert asked.bodies[3]["response_format"]["type"] == "json_schema"
+    assert "Not for conversation, tools and agents" in result.out
+    assert "tool_choice" in asked.bodies[2]
+    assert asked.bodies[6]["response_format"]["type"] == "json_schema"
+
+
+async def test_the_doctor_names_the_habits_of_a_backend(shell: Shell) -> None:
+    async with serving(requests.NoStreamOptions()) as url:
+        result = await ran(shell, "doctor", "--base-url", url, "--model", "small", "--json")
+    told = [json.loads(line) for line in result.out.splitlines()]
+    assert ["no stream_options", "`stream_options` is refused.", "It is left out."] in [each.get("quirk") for each in told]
 
 
 async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -> None:

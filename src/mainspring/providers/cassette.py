@@ -21,6 +21,7 @@ from msgspec import Struct
 from multidict import CIMultiDict
 
 from mainspring.core.errors import InvalidRequest, Refused
+from mainspring.core.ids import random_id
 from mainspring.core.items import Json
 from mainspring.ports import HttpAnswer, RecordedRequest
 
@@ -82,6 +83,8 @@ class StableIds:
 class Recorder:
     """Writes every exchange to a file as it ends. The file is opened with the first of them, and one that is there replaced."""
 
+    needs_all = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
@@ -112,6 +115,19 @@ class Recorder:
             self._file.flush()
         except OSError as error:
             raise Refused(f"cannot record to {self._path}: {error.strerror}; the recording is not complete") from None
+
+
+class Listener:
+    """Keeps every exchange in memory as it ends."""
+
+    needs_all = False
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.new_id = random_id
+
+    async def answer(self, asked: RecordedRequest, ask: AskNetwork, secrets: Sequence[str]) -> HttpAnswer:
+        return _RecordedAnswer(asked, await ask(), self.exchanges.append, secrets)
 
 
 class _RecordedAnswer:
@@ -159,6 +175,8 @@ def _mask(pieces: Sequence[bytes], secrets: Sequence[str]) -> list[bytes]:
 
 class Player:
     """Answers from a file, and never from a network. Raises `InvalidRequest` if the file is no recording."""
+
+    needs_all = True
 
     def __init__(self, path: Path) -> None:
         try:

@@ -84,7 +84,7 @@ def make_provider(
 ) -> Provider:
     """The provider of one backend, with what stands before it. Raises `InvalidRequest` for what cannot work."""
     _check_fields(name, backend)
-    if tape is not None and backend.kind in ("scripted", "local"):
+    if tape is not None and tape.needs_all and backend.kind in ("scripted", "local"):
         raise InvalidRequest(f"a {backend.kind} model is not recorded: it needs no network; name another", param="model")
     if backend.kind == "scripted":
         if backend.model is None:

@@ -42,7 +42,7 @@ def choose_discovered(
     return ModelChoice(make_router(known, aliases=aliases, default=first, progress=progress), model, told)
 
 
-def choose_configured(settings: ModelSettings, *, progress: Progress | None = None) -> ModelChoice:
+def choose_configured(settings: ModelSettings, *, progress: Progress | None = None, tape: Tape | None = None) -> ModelChoice:
     """What answers when the settings name providers. Raises `InvalidRequest`."""
     known = backends.list_configured(settings.providers)
     if settings.base_url is not None:
@@ -50,7 +50,7 @@ def choose_configured(settings: ModelSettings, *, progress: Progress | None = No
         known["default"] = FoundBackend(backend, "configured")
     # A name that no provider has is refused: guessing would send what was meant for one to another.
     default = "default" if "default" in known else None
-    provider = make_router(known, aliases=settings.aliases, default=default, progress=progress)
+    provider = make_router(known, aliases=settings.aliases, default=default, progress=progress, tape=tape)
     model = settings.model or backends.pick_default_model(known) or ""
     return ModelChoice(provider, model, f"{model or 'as the request says'}, of the providers {', '.join(known)}")
 

@@ -11,7 +11,7 @@ PART = Part(
         ),
         Command(
             "doctor",
-            "mainspring.features.models.commands:doctor",
+            "mainspring.features.models.doctor:doctor",
             "Asks every configured model a few small questions, and shows what it can really do.",
             "Diagnose",
         ),

@@ -1,0 +1,410 @@
+"""Habits of Chat Completions backends: how each shows in what was exchanged, and what is done about it.
+
+`find_quirks` reads exchanges that were recorded while a backend was asked, and names what it finds. A backend that keeps to the
+standard has none. Most of them need no care of anybody's: the adapter understands them; the doctor tells them all the same.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mainspring.core.items import Json
+from mainspring.providers.cassette import Exchange
+from mainspring.providers.chat.refusals import RECALLED, REFUSALS, STREAM
+
+PATH: Final = "chat/completions"
+
+
+class Quirk(NamedTuple):
+    """One habit, as people are told of it, and what the adapter makes of it."""
+
+    name: str
+    does: str
+    remedy: str
+
+
+class Seen:
+    """One exchange, as far as habits show in it."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.sent: Json = exchange.body or {}
+        self.status = exchange.status
+        self.is_cut = exchange.is_cut
+        self.raw = b"".join([piece.data for piece in exchange.pieces]).decode(errors="replace")
+        self.is_stream = exchange.headers.get("Content-Type", "").startswith("text/event-stream")
+        self.lines = [line.rstrip("\r") for line in self.raw.split("\n")] if self.is_stream else []
+
+    @cached_property
+    def chunks(self) -> list[Json]:
+        told = [line[5:].strip() for line in self.lines if line.startswith("data:")] if self.is_stream else [self.raw]
+        return [chunk for chunk in map(_decode, told) if isinstance(chunk, dict)]
+
+    @cached_property
+    def choices(self) -> list[Json]:
+        return [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+
+    @cached_property
+    def deltas(self) -> list[Json]:
+        told = [choice.get("delta") or choice.get("message") for choice in self.choices]
+        return [delta for delta in told if isinstance(delta, dict)]
+
+    @cached_property
+    def pieces(self) -> list[Json]:
+        return [piece for delta in self.deltas for piece in delta.get("tool_calls") or () if isinstance(piece, dict)]
+
+    @cached_property
+    def calls(self) -> list[list[Json]]:
+        """The pieces of each call. Another id or another index begins another call, and so does a name where neither is told."""
+        calls: list[list[Json]] = []
+        for piece in self.pieces:
+            last = calls[-1][0] if calls else {}
+            is_other = piece.get("index") != last.get("index") or (piece.get("id") or last.get("id")) != last.get("id")
+            if not calls or is_other or (piece.get("index") is None and _function(piece).get("name")):
+                calls.append([])
+            calls[-1].append(piece)
+        return calls
+
+    @cached_property
+    def arguments(self) -> list[str]:
+        """What the arguments of each call are in all, as far as they are text."""
+        told = [[_function(piece).get("arguments") for piece in call] for call in self.calls]
+        return ["".join([piece for piece in pieces if isinstance(piece, str)]) for pieces in told]
+
+    @cached_property
+    def text(self) -> str:
+        return self._join("content")
+
+    @cached_property
+    def thoughts(self) -> str:
+        return self._join("reasoning_content") + self._join("reasoning")
+
+    @cached_property
+    def finishes(self) -> list[str]:
+        return [reason for choice in self.choices if isinstance(reason := choice.get("finish_reason"), str)]
+
+    @property
+    def has_failed(self) -> bool:
+        return any(chunk.get("error") for chunk in self.chunks)
+
+    @property
+    def tools(self) -> list[str]:
+        return [tool["function"]["name"] for tool in self.sent.get("tools", ())]
+
+    def names_tool(self, text: str) -> bool:
+        return any(name in text for name in self.tools)
+
+    def _join(self, field: str) -> str:
+        return "".join([said for delta in self.deltas if isinstance(said := delta.get(field), str)])
+
+
+def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
+    """The habits that show, in the order of the table."""
+    asked = [Seen(exchange) for exchange in exchanges if exchange.path == PATH]
+    answers = [seen for seen in asked if seen.status < 300 and not (seen.is_cut and not seen.has_failed)]
+    found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
+    found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
+    found |= {_REFUSED[field] for field in _list_refused(asked)}
+    return [quirk for quirk in QUIRKS if quirk.name in found]
+
+
+def _list_refused(asked: Sequence[Seen]) -> list[str]:
+    """The fields that were refused, each known by the words of the refusal and by the request that followed it."""
+    refused: list[str] = []
+    for before, after in pairwise(asked):
+        if before.status < 300:
+            continue
+        known = (field for field, words in REFUSALS if words.search(before.raw) and field not in refused)
+        refused += [field for field in known if _is_other(field, before.sent, after.sent)][:1]
+    return refused
+
+
+def _is_other(field: str, before: Json, after: Json) -> bool:
+    """Whether requests differ where the adapter changes what it writes for this field."""
+    place = "tools" if field == "messages.tools" else field.partition(".")[0]
+    return bool(before.get(place) != after.get(place))
+
+
+def _decode(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+def _function(piece: Json) -> Json:
+    told = piece.get("function")
+    return told if isinstance(told, dict) else {}
+
+
+def _find_object(text: str) -> object:
+    """The object between the first brace and the last."""
+    return _decode(text[text.find("{") : text.rfind("}") + 1])
+
+
+def _repeats_index(seen: Seen) -> bool:
+    ids: dict[object, set[object]] = {}
+    for piece in seen.pieces:
+        if piece.get("index") is not None and piece.get("id"):
+            ids.setdefault(piece["index"], set()).add(piece["id"])
+    return any(len(each) > 1 for each in ids.values())
+
+
+def _repeats_arguments(seen: Seen) -> bool:
+    for call, whole in zip(seen.calls, seen.arguments, strict=True):
+        told = [piece for each in call if isinstance(piece := _function(each).get("arguments"), str) and piece]
+        if any(len(first) > 1 and second.startswith(first) for first, second in pairwise(told)):
+            return True
+        half = len(whole) // 2
+        if half > 2 and whole[:half] == whole[half:] and isinstance(_decode(whole[:half]), dict):
+            return True
+    return False
+
+
+def _repeats_name(seen: Seen) -> bool:
+    return any(len([piece for piece in call if _function(piece).get("name")]) > 1 for call in seen.calls)
+
+
+def _has_mixed_arguments(seen: Seen) -> bool:
+    return any(_decode(told) is None and "{" in told for told in seen.arguments) and not _repeats_arguments(seen)
+
+
+def _has_other_name(seen: Seen, mark: str) -> bool:
+    names = [str(_function(piece).get("name") or "") for piece in seen.pieces]
+    return any(mark in name and name not in seen.tools and seen.names_tool(name) for name in names)
+
+
+def _leaks(seen: Seen, pattern: str) -> bool:
+    return not seen.calls and seen.names_tool(seen.text) and re.search(pattern, seen.text, re.DOTALL) is not None
+
+
+def _is_vendor_word(seen: Seen) -> bool:
+    return any(reason and reason not in _REASONS for reason in seen.finishes)
+
+
+def _lacks_finish(seen: Seen) -> bool:
+    return bool(seen.is_stream and seen.deltas and not any(seen.finishes) and "[DONE]" in seen.raw)
+
+
+def _has_odd_chunk(seen: Seen) -> bool:
+    first = seen.chunks[0] if seen.is_stream and seen.chunks else {"choices": [None]}
+    return not first.get("choices") and not first.get("usage") and "error" not in first
+
+
+def _lacks_room(seen: Seen) -> bool:
+    """It stopped for its length although it was told of a larger one."""
+    limit = seen.sent.get("max_tokens") or seen.sent.get("max_completion_tokens") or 0
+    written = max([_count(chunk, "completion_tokens") for chunk in seen.chunks], default=0)
+    return "length" in seen.finishes and 0 < written < 0.5 * limit
+
+
+def _count(chunk: Json, field: str) -> int:
+    usage = chunk.get("usage")
+    told = usage.get(field) if isinstance(usage, dict) else None
+    return told if isinstance(told, int) else 0
+
+
+def _repeats_id(seen: Sequence[Seen]) -> bool:
+    """The same id in two turns of one conversation, of which the later has the earlier in its history."""
+    for answer in seen:
+        known = {call.get("id") for message in answer.sent.get("messages", ()) for call in message.get("tool_calls") or ()}
+        if any(piece.get("id") and piece["id"] in known for piece in answer.pieces):
+            return True
+    return False
+
+
+def _loses_calls(seen: Sequence[Seen]) -> bool:
+    whole = [answer for answer in seen if answer.sent.get("stream") is False]
+    return any(answer.calls for answer in whole)
+
+
+def _lacks_usage(seen: Sequence[Seen]) -> bool:
+    asked = [answer for answer in seen if answer.sent.get("stream_options") or answer.sent.get("stream") is False]
+    return bool(asked) and not any(_count(chunk, "prompt_tokens") for answer in asked for chunk in answer.chunks)
+
+
+def _cuts_prompts(seen: Sequence[Seen]) -> bool:
+    """The longest prompt was counted as what fills a usual context, and its first line was not read."""
+    for answer in seen:
+        prompt = str(answer.sent.get("messages", ""))
+        read = max([_count(chunk, "prompt_tokens") for chunk in answer.chunks], default=0)
+        fills = any(0.97 * size <= read <= size for size in (2_048, 4_096, 8_192, 16_384, 32_768))
+        if fills and len(prompt) > _LONG and read < len(prompt) / 5:
+            return True
+    return False
+
+
+def _ignores_format(seen: Seen) -> bool:
+    """It was held to a schema with a pattern, and said JSON that does not fit."""
+    schema = (seen.sent.get("response_format") or {}).get("json_schema", {}).get("schema", {})
+    told = _decode(seen.text)
+    if not isinstance(told, dict):
+        return False
+    patterns = [(name, part["pattern"]) for name, part in schema.get("properties", {}).items() if "pattern" in part]
+    return any(isinstance(told.get(name), str) and not re.search(pattern, told[name]) for name, pattern in patterns)
+
+
+def _list_texts(seen: Seen) -> list[str]:
+    """The arguments of the calls whose arguments are text."""
+    told = zip(seen.calls, seen.arguments, strict=True)
+    return [text.strip() for call, text in told if not any(isinstance(_function(piece).get("arguments"), dict) for piece in call)]
+
+
+def _is_call(seen: Seen, text: str) -> bool:
+    return seen.names_tool(text) and isinstance(_find_object(text), dict)
+
+
+_REASONS: Final = ("stop", "length", "tool_calls", "function_call", "content_filter")
+_LONG: Final = 20_000
+QUIRKS: Final = (
+    Quirk("calls without index", "Parallel calls have no `index`.", "They are told apart by id, else by place."),
+    Quirk("one index for all", "Every parallel call has the same `index`.", "Another id is another call."),
+    Quirk("calls without id", "Calls have no `id`.", "One is made."),
+    Quirk("empty ids", 'Later pieces of a call have `id: ""`.', "An empty id is none."),
+    Quirk("ids again", "Calls of different turns have one id.", "Outputs are paired by place."),
+    Quirk("arguments as object", "Arguments are an object in place of text.", "It is written as JSON."),
+    Quirk("arguments in a string", "Arguments are JSON within JSON.", "They are unwrapped."),
+    Quirk("arguments repeated", "Arguments repeat what was said of them before.", "They are read once."),
+    Quirk("name repeated", "The tool's name comes with every piece.", "It is read once."),
+    Quirk("no arguments", "A call without arguments has none, or `null`.", "It has `{}`."),
+    Quirk("arguments among words", "Words or tags stand around the arguments, or they are Python's.", "The object is read."),
+    Quirk("function_call", "The old `function_call` stands for `tool_calls`.", "It is read."),
+    Quirk("tokens in names", "Control tokens are part of a tool's name.", "They are cut off if one tool remains."),
+    Quirk("prefix of names", "A tool's name has a prefix.", "It is left out if one tool remains."),
+    Quirk("call as tagged text", "Calls are text in `<tool_call>` or tags like it.", "They are found and made."),
+    Quirk("call as XML text", "Calls are text: XML with parameters.", "They are found and made."),
+    Quirk("call as fenced text", "Calls are text: JSON in a block of code.", "They are found and made."),
+    Quirk("call as JSON text", "Calls are text: JSON.", "They are found and made."),
+    Quirk("call in control tokens", "Calls or channels are text with control tokens.", "They are told apart, found and made."),
+    Quirk("call in thoughts", "Calls stand in the reasoning.", "They are made if the turn has no other answer."),
+    Quirk("calls lost in streams", "Calls get lost when they are streamed.", "It is asked without streaming."),
+    Quirk("thinking tags", "Reasoning comes as text in tags.", "It is read as reasoning."),
+    Quirk("thinking never opened", "Only the end of the reasoning is marked.", "What stands before it is reasoning."),
+    Quirk("reasoning", "`reasoning` stands for `reasoning_content`.", "Both are read."),
+    Quirk("reasoning returned", "Reasoning must come back with calls.", "It is sent."),
+    Quirk("signed calls", "Calls carry signatures that must come back.", "They are kept, and sent to this backend alone."),
+    Quirk("answer in thoughts", "Structured output lands in the reasoning.", "It is taken from there."),
+    Quirk("stop with calls", "`finish_reason` is `stop` although there are calls.", "The calls count."),
+    Quirk("empty finish", 'Pieces have `finish_reason: ""`.', "An empty one is none."),
+    Quirk("no finish", "There is no `finish_reason`.", "`[DONE]` after an answer is its end."),
+    Quirk("finish twice", "`finish_reason` comes more than once.", "The first counts."),
+    Quirk("vendor's finish", "`finish_reason` is a word of another format.", "It is translated."),
+    Quirk("no [DONE]", "Streams have no `[DONE]`.", "The `finish_reason` is enough."),
+    Quirk("comments", "Streams have comment lines.", "They are skipped."),
+    Quirk("empty data", "Streams have empty `data:` lines.", "They are skipped."),
+    Quirk("no choices first", "The first piece has no choices.", "It is skipped."),
+    Quirk("choice without delta", "A choice has no delta.", "It is skipped."),
+    Quirk("whole answer", "Answers come whole although a stream was asked for.", "They are read."),
+    Quirk("error in stream", "An error comes within an answer of status 200.", "The turn fails with its words."),
+    Quirk("prompt cut", "A long prompt is cut without a word.", "The turn fails; give it a larger context (`num_ctx`)."),
+    Quirk("no room", "It stops for its length with output left to say.", "Give it a larger context (`num_ctx`)."),
+    Quirk("no usage", "Tokens are not counted.", "They are estimated."),
+    Quirk("usage often", "Every piece counts tokens.", "The last count is taken."),
+    Quirk("no stream_options", "`stream_options` is refused.", "It is left out."),
+    Quirk("no parallel_tool_calls", "`parallel_tool_calls` is refused.", "It is left out."),
+    Quirk("no names on outputs", "Names on outputs of tools are refused.", "They are left out."),
+    Quirk("no forced call", "`tool_choice` is refused.", "The model is asked for a call in words."),
+    Quirk("no null content", "Content that is `null` is refused.", "It is empty text."),
+    Quirk("no blank content", "Content that is empty is refused.", "It is left out."),
+    Quirk("ids by pattern", "Call ids must fit a pattern.", "They are derived."),
+    Quirk("ids to the letter", "Call ids have a form of the model's own.", "They come back as they were."),
+    Quirk("no max_tokens", "`max_tokens` is refused.", "It is `max_completion_tokens`."),
+    Quirk("no temperature", "`temperature` or `top_p` is refused.", "It is left out."),
+    Quirk("no penalties", "Penalties are refused.", "They are left out."),
+    Quirk("no effort", "`reasoning_effort` is refused.", "It is left out."),
+    Quirk("no format with tools", "A format is refused beside tools.", "It is asked for in words, and checked."),
+    Quirk("no json_object", "`json_object` is refused.", "It is a schema of any object."),
+    Quirk("no format", "`response_format` is refused.", "It is asked for in words, and checked."),
+    Quirk("format ignored", "A schema is dropped without a word.", "Every answer is checked here."),
+    Quirk("schema words", "Words of JSON Schema are refused.", "They are left out, and checked here."),
+    Quirk("no strict", "`strict` is refused.", "It is left out."),
+    Quirk("one system message", "Only one system message is taken, and in front.", "They are merged."),
+    Quirk("roles alternate", "Roles must alternate, or there is none for the system.", "Messages are merged."),
+    Quirk("no outputs", "There is no role for outputs of tools.", "Calls and outputs are told in words."),
+    Quirk("no question after outputs", "The user may not speak after an output.", "The model speaks between them."),
+    Quirk("tools with history", "A history of calls is refused without tools.", "They are declared, and forbidden."),
+    Quirk("no tools", "The model cannot call tools, and says so.", "It answers in words."),
+)
+_REFUSED: Final[Mapping[str, str]] = {
+    "stream_options": "no stream_options",
+    "parallel_tool_calls": "no parallel_tool_calls",
+    "tools": "no tools",
+    "reasoning_effort": "no effort",
+    "presence_penalty": "no penalties",
+    "frequency_penalty": "no penalties",
+    "max_tokens": "no max_tokens",
+    "messages.name": "no names on outputs",
+    "messages.content": "no null content",
+    "messages.blank": "no blank content",
+    "messages.id": "ids by pattern",
+    "messages.after": "no question after outputs",
+    "messages.system": "one system message",
+    "messages.roles": "roles alternate",
+    "messages.tool": "no outputs",
+    RECALLED: "reasoning returned",
+    "messages.tools": "tools with history",
+    "tools.schema": "schema words",
+    "tools.strict": "no strict",
+    "tools.words": "schema words",
+    "tool_choice": "no forced call",
+    "response_format.tools": "no format with tools",
+    "response_format.type": "no json_object",
+    "response_format": "no format",
+    "temperature": "no temperature",
+    "top_p": "no temperature",
+    STREAM: "calls lost in streams",
+}
+_HARMONY: Final = "<\\|(channel|message|start|call|python_tag|tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
+_IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
+    "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
+    "one index for all": _repeats_index,
+    "calls without id": lambda seen: any(not any(piece.get("id") for piece in call) for call in seen.calls),
+    "empty ids": lambda seen: any(piece.get("id") == "" for piece in seen.pieces),
+    "arguments as object": lambda seen: any(isinstance(_function(each).get("arguments"), dict | list) for each in seen.pieces),
+    "arguments in a string": lambda seen: any(isinstance(_decode(told), str) for told in seen.arguments),
+    "arguments repeated": _repeats_arguments,
+    "name repeated": _repeats_name,
+    "no arguments": lambda seen: any(_decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
+    "arguments among words": _has_mixed_arguments,
+    "function_call": lambda seen: any(delta.get("function_call") for delta in seen.deltas),
+    "tokens in names": lambda seen: _has_other_name(seen, "<|"),
+    "prefix of names": lambda seen: not _has_other_name(seen, "<|") and any(_has_other_name(seen, mark) for mark in ":./"),
+    "call as tagged text": lambda seen: _leaks(seen, r"<tool_call>|<tools?>|\[TOOL_REQUEST"),
+    "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter"),
+    "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[a-z_]*\s*[\[{].*```\s*\Z"),
+    "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
+    "call in control tokens": lambda seen: re.search(_HARMONY, seen.text),
+    "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
+    "thinking tags": lambda seen: re.match(r"\s*<(think|thinking|thought|reasoning)>", seen.text),
+    "thinking never opened": lambda seen: re.search(r"(?<!`)</think(ing)?>[ \t]*\n", seen.text) and "<think" not in seen.text,
+    "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
+    "signed calls": lambda seen: any("extra_content" in piece for piece in seen.pieces),
+    "answer in thoughts": lambda seen: (
+        "response_format" in seen.sent and not seen.text.strip() and not seen.calls and isinstance(_decode(seen.thoughts), dict)
+    ),
+    "stop with calls": lambda seen: seen.pieces and "stop" in seen.finishes,
+    "empty finish": lambda seen: "" in seen.finishes,
+    "no finish": _lacks_finish,
+    "finish twice": lambda seen: seen.is_stream and len([reason for reason in seen.finishes if reason]) > 1,
+    "vendor's finish": _is_vendor_word,
+    "no [DONE]": lambda seen: seen.is_stream and seen.finishes and "data: [DONE]" not in seen.raw.replace("data:[", "data: ["),
+    "comments": lambda seen: any(line.startswith(":") for line in seen.lines),
+    "empty data": lambda seen: any(line.rstrip() == "data:" for line in seen.lines),
+    "no choices first": _has_odd_chunk,
+    "choice without delta": lambda seen: seen.is_stream and any("delta" not in choice for choice in seen.choices),
+    "whole answer": lambda seen: not seen.is_stream and seen.choices and seen.sent.get("stream"),
+    "error in stream": lambda seen: seen.has_failed,
+    "no room": _lacks_room,
+    "usage often": lambda seen: len([chunk for chunk in seen.chunks if chunk.get("usage")]) > 2,
+    "ids to the letter": lambda seen: any(re.search(r"[.:]", str(piece.get("id") or "")) for piece in seen.pieces),
+    "format ignored": _ignores_format,
+}
+_IN_ALL: Final[Mapping[str, Callable[[Sequence[Seen]], bool]]] = {
+    "ids again": _repeats_id,
+    "calls lost in streams": _loses_calls,
+    "no usage": _lacks_usage,
+    "prompt cut": _cuts_prompts,
+}
