@@ -66,6 +66,24 @@ async def test_the_doctor_names_the_habits_of_a_backend(shell: Shell) -> None:
     assert ["no stream_options", "`stream_options` is refused.", "It is left out."] in [each.get("quirk") for each in told]
 
 
+async def test_serve_examines_every_configured_backend_if_asked_to(shell: Shell) -> None:
+    async with serving(requests.NoStreamOptions()) as url:
+        configure(
+            shell.folder, f'[providers.one]\nbase_url = "{url}"\nmodel = "a"\n[providers.two]\nbase_url = "{url}"\nmodel = "b"\n'
+        )
+        result = await ran(shell, "serve", "--check")
+    assert result.code == 1
+    assert [line for line in result.out.splitlines() if line[:1].strip()] == ["one/a", "two/b", "sandbox"]
+    assert result.out.count("~ no stream_options") == 2
+
+
+async def test_the_doctor_heeds_the_configured_model(shell: Shell) -> None:
+    (shell.folder / "script.json").write_text('{"turns": [{"say": "Blue."}]}')
+    configure(shell.folder, 'model = "scripted:script.json"\n')
+    result = await ran(shell, "doctor")
+    assert result.out.startswith("scripted:script.json\n  ✓ answers")
+
+
 async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -> None:
     result = await ran(shell, "doctor", "--base-url", "http://127.0.0.1:9/v1", "--model", "small", "--json")
     assert result.code == 1

@@ -6,6 +6,7 @@ is the argument: they may hold keys, which nobody else shall see.
 
 import os
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -33,8 +34,11 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="Private host that requests may name, as for MCP. Repeatable.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Examine every configured model as `mainspring doctor` does, and do not serve.")
+    ] = False,
     config: Config = None,
-) -> None:
+) -> Coroutine[object, object, int]:
     """
     Serves the OpenAI Responses API, with the tool loop behind it.
 
@@ -51,7 +55,12 @@ def serve(
     given = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url}
     secrets = {"backend_key": backend_key, "api_key": api_key}
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
-    become_server(load({**given, **secrets, **lists}, file=config), config)
+    settings = load({**given, **secrets, **lists}, file=config)
+    if not check:
+        become_server(settings, config)
+    from mainspring.features.models.doctor import check_models  # a server has no use for it
+
+    return check_models(settings)
 
 
 def become_server(settings: Settings, file: Path | None = None) -> NoReturn:

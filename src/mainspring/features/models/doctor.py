@@ -12,6 +12,7 @@ from mainspring.core.errors import MainspringError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
+from mainspring.features.models.settings import ModelSettings
 from mainspring.ports import Provider
 from mainspring.providers.cassette import Listener
 from mainspring.tools.builtin.builtins import BuiltinTools
@@ -63,13 +64,19 @@ async def doctor(
         mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3
     """
     settings = commands.load(model, base_url, api_key, config)
-    heard, writer = Listener(), ConsoleWriter()
-    if model is not None and settings.providers:
-        chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
-        return await _examine(writer, Patient(model, model, chosen.provider, heard), seconds, as_json=json)
-    if model is not None and base_url is None:
-        asked = model_choice.resolve_provider(model, api_key=api_key, progress=say, tape=heard)
-        return await _examine(writer, Patient(model, model, asked, heard), seconds, as_json=json)
+    if model is None or not settings.providers:
+        return await check_models(settings, seconds=seconds, as_json=json)
+    heard = Listener()
+    chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
+    return await _examine(ConsoleWriter(), Patient(model, model, chosen.provider, heard), seconds, as_json=json)
+
+
+async def check_models(settings: ModelSettings, *, seconds: float = 120.0, as_json: bool = False) -> int:
+    """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
+    heard, writer, model = Listener(), ConsoleWriter(), settings.model
+    if model is not None and not settings.providers and settings.base_url is None:
+        asked = model_choice.resolve_provider(model, api_key=settings.backend_key, progress=say, tape=heard)
+        return await _examine(writer, Patient(model, model, asked, heard), seconds, as_json=as_json)
     found = await commands.find_backends(settings)
     if not found:
         return commands.report_none()
@@ -81,8 +88,8 @@ async def doctor(
             continue
         own = entry.backend.model or ""
         title = own if own == name else f"{name}/{own or '(no model)'}"
-        code |= await _examine(writer, Patient(title, own, provider, heard), seconds, as_json=json)
-    _write_finding(writer, "sandbox", await _examine_sandbox(), as_json=json, with_title=True)
+        code |= await _examine(writer, Patient(title, own, provider, heard), seconds, as_json=as_json)
+    _write_finding(writer, "sandbox", await _examine_sandbox(), as_json=as_json, with_title=True)
     return code
 
 
