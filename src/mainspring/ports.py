@@ -78,6 +78,73 @@ class InPlace(Protocol):
     runs_in_place: bool
 
 
+ProfileValue = bool | int | str
+ProfileSource = Literal["shipped", "learned", "operator"]
+
+
+class ProfileFact(Struct, frozen=True, omit_defaults=True):
+    """What a field of a model's profile is, who says so, and why. `at` and `until` are seconds since 1970."""
+
+    value: ProfileValue
+    source: ProfileSource
+    evidence: str = ""
+    at: float | None = None
+    until: float | None = None
+
+
+class LearnedProfile(Struct, frozen=True):
+    """What a backend has shown of one of its models. `server` is what it called itself then. Nothing that was said is in it."""
+
+    backend: str
+    model: str
+    server: str
+    facts: dict[str, ProfileFact]
+
+
+class ProfileDocuments(Protocol):
+    """Keeps what was learned of models. A failing store costs only what is kept: none of these raises."""
+
+    async def load(self) -> Sequence[LearnedProfile]: ...
+
+    def save(self, learned: LearnedProfile) -> None:
+        """Begins to write, and waits for nothing. One without facts is removed."""
+        ...
+
+    async def close(self) -> None:
+        """Waits until all is written."""
+        ...
+
+
+class KnownProfile(Struct, frozen=True):
+    """The profile in force of a model at a backend: every field, and why for those that are not neutral."""
+
+    model: str
+    backend: str
+    server: str
+    values: dict[str, ProfileValue | None]
+    facts: dict[str, ProfileFact]
+    provider: str = ""
+
+
+@runtime_checkable
+class ProfileKeeper(Protocol):
+    """What a `Provider` may be besides: one that adapts to its models. A name may stand for several, which are told in order."""
+
+    def keep_profiles(self, store: "Store") -> None:
+        """Has what is learned kept there, and finds there what was learned before."""
+        ...
+
+    async def write_profiles(self) -> None:
+        """Waits until all that was learned is written."""
+        ...
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]: ...
+
+    async def forget_profiles(self, model: str) -> int:
+        """Forgets what was learned. Returns of how many fields."""
+        ...
+
+
 class RecordedRequest(NamedTuple):
     """An HTTP request as a recording keeps it: no address, no header, no secret."""
 

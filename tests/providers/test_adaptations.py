@@ -3,7 +3,10 @@
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from mainspring.providers.chat.adaptations import _CHANGES, adapt
+from mainspring.providers.profiles import NEUTRAL, ModelProfile
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "clock", "strict": True, "parameters": {"type": "object"}}}
@@ -24,12 +27,31 @@ BODY: dict[str, Any] = {
 }
 
 
-def test_any_three_refusals_together_give_a_request() -> None:
+def test_any_three_changes_together_give_a_request() -> None:
     for number in (1, 2, 3):
-        for refused in combinations(_CHANGES, number):
-            messages = adapt(BODY, frozenset(refused))["messages"]
-            assert "Thanks." in str(messages[-1]["content"]) or "tool_choice" in refused, refused
+        for changes in combinations(_CHANGES, number):
+            messages = adapt(BODY, msgspec.convert(dict(changes), ModelProfile))["messages"]
+            assert "Thanks." in str(messages[-1]["content"]) or ("tool_choice", "auto") in changes, changes
 
 
 def test_nothing_is_said_for_a_system_that_says_nothing() -> None:
-    assert adapt(BODY, frozenset({"messages.system"}))["messages"] == BODY["messages"]
+    assert adapt(BODY, ModelProfile(system="first"))["messages"] == BODY["messages"]
+
+
+def test_a_neutral_profile_changes_nothing() -> None:
+    assert adapt(BODY, NEUTRAL) is BODY
+
+
+def test_schemas_that_no_grammar_can_be_made_of_are_told_in_words() -> None:
+    (tool,) = adapt(BODY, ModelProfile(schemas="told"))["tools"]
+    assert tool["function"]["parameters"] == {"type": "object"}
+    assert '{"type":"object"}' in tool["function"]["description"]
+
+
+def test_a_short_description_is_one_plain_line() -> None:
+    words = {
+        "description": "Tells the time <|now|> “here”.\nAnd more.",
+        "parameters": {"properties": {"a": {"description": "x"}}},
+    }
+    (tool,) = adapt({**BODY, "tools": [{"function": words}]}, ModelProfile(descriptions="short"))["tools"]
+    assert tool["function"] == {"description": "Tells the time now here .", "parameters": {"properties": {"a": {}}}}

@@ -29,6 +29,7 @@ from mainspring.core.items import (
 )
 from mainspring.core.model_request import Items, ModelRequest
 from mainspring.core.spec import ToolChoice
+from mainspring.ports import ProfileValue
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.request import build_body
@@ -380,8 +381,8 @@ async def test_what_is_no_json_is_refused(backend: Backend) -> None:
 SAID = [user("What time is it?"), FunctionCall("call_1", "look", "{}"), FunctionCallOutput("call_1", "noon")]
 
 
-@pytest.mark.parametrize("field", sorted({field for field, _ in REFUSALS}))
-async def test_a_transcript_is_adapted_as_a_list_of_its_items_is(field: str) -> None:
+@pytest.mark.parametrize(("field", "value"), [(rule.field, rule.value) for rule in REFUSALS])
+async def test_a_transcript_is_adapted_as_a_list_of_its_items_is(field: str, value: ProfileValue) -> None:
     sent: list[bytes] = []
 
     class Recorder(Chat):
@@ -393,8 +394,7 @@ async def test_a_transcript_is_adapted_as_a_list_of_its_items_is(field: str) -> 
     form = {"format": {"type": "json_object"}}
     request = replace(QUESTION, tools=(LOOK, RING), tool_choice=ToolChoice("required"), text=form, instructions="Be brief.")
     for items in (Items(chain), Items(chain), tuple(SAID)):
-        chat = Recorder("http://localhost/v1")
-        chat._learn(request.model, {field})
+        chat = Recorder("http://localhost/v1", profiles={"*": {field: value}})
         with pytest.raises(BadOutput):
             _ = [event async for event in chat.stream(replace(request, items=items))]
     assert sent[0] == sent[1] == sent[2]

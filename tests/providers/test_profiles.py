@@ -28,7 +28,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.ollama.request import build_body as ollama_build_body
-from mainspring.providers.profiles import PLAIN, find_profile
+from mainspring.providers.profiles import NEUTRAL, find_profile
 from mainspring.providers.thinking import TagSplitter
 from mainspring.providers.turn import TurnBuilder
 
@@ -38,18 +38,18 @@ CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "propertie
 @pytest.mark.parametrize(
     ("model", "has"),
     [
-        ("deepseek-reasoner", {"recalls": True}),
+        ("deepseek-reasoner", {"recall": "reasoning_content"}),
         ("deepseek/deepseek-r1:free", {}),
         ("Qwen/Qwen3-8B-AWQ", {}),
         ("qwen3:4b", {}),
         ("mistralai/Magistral-Small", {}),
-        ("smollm2:135m", {"calls": False}),
-        ("gemma:7b", {"calls": False}),
-        ("gemma2", {"calls": False}),
-        ("o3-mini", {"samples": False}),
-        ("openai/gpt-5.4-mini", {"samples": False}),
+        ("smollm2:135m", {"tools": False}),
+        ("gemma:7b", {"tools": False}),
+        ("gemma2", {"tools": False}),
+        ("o3-mini", {"temperature": False, "top_p": False}),
+        ("openai/gpt-5.4-mini", {"temperature": False, "top_p": False}),
         ("gpt-4o", {}),
-        ("google/gemma-2-9b-it", {"calls": False}),
+        ("google/gemma-2-9b-it", {"tools": False}),
         ("gemma3:12b", {}),
         ("google/gemma-4-27b-it", {}),
         ("functiongemma:270m", {}),
@@ -61,7 +61,7 @@ CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "propertie
     ],
 )
 def test_a_family_is_known_by_its_name(model: str, has: Json) -> None:
-    assert find_profile(model) == replace(PLAIN, **has)
+    assert find_profile(model) == replace(NEUTRAL, **has)
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
@@ -173,7 +173,7 @@ async def test_what_a_backend_does_not_take_is_left_out_from_then_on(
         for _ in range(2):
             assert folded(await events_of(chat, request)).output
     await chat.close()
-    assert len([record for record in caplog.records if "is asked without" in record.message]) == 1
+    assert len([record for record in caplog.records if "because the backend refused" in record.message]) == 1
 
 
 async def test_a_value_that_is_not_liked_is_told_to_the_caller_and_not_remembered(backend: Backend) -> None:

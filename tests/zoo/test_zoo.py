@@ -22,7 +22,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.profiles import PLAIN, find_profile
+from mainspring.providers.profiles import NEUTRAL, find_profile
 
 EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
 ANIMALS = [
@@ -255,7 +255,7 @@ def split(text: str) -> list[str]:
 
 
 def test_no_table_knows_the_model() -> None:
-    assert find_profile(MODEL) is PLAIN
+    assert find_profile(MODEL) is NEUTRAL
 
 
 def test_the_table_lists_every_animal_and_no_other() -> None:

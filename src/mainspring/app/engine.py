@@ -65,6 +65,7 @@ from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
+from mainspring.providers.wrapper import keep_profiles, write_profiles
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.tools.builtin.builtins import BuiltinTools, HostedToolsStep
@@ -360,6 +361,7 @@ class Engine:
 
     async def _open(self) -> None:
         await self.store.open()
+        keep_profiles(self.core.provider, self.store)
         await self.builtins.__aenter__()
         await self.memory.open()
         async with AsyncExitStack() as stack:
@@ -384,6 +386,7 @@ class Engine:
                 await self.memory.close()
                 await self.mcp.close()
                 await self.builtins.__aexit__(None, None, None)
+                await write_profiles(self.core.provider)
                 if self._owns_provider:
                     await self.core.provider.close()
                 if self._owns_store:

@@ -34,7 +34,7 @@
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
 """
 
-from mainspring.core.items import Usage
+from mainspring.core.items import Adaptation, Usage
 
 
 class MainspringError(Exception):
@@ -102,7 +102,7 @@ class ProviderError(PeerError):
 
     `retry_after` is the number of seconds after which it may be tried again, if that is known. `was_asked` is false if the
     backend has heard nothing of it: a limit or a circuit breaker of our own stood before it. `usage` is what the turn has used
-    all the same, if that is known.
+    all the same, if that is known, and `adaptations` what was tried to have it answered.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class ProviderError(PeerError):
         self.retry_after = retry_after
         self.was_asked = was_asked
         self.usage: Usage | None = None
+        self.adaptations: tuple[Adaptation, ...] = ()
 
 
 class RateLimited(ProviderError):

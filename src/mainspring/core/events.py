@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from mainspring.core.errors import MainspringError
-from mainspring.core.items import Item, Json, Part, Usage, from_wire, to_wire
+from mainspring.core.items import Adaptation, Item, Json, Part, Usage, from_wire, to_wire
 from mainspring.core.spec import RunSpec
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "requires_action"]
@@ -122,6 +122,7 @@ class TurnEnded(Struct, frozen=True, tag_field="type", tag="turn_ended"):
     finish: Finish = "stop"
     usage: Usage | None = None
     error: ErrorInfo | None = None
+    adaptations: tuple[Adaptation, ...] | UnsetType = UNSET
 
 
 class TurnAborted(Struct, frozen=True, tag_field="type", tag="turn_aborted"):

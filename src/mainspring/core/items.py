@@ -214,6 +214,21 @@ class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"
     polls: bool = False
 
 
+class Adaptation(Struct, frozen=True, omit_defaults=True):
+    """What was done in a turn so that a backend and we understand each other. Nothing that was said is in it.
+
+    A request that was refused is `changed` by a field of the model's profile and sent again, as attempt number `attempt`. What
+    came in an odd form is `recovered`. What the backend has shown of itself is `learned`; `is_kept` says that the profile has it.
+    """
+
+    kind: Literal["changed", "recovered", "learned"]
+    field: str
+    value: bool | int | str
+    why: str = ""
+    attempt: int = 0
+    is_kept: bool = False
+
+
 class Usage(Struct, frozen=True):
     """Tokens as the backend counted them; `is_estimated` if it did not, for all or some of them."""
 

@@ -92,7 +92,7 @@ async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal.catch_up)
     failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
-        journal.record(TurnEnded("error", _find_usage(failure), _tell(failure)))
+        journal.record(TurnEnded("error", _find_usage(failure), _tell(failure), failure.adaptations or UNSET))
 
 
 def _find_usage(failure: ProviderError | None) -> Usage | None:

@@ -205,6 +205,7 @@ class HttpReply:
         self._until: float | None = None
         self.url = url
         self.mime = received.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        self.server = received.headers.get("Server", "")
 
     async def read(self) -> bytes:
         """What has arrived since the last read, waiting for it if need be; empty at the end."""

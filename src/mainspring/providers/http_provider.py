@@ -6,35 +6,33 @@ turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from logging import getLogger
-from re import Pattern
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import msgspec
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from multidict import CIMultiDict
 
 from mainspring.core.errors import BadOutput, ProviderError, Refused, Unavailable
-from mainspring.core.events import ModelEvent
+from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import Json
+from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelFeature, ModelInfo, RequestSigner, Tape
+from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, ProfileValue, RequestSigner, Store, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
-from mainspring.providers.profiles import ModelProfile, find_profile
+from mainspring.providers.profile_book import Pins, ProfileBook
+from mainspring.providers.profile_documents import StoredProfiles
+from mainspring.providers.profiles import ModelProfile, RefusalRule, list_values
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import check_prompt
 from mainspring.providers.transcript import find_schema, list_functions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
-
-log = getLogger(__name__)
 
 PIECE_BYTES = 16_384
 """How much of an answer is read at once, if more has come."""
@@ -52,14 +50,15 @@ class HttpOptions(TypedDict, total=False):
     timeout: float
     tape: Tape | None
     signer: RequestSigner | None
+    profiles: Pins
 
 
 class HttpProvider(ABC):
     """A backend over HTTP. `base_url` is what the paths of the format are appended to.
 
     `timeout` is how many seconds the backend may stay silent: a large model on a small machine takes minutes to read a long
-    prompt. `headers` go with every request and take precedence over our own. Closing the stream early closes the connection, by
-    which backends know to stop.
+    prompt. `headers` go with every request and take precedence over our own. `profiles` are fields of profiles that hold whatever
+    the backend shows, by model. Closing the stream early closes the connection, by which backends know to stop.
     """
 
     name = ""
@@ -87,19 +86,26 @@ class HttpProvider(ABC):
         timeout, tape, signer = options.get("timeout", 600.0), options.get("tape"), options.get("signer")
         address = base_url or self.default_url
         self._http = Http(address, api_key=api_key, headers=headers, timeout=timeout, tape=tape, signer=signer)
-        # Of the models that have turned out to be other than their names say.
-        self._profiles: dict[str, ModelProfile] = {}
+        self._book = ProfileBook(self._http.url, self._http.host, options.get("profiles"))
 
     @abstractmethod
     async def _ask(self, request: ModelRequest) -> HttpReply:
         """Sends the request. Raises a `ProviderError` if the backend does not agree to answer."""
 
+    async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
+        """As `_ask`, of those that adapt: they add to the notes what they have changed."""
+        return await self._ask(request)
+
     @abstractmethod
     def _reader(self, request: ModelRequest) -> ReplyReader[Any]: ...
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        if not self._book.is_loaded:
+            await self._book.load()
         reader, most = self._reader(request), request.max_bytes or sys.maxsize
-        reply = await self._ask(request)
+        notes = reader.notes
+        reply = await self._ask_and_note(request, notes)
+        self._book.meet(reply.server)
         try:
             while True:
                 if reader.may_be_whole and reply.mime == "application/json":
@@ -123,10 +129,10 @@ class HttpProvider(ABC):
                 reply = continued
             check_prompt(request, reader.usage, self._http.url)
             for event in reader.end():
-                yield event
+                yield replace(event, adaptations=tuple(notes)) if notes and isinstance(event, TurnEnded) else event
             await reply.drain()
         except ProviderError as error:
-            error.usage = reader.usage
+            error.usage, error.adaptations = reader.usage, tuple(notes)
             raise
         finally:
             reply.close()
@@ -143,6 +149,20 @@ class HttpProvider(ABC):
 
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return self.features
+
+    def keep_profiles(self, store: Store) -> None:
+        self._book.open(StoredProfiles(store))
+
+    async def write_profiles(self) -> None:
+        await self._book.close()
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
+        await self._book.load()
+        return (self._book.explain(model),)
+
+    async def forget_profiles(self, model: str) -> int:
+        await self._book.load()
+        return self._book.forget(model)
 
     async def close(self) -> None:
         await self._http.close()
@@ -165,37 +185,65 @@ class HttpProvider(ABC):
             raise BadOutput(f"{reply.url} answered with a web page; check the base URL{self.url_hint}")
         return reply
 
-    async def _post_supported(
-        self, path: str, model: str, build: Callable[[ModelProfile], Json], lacks: Sequence[tuple[str, Pattern[str]]]
+    async def _post_adapted(
+        self,
+        path: str,
+        model: str,
+        build: Callable[[ModelProfile], Json],
+        rules: Sequence[RefusalRule],
+        notes: list[Adaptation],
     ) -> HttpReply:
         """Posts the body that `build` makes for the model as it is known.
 
-        `lacks` says how backends refuse a field, or one within a field, which `build` must then leave out or write otherwise: the
-        refusal is remembered, and the request sent again, up to `MOST_CHANGES` times.
+        `rules` say how backends refuse a request, and which field of the profile helps: with that it is built and sent again, up
+        to `MOST_CHANGES` times. A change after which the backend does not say the same again is kept.
         """
-        for _ in range(MOST_CHANGES):
-            profile = self._find_profile(model)
+        profile, refused = self._book.find(model), ""
+        for attempt in range(MOST_CHANGES + 1):
             body = build(profile)
             try:
-                return await self._post(path, body)
+                reply = await self._post(path, body)
             except (Refused, Unavailable) as refusal:
-                unknown = [field for field, words in lacks if words.search(refusal.message) and field not in profile.refuses]
-                # A change that makes no difference is not the one that is asked for.
-                told = ((field, build(replace(profile, refuses=profile.refuses | {field}))) for field in unknown)
-                fresh = next((field for field, other in told if encode_body(other) != encode_body(body)), None)
-                if fresh is None:
+                if refused and refusal.message != refused:
+                    self._keep_change(model, notes)
+                rule = self._find_rule(model, refusal.message, profile, build, rules) if attempt < MOST_CHANGES else None
+                if rule is None:
+                    refusal.adaptations = tuple(notes)
                     raise
-            log.warning("model %s is asked without `%s`, which %s does not take", model, fresh, self._http.url)
-            self._learn(model, {fresh})
-        return await self._post(path, build(self._find_profile(model)))
+                refused = refusal.message
+                why = f"the backend refused a request ({refusal.code})"
+                notes.append(Adaptation("changed", rule.field, rule.value, why, attempt + 1))
+                profile = replace(profile, **{rule.field: rule.value})
+                continue
+            if refused:
+                self._keep_change(model, notes)
+            return reply
+        raise AssertionError("the last attempt returns or raises")
 
-    def _learn(self, model: str, refused: Set[str] = frozenset(), *, taken: Set[str] = frozenset()) -> None:
-        """Remembers what the backend refuses of requests to the model, and what it takes after all."""
-        profile = self._find_profile(model)
-        self._profiles[model] = replace(profile, refuses=(profile.refuses | refused) - taken)
+    def _find_rule(
+        self, model: str, words: str, profile: ModelProfile, build: Callable[[ModelProfile], Json], rules: Sequence[RefusalRule]
+    ) -> RefusalRule | None:
+        """The first rule for such words that makes a difference, and that the operator has not forbidden."""
+        body, known = encode_body(build(profile)), asdict(profile)
+        for rule in rules:
+            if not rule.words.search(words) or not self._book.can_learn(model, rule.field):
+                continue
+            values = list_values(rule.field)
+            is_further = values.index(rule.value) > values.index(known[rule.field])
+            if is_further and encode_body(build(replace(profile, **{rule.field: rule.value}))) != body:
+                return rule
+        return None
 
-    def _find_profile(self, model: str) -> ModelProfile:
-        return self._profiles.get(model) or find_profile(model)
+    def _keep_change(self, model: str, notes: list[Adaptation]) -> None:
+        """The last change has helped."""
+        note = notes[-1] = replace(notes[-1], is_kept=True)
+        self._book.learn(model, {note.field: note.value}, f"{note.why}, and took it with this")
+
+    def _learn(self, model: str, field: str, value: ProfileValue, evidence: str, notes: list[Adaptation]) -> None:
+        """Keeps what the backend has shown of the model, unless the operator has set it."""
+        if self._book.can_learn(model, field):
+            self._book.learn(model, {field: value}, evidence)
+            notes.append(Adaptation("learned", field, value, evidence, is_kept=True))
 
     async def _count_tokens(self, path: str, body: Json) -> int:
         """The `input_tokens` that the backend counts in the body. Raises a `ProviderError` if it does not say."""

@@ -1,6 +1,8 @@
-"""What is known of a model: facts as data, so that no adapter has a branch for a model.
+"""What is known of a model at a backend: facts as data, so that no adapter has a branch for a model or a vendor.
 
-What families are known for is in a table. What a backend turns out to refuse is added to the profile of its model when it does.
+A profile is one struct that the writers of requests and the readers of answers consult. Each of its fields is neutral until one
+of three sources says otherwise; a later one wins, field by field: what is shipped (`profiles.toml`, by server and by name of the
+model), what a backend has shown (`profile_book.py`), and what the operator has set.
 
 Much that differs needs no fact, because it can be understood in one way only: missing, repeated or late call ids, arguments as
 objects, parallel calls without an index, usage that never comes, reasoning in tags. `Turn` and the readers see to that for every
@@ -8,32 +10,144 @@ model alike.
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from re import Pattern
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-
-class ModelProfile(Struct, frozen=True):
-    """A model that does not `call` is never sent tools. One that `recalls` wants its reasoning back with the calls it led to. One
-    that does not `sample` takes no temperature and no top_p. `refuses` are the fields of a request, or
-    parts of fields, that the backend has refused or cannot answer."""
-
-    calls: bool = True
-    recalls: bool = False
-    samples: bool = True
-    refuses: frozenset[str] = frozenset()
+from mainspring.ports import ProfileFact, ProfileValue
 
 
-PLAIN = ModelProfile()
+class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a model is asked and its answers are read. The defaults are neutral: nothing is changed for their sake. The values
+    of a field are listed from the neutral to the most careful one."""
 
-# The first that fits counts. Names come with an owner before and a size or a quantisation behind them.
-FAMILIES: tuple[tuple[str, ModelProfile], ...] = (
-    (r"deepseek-(reasoner|v3\.[1-9]|v4)", ModelProfile(recalls=True)),
-    (r"smollm-?2|tinyllama|llama-?2\b|phi-?[123]\b|vicuna|falcon(?!-?3)", ModelProfile(calls=False)),
-    (r"(^|[/:])gemma(-?2)?(?=$|[:@]|-\d+b)", ModelProfile(calls=False)),
-    (r"(^|/)(o[134](-|$)|gpt-5)", ModelProfile(samples=False)),
-)
-_FAMILIES = tuple([(re.compile(pattern, re.IGNORECASE), profile) for pattern, profile in FAMILIES])
+    tools: bool = True
+    """Whether it is sent tools at all. Without them it answers in words."""
+    stream_tools: bool = True
+    """Whether a request with tools is streamed. Some servers lose calls in their streams."""
+    tool_choice: Literal["any", "auto"] = "any"
+    """Whether a call can be forced; with `auto` the model is asked for it in words."""
+    parallel_tool_calls: bool = True
+    """Whether `parallel_tool_calls` is sent."""
+    schemas: Literal["full", "common", "bare", "told"] = "full"
+    """How the schemas of tools are written: without rare words (`common`), with names and types only (`bare`), or as part of the
+    tool's description (`told`). What is left out is checked here all the same."""
+    descriptions: Literal["full", "short"] = "full"
+    """Whether tools are described in full, or by one plain line each."""
+    strict: bool = True
+    """Whether `strict` of a tool is sent."""
+    recall: Literal["none", "reasoning_content"] = "none"
+    """Where its reasoning goes back with the calls that it led to."""
+    thinking: Literal["marked", "begun"] = "marked"
+    """Whether reasoning is told by the tag that opens it, or the prompt has opened it, and the answer begins within it."""
+    ids: Literal["any", "nine"] = "any"
+    """Which call ids it takes: any, or nine letters and digits."""
+    blank: Literal["null", "empty", "omitted"] = "null"
+    """What a message without words has for content."""
+    output_names: bool = True
+    """Whether outputs of tools have the tool's name."""
+    output_role: Literal["tool", "user"] = "tool"
+    """Who tells the outputs of tools. With `user`, calls and outputs of the history are told in words."""
+    user_after_output: bool = True
+    """Whether a user may speak directly behind the output of a tool. If not, the model says a word in between."""
+    system: Literal["anywhere", "first", "user"] = "anywhere"
+    """Where the system may speak: anywhere, once and first, or never, so that the user says it; then roles alternate too."""
+    calls_without_tools: bool = True
+    """Whether the history may have calls where the request has no tools. If not, they are declared, and their use forbidden."""
+    response_format: Literal["any", "without_tools", "none"] = "any"
+    """Where the answer can be held to a format. Elsewhere the model is asked for it in words, and its answer checked here."""
+    json_object: bool = True
+    """Whether `json_object` is a format; if not, a schema of any object is."""
+    format_told: bool = False
+    """Whether a format is told in words besides, because the server drops schemas without a word."""
+    limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the bound on the output is called."""
+    effort: Literal["switch", "level"] = "switch"
+    """How Ollama is told to think: yes or no, or at one of three levels."""
+    reasoning_effort: bool = True
+    """Whether `reasoning_effort` is sent, or `think` to Ollama."""
+    stream_options: bool = True
+    """Whether `stream_options` is sent, which asks for the usage."""
+    temperature: bool = True
+    """Whether `temperature` is sent."""
+    top_p: bool = True
+    """Whether `top_p` is sent."""
+    presence_penalty: bool = True
+    """Whether `presence_penalty` is sent."""
+    frequency_penalty: bool = True
+    """Whether `frequency_penalty` is sent."""
+    window: Annotated[int, Meta(ge=1)] | None = None
+    """How many tokens it takes in all. Conversations are compacted or cut to that; None is unknown."""
 
 
-def find_profile(model: str) -> ModelProfile:
-    return next((profile for pattern, profile in _FAMILIES if pattern.search(model)), PLAIN)
+NEUTRAL: Final = ModelProfile()
+
+
+Facts = Mapping[str, ProfileFact]
+
+
+class RefusalRule(NamedTuple):
+    """How backends refuse a request, and which field of the profile makes one that they take."""
+
+    field: str
+    value: ProfileValue
+    words: Pattern[str]
+
+
+@cache
+def list_values(field: str) -> tuple[ProfileValue, ...]:
+    """The values of a field, the neutral one first and each further one more careful; none if there is no list of them."""
+    neutral = asdict(NEUTRAL)[field]
+    return (neutral, not neutral) if isinstance(neutral, bool) else get_args(ModelProfile.__annotations__[field])
+
+
+def build_profile(facts: Facts) -> ModelProfile:
+    """The profile that these facts make. Raises `ValueError` for a field or a value that no profile has."""
+    if not facts:
+        return NEUTRAL
+    return msgspec.convert({field: fact.value for field, fact in facts.items()}, ModelProfile)
+
+
+class ShippedProfile(NamedTuple):
+    """What is known of the servers and models whose names have these patterns in them, and where it is from."""
+
+    server: Pattern[str] | None
+    model: Pattern[str] | None
+    facts: dict[str, ProfileFact]
+    link: str
+
+
+@cache
+def load_shipped() -> tuple[ShippedProfile, ...]:
+    entries = msgspec.toml.decode(Path(__file__).with_name("profiles.toml").read_bytes())["profile"]
+    return tuple([_read_entry(dict(entry)) for entry in entries])
+
+
+def _read_entry(entry: dict[str, ProfileValue]) -> ShippedProfile:
+    patterns = [str(entry.pop(key, "")) for key in ("server", "model")]
+    server, model = [re.compile(pattern, re.IGNORECASE) if pattern else None for pattern in patterns]
+    why, link = str(entry.pop("why")), str(entry.pop("link"))
+    return ShippedProfile(
+        server, model, {name: ProfileFact(value, "shipped", f"{why} ({link})") for name, value in entry.items()}, link
+    )
+
+
+@lru_cache(maxsize=1024)
+def find_shipped(model: str, server: str) -> Facts:
+    """What is shipped about a model at a server, which is known by its host or by what it calls itself."""
+    found: dict[str, ProfileFact] = {}
+    for entry in load_shipped():
+        if (entry.server is None or entry.server.search(server)) and (entry.model is None or entry.model.search(model)):
+            found |= entry.facts
+    return found
+
+
+def find_profile(model: str, server: str = "") -> ModelProfile:
+    """What is shipped about a model, as a profile."""
+    return build_profile(find_shipped(model, server))

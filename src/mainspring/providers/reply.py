@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import Finish, ModelEvent
-from mainspring.core.items import Usage
+from mainspring.core.items import Adaptation, Usage
 from mainspring.providers.http_client import EVENT_BYTES, Http
 from mainspring.providers.http_failures import build_stream_error, parse_complaint
 from mainspring.providers.json_text import parse_count, repair
@@ -135,6 +135,8 @@ class ReplyReader(ABC, Generic[TurnT]):
         self._finish: Finish | None = None
         self._usage: Usage | None = None
         self.is_over = False
+        self.notes: list[Adaptation] = []
+        """What was done so that the answer could be had and read."""
 
     @abstractmethod
     def _take(self, data: bytes) -> None:

@@ -13,8 +13,16 @@ from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
-from mainspring.ports import ModelFeature, ModelInfo, Provider
-from mainspring.providers.wrapper import count_tokens, find_features, runs_in_place
+from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Provider, Store
+from mainspring.providers.wrapper import (
+    count_tokens,
+    explain_profiles,
+    find_features,
+    forget_profiles,
+    keep_profiles,
+    runs_in_place,
+    write_profiles,
+)
 
 log = getLogger(__name__)
 
@@ -124,6 +132,26 @@ class Router:
         return frozenset.intersection(
             *[find_features(self._providers[route.provider], route.model) for route in self._chain(model)]
         )
+
+    def keep_profiles(self, store: Store) -> None:
+        for provider in self._providers.values():
+            keep_profiles(provider, store)
+
+    async def write_profiles(self) -> None:
+        for provider in self._providers.values():
+            await write_profiles(provider)
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
+        """Those of every model of the chain. Raises `ModelNotFound`."""
+        return [
+            replace(known, provider=route.provider)
+            for route in self._chain(model)
+            for known in await explain_profiles(self._providers[route.provider], route.model)
+        ]
+
+    async def forget_profiles(self, model: str) -> int:
+        """Forgets what was learned of every model of the chain. Raises `ModelNotFound`."""
+        return sum([await forget_profiles(self._providers[route.provider], route.model) for route in self._chain(model)])
 
     async def close(self) -> None:
         """Closes all of them, even if one fails to."""

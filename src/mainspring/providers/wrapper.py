@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
-from mainspring.ports import FeatureReporter, InPlace, ModelFeature, ModelInfo, Provider, TokenCounter
+from mainspring.ports import (
+    FeatureReporter,
+    InPlace,
+    KnownProfile,
+    ModelFeature,
+    ModelInfo,
+    ProfileKeeper,
+    Provider,
+    Store,
+    TokenCounter,
+)
 
 
 class ProviderWrapper:
@@ -23,6 +33,18 @@ class ProviderWrapper:
 
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return find_features(self._provider, model)
+
+    def keep_profiles(self, store: Store) -> None:
+        keep_profiles(self._provider, store)
+
+    async def write_profiles(self) -> None:
+        await write_profiles(self._provider)
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
+        return await explain_profiles(self._provider, model)
+
+    async def forget_profiles(self, model: str) -> int:
+        return await forget_profiles(self._provider, model)
 
     async def close(self) -> None:
         await self._provider.close()
@@ -43,3 +65,24 @@ async def count_tokens(provider: Provider, request: ModelRequest) -> int:
 def find_features(provider: Provider, model: str) -> frozenset[ModelFeature]:
     """The features that the provider has for this model, none if it does not say."""
     return provider.find_features(model) if isinstance(provider, FeatureReporter) else frozenset()
+
+
+def keep_profiles(provider: Provider, store: Store) -> None:
+    """Has what the provider learns of its models kept, if it learns."""
+    if isinstance(provider, ProfileKeeper):
+        provider.keep_profiles(store)
+
+
+async def write_profiles(provider: Provider) -> None:
+    """Waits until all that the provider has learned is written."""
+    if isinstance(provider, ProfileKeeper):
+        await provider.write_profiles()
+
+
+async def explain_profiles(provider: Provider, model: str) -> Sequence[KnownProfile]:
+    """The profiles in force of the models that a name stands for, none if the provider does not adapt."""
+    return await provider.explain_profiles(model) if isinstance(provider, ProfileKeeper) else ()
+
+
+async def forget_profiles(provider: Provider, model: str) -> int:
+    return await provider.forget_profiles(model) if isinstance(provider, ProfileKeeper) else 0

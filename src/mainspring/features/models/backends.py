@@ -114,6 +114,7 @@ def _make_adapter(
     name: str, backend: ProviderSettings, key: str | None, environment: Mapping[str, str], tape: Tape | None
 ) -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
+    options["profiles"] = backend.profiles
     if tape is not None:
         options["new_id"] = tape.new_id
     kind = backend.kind or "chat"

@@ -13,10 +13,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mainspring.core.items import Json
+from mainspring.ports import ProfileValue
 from mainspring.providers.cassette import Exchange
-from mainspring.providers.chat.refusals import RECALLED, REFUSALS, STREAM
+from mainspring.providers.chat.refusals import REFUSALS
 
 PATH: Final = "chat/completions"
+Change = tuple[str, ProfileValue]
+"""A field of a profile and what it became."""
 
 
 class Quirk(NamedTuple):
@@ -107,24 +110,25 @@ def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     answers = [seen for seen in asked if seen.status < 300 and not (seen.is_cut and not seen.has_failed)]
     found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
     found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
-    found |= {_REFUSED[field] for field in _list_refused(asked)}
+    found |= {_REFUSED[change] for change in _list_refused(asked)}
     return [quirk for quirk in QUIRKS if quirk.name in found]
 
 
-def _list_refused(asked: Sequence[Seen]) -> list[str]:
-    """The fields that were refused, each known by the words of the refusal and by the request that followed it."""
-    refused: list[str] = []
+def _list_refused(asked: Sequence[Seen]) -> list[Change]:
+    """What refused requests were changed by, each known by the words of the refusal and by the request that followed it."""
+    refused: list[Change] = []
     for before, after in pairwise(asked):
         if before.status < 300:
             continue
-        known = (field for field, words in REFUSALS if words.search(before.raw) and field not in refused)
-        refused += [field for field in known if _is_other(field, before.sent, after.sent)][:1]
+        changes = [(rule.field, rule.value) for rule in REFUSALS if rule.words.search(before.raw)]
+        known = (change for change in changes if change not in refused)
+        refused += [change for change in known if _is_other(change[0], before.sent, after.sent)][:1]
     return refused
 
 
 def _is_other(field: str, before: Json, after: Json) -> bool:
     """Whether requests differ where the adapter changes what it writes for this field."""
-    place = "tools" if field == "messages.tools" else field.partition(".")[0]
+    place = _PLACES.get(field, field)
     return bool(before.get(place) != after.get(place))
 
 
@@ -328,34 +332,43 @@ QUIRKS: Final = (
     Quirk("tools with history", "A history of calls is refused without tools.", "They are declared, and forbidden."),
     Quirk("no tools", "The model cannot call tools, and says so.", "It answers in words."),
 )
-_REFUSED: Final[Mapping[str, str]] = {
-    "stream_options": "no stream_options",
-    "parallel_tool_calls": "no parallel_tool_calls",
-    "tools": "no tools",
-    "reasoning_effort": "no effort",
-    "presence_penalty": "no penalties",
-    "frequency_penalty": "no penalties",
-    "max_tokens": "no max_tokens",
-    "messages.name": "no names on outputs",
-    "messages.content": "no null content",
-    "messages.blank": "no blank content",
-    "messages.id": "ids by pattern",
-    "messages.after": "no question after outputs",
-    "messages.system": "one system message",
-    "messages.roles": "roles alternate",
-    "messages.tool": "no outputs",
-    RECALLED: "reasoning returned",
-    "messages.tools": "tools with history",
-    "tools.schema": "schema words",
-    "tools.strict": "no strict",
-    "tools.words": "schema words",
-    "tool_choice": "no forced call",
-    "response_format.tools": "no format with tools",
-    "response_format.type": "no json_object",
-    "response_format": "no format",
-    "temperature": "no temperature",
-    "top_p": "no temperature",
-    STREAM: "calls lost in streams",
+_PLACES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("output_names", "blank", "ids", "user_after_output", "system", "output_role", "recall", "format_told"), "messages"
+    ),
+    **dict.fromkeys(("calls_without_tools", "schemas", "strict", "descriptions"), "tools"),
+    **dict.fromkeys(("json_object",), "response_format"),
+    "limit": "max_tokens",
+    "stream_tools": "stream",
+}
+"""Where in a request a field of the profile shows, if not under its own name."""
+_REFUSED: Final[Mapping[Change, str]] = {
+    ("stream_options", False): "no stream_options",
+    ("parallel_tool_calls", False): "no parallel_tool_calls",
+    ("tools", False): "no tools",
+    ("reasoning_effort", False): "no effort",
+    ("presence_penalty", False): "no penalties",
+    ("frequency_penalty", False): "no penalties",
+    ("limit", "max_completion_tokens"): "no max_tokens",
+    ("output_names", False): "no names on outputs",
+    ("blank", "empty"): "no null content",
+    ("blank", "omitted"): "no blank content",
+    ("ids", "nine"): "ids by pattern",
+    ("user_after_output", False): "no question after outputs",
+    ("system", "first"): "one system message",
+    ("system", "user"): "roles alternate",
+    ("output_role", "user"): "no outputs",
+    ("recall", "reasoning_content"): "reasoning returned",
+    ("calls_without_tools", False): "tools with history",
+    ("schemas", "common"): "schema words",
+    ("schemas", "bare"): "schema words",
+    ("strict", False): "no strict",
+    ("tool_choice", "auto"): "no forced call",
+    ("response_format", "without_tools"): "no format with tools",
+    ("json_object", False): "no json_object",
+    ("response_format", "none"): "no format",
+    ("temperature", False): "no temperature",
+    ("top_p", False): "no temperature",
 }
 _HARMONY: Final = "<\\|(channel|message|start|call|python_tag|tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
 _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {

@@ -34,6 +34,9 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     """For `azure`: a dated version of the API, like `2024-10-21`. Default: the `/openai/v1` surface, which has none."""
     deployments: dict[str, str] = field(default_factory=dict)
     """For `azure`: the deployment of each model. A name that is not among them is taken for a deployment's."""
+    profiles: dict[str, dict[str, bool | int | str]] = field(default_factory=dict)
+    """Fields of profiles that hold whatever the backend shows, by model, `*` for all: `[providers.NAME.profiles."MODEL"]`. See
+    docs/models.md."""
     attempts: Count = 3
     """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = 10

@@ -4,23 +4,36 @@ What is dropped can be done without, and what is written otherwise means the sam
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final
 
+from msgspec.structs import asdict
+
 from mainspring.core.items import Json
-from mainspring.providers.chat.refusals import RARE_WORDS, STREAM
+from mainspring.ports import ProfileValue
+from mainspring.providers.chat.refusals import RARE_WORDS
 from mainspring.providers.json_text import json_text
+from mainspring.providers.profiles import NEUTRAL, ModelProfile
 
 
-def adapt(body: Json, refused: Set[str]) -> Json:
-    """The body as a backend takes it that has refused these fields."""
-    left_out = {*refused, *(_WITH_TOOLS if "tools" in refused else ())} - _CHANGES.keys()
+def adapt(body: Json, profile: ModelProfile) -> Json:
+    """The body as a backend takes it that has this profile."""
+    if profile == NEUTRAL:
+        return body
+    known = asdict(profile)
+    left_out = {field for field in _OPTIONAL if not known[field]} | {*(() if profile.tools else _WITH_TOOLS)}
     adapted = {name: value for name, value in body.items() if name not in left_out}
-    for field, change in _CHANGES.items():
-        if field in refused:
+    for (field, value), change in _CHANGES.items():
+        if known[field] == value:
             adapted = change(adapted)
     return adapted
+
+
+def rewrites_messages(profile: ModelProfile) -> bool:
+    """Whether messages are read or written for the profile's sake, which must then not be written yet."""
+    known = asdict(profile)
+    return any(known[field] == value for field, value in _CHANGES.keys() - _BESIDE_MESSAGES)
 
 
 def _ask_whole(body: Json) -> Json:
@@ -30,10 +43,6 @@ def _ask_whole(body: Json) -> Json:
         if "tools" in body
         else body
     )
-
-
-def _rename_limit(body: Json) -> Json:
-    return {"max_completion_tokens" if name == "max_tokens" else name: value for name, value in body.items()}
 
 
 def _drop_names(body: Json) -> Json:
@@ -143,11 +152,16 @@ def _ask_for_format_beside_tools(body: Json) -> Json:
 
 def _ask_for_format(body: Json) -> Json:
     """A model that cannot be held to a format is asked for one, and its answer is checked here."""
+    return {key: value for key, value in _tell_format(body).items() if key != "response_format"}
+
+
+def _tell_format(body: Json) -> Json:
     if "response_format" not in body:
         return body
     schema = body["response_format"].get("json_schema", {}).get("schema")
-    wish = f"Answer with JSON only, by this JSON Schema: {json_text(schema)}" if schema else "Answer with JSON only."
-    return _instruct({key: value for key, value in body.items() if key != "response_format"}, wish)
+    return _instruct(
+        body, f"Answer with JSON only, by this JSON Schema: {json_text(schema)}" if schema else "Answer with JSON only."
+    )
 
 
 def _instruct(body: Json, wish: str) -> Json:
@@ -171,18 +185,43 @@ def _declare_called(body: Json) -> Json:
     return {**body, "tools": tools, "tool_choice": "none"} if tools else body
 
 
+def _map_functions(body: Json, change: Callable[[Json], Json]) -> Json:
+    tools = [{**tool, "function": change(tool["function"])} for tool in body.get("tools", ())]
+    return {**body, "tools": tools} if tools else body
+
+
 def _simplify_schemas(body: Json, dropped: Collection[str] = RARE_WORDS) -> Json:
     """Schemas of tools in fewer words. What the others said is checked here."""
-    told = [(tool, tool["function"]) for tool in body.get("tools", ())]
-    tools = [
-        {**tool, "function": {**function, "parameters": _simplify(function["parameters"], dropped)}} for tool, function in told
-    ]
-    return {**body, "tools": tools} if tools else body
+    return _map_functions(body, lambda function: {**function, "parameters": _simplify(function["parameters"], dropped)})
 
 
 def _bare_schemas(body: Json) -> Json:
     """Schemas of tools with nothing but names and types."""
     return _simplify_schemas(body, (*RARE_WORDS, *_FINE_WORDS))
+
+
+def _tell_schemas(body: Json) -> Json:
+    """Schemas of tools in words, for a server that can make no grammar of so many. Calls are checked here."""
+
+    def tell(function: Json) -> Json:
+        told = f"{function.get('description') or ''}\nIts arguments fit this JSON Schema: {json_text(function['parameters'])}"
+        return {**function, "description": told.strip(), "parameters": {"type": "object"}}
+
+    return _map_functions(body, tell)
+
+
+def _shorten_descriptions(body: Json) -> Json:
+    """Descriptions of tools in one line of plain characters, and none of their parameters."""
+
+    def shorten(function: Json) -> Json:
+        line = _ODD.sub(" ", str(function.get("description") or "")).strip().partition("\n")[0]
+        return {
+            **function,
+            "description": line[:_MOST_DESCRIPTION],
+            "parameters": _simplify(function["parameters"], ("description",)),
+        }
+
+    return _map_functions(body, shorten)
 
 
 def _simplify(schema: object, dropped: Collection[str]) -> object:
@@ -198,38 +237,50 @@ def _simplify(schema: object, dropped: Collection[str]) -> object:
 
 
 def _drop_strict(body: Json) -> Json:
-    told = [(tool, tool["function"]) for tool in body.get("tools", ())]
-    tools = [{**tool, "function": {key: value for key, value in function.items() if key != "strict"}} for tool, function in told]
-    return {**body, "tools": tools} if tools else body
+    return _map_functions(body, lambda function: {key: value for key, value in function.items() if key != "strict"})
 
 
+_MOST_DESCRIPTION: Final = 200
+_ODD: Final = re.compile(r"[^\n\w.,:;()/'-]+")
 _FINE_WORDS: Final = (
     "$comment", "$id", "const", "default", "deprecated", "description", "examples", "format", "maxItems", "maxLength", "maximum",
     "minItems", "minLength", "minimum", "multipleOf", "not", "pattern", "readOnly", "title", "uniqueItems", "writeOnly",
 )  # fmt: skip
-_WITH_TOOLS: Final = ("tool_choice", "parallel_tool_calls")
-_CHANGES: Final[Mapping[str, Callable[[Json], Json]]] = {
-    STREAM: _ask_whole,
-    "max_tokens": _rename_limit,
-    "messages.name": _drop_names,
-    "messages.content": _fill_content,
-    "messages.after": _bridge_outputs,
-    "messages.tool": _retell_calls,
-    "messages.id": _derive_ids,
-    "messages.system": _merge_system,
-    "messages.tools": _declare_called,
-    "tools.schema": _simplify_schemas,
-    "tools.words": _bare_schemas,
-    "tools.strict": _drop_strict,
-    "tool_choice": _ask_for_call,
-    "response_format.tools": _ask_for_format_beside_tools,
-    "response_format.type": _give_schema,
-    "response_format": _ask_for_format,
-    "messages.roles": _alternate,
+_WITH_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
+_OPTIONAL: Final = (
+    "stream_options", "parallel_tool_calls", "reasoning_effort", "temperature", "top_p", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+_CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
+    ("stream_tools", False): _ask_whole,
+    ("output_names", False): _drop_names,
+    ("blank", "empty"): _fill_content,
+    ("user_after_output", False): _bridge_outputs,
+    ("output_role", "user"): _retell_calls,
+    ("ids", "nine"): _derive_ids,
+    ("system", "first"): _merge_system,
+    ("calls_without_tools", False): _declare_called,
+    ("descriptions", "short"): _shorten_descriptions,
+    ("schemas", "common"): _simplify_schemas,
+    ("schemas", "bare"): _bare_schemas,
+    ("schemas", "told"): _tell_schemas,
+    ("strict", False): _drop_strict,
+    ("tool_choice", "auto"): _ask_for_call,
+    ("format_told", True): _tell_format,
+    ("response_format", "without_tools"): _ask_for_format_beside_tools,
+    ("json_object", False): _give_schema,
+    ("response_format", "none"): _ask_for_format,
+    ("system", "user"): _alternate,
     # Last, since the others read what it takes away.
-    "messages.blank": _omit_content,
+    ("blank", "omitted"): _omit_content,
 }
-REWRITTEN: Final = frozenset(
-    _CHANGES.keys() - {STREAM, "max_tokens", "tools.schema", "tools.words", "tools.strict", "response_format.type"}
+_BESIDE_MESSAGES: Final = frozenset(
+    {
+        ("stream_tools", False),
+        ("descriptions", "short"),
+        ("schemas", "common"),
+        ("schemas", "bare"),
+        ("schemas", "told"),
+        ("strict", False),
+        ("json_object", False),
+    }
 )
-"""Those whose changes read or write messages, which for them must not be written yet."""

@@ -3,22 +3,21 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
-from collections.abc import Set
 from logging import getLogger
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import ProviderError
-from mainspring.core.items import Json
+from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.providers.chat.adaptations import REWRITTEN, adapt
-from mainspring.providers.chat.refusals import REFUSALS, STREAM
+from mainspring.providers.chat.adaptations import adapt, rewrites_messages
+from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
-from mainspring.providers.profiles import ModelProfile
+from mainspring.providers.profiles import NEUTRAL, ModelProfile
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.transcript import list_functions
 
@@ -35,17 +34,23 @@ class Chat(HttpProvider):
     def _reader(self, request: ModelRequest) -> ChatCompletionReply:
         return ChatCompletionReply(self._turn(request, leaks=True), self._http)
 
-    async def _ask(self, request: ModelRequest, also: Set[str] = frozenset()) -> HttpReply:
-        """Sends the request without the fields that the model does not take, and without these, unless `extra` asks for them."""
+    async def _ask(self, request: ModelRequest) -> HttpReply:
+        return await self._ask_and_note(request, [])
+
+    async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation], *, is_whole: bool = False) -> HttpReply:
+        """Sends the request as the model takes it, but for what `extra` asks for. `is_whole` asks for an answer in one piece."""
         wanted = (request.extra or {}).keys()
+        kept = {field for field, name in _NAMES.items() if name in wanted} | {field for field in _FIELDS if field in wanted}
+        neutral = {field: _FIELDS[field] for field in kept}
 
         def build(profile: ModelProfile) -> Json:
+            profile = replace(profile, **neutral) if neutral else profile
+            profile = replace(profile, stream_tools=False) if is_whole else profile
             # What is to be changed in the messages is written anew.
-            asked = request if profile.refuses.isdisjoint(REWRITTEN) else replace(request, items=tuple(request.items))
-            return adapt(build_body(asked, self._http.host, profile), (profile.refuses | also) - wanted)
+            asked = replace(request, items=tuple(request.items)) if profile != NEUTRAL and rewrites_messages(profile) else request
+            return adapt(build_body(asked, self._http.host, profile), profile)
 
-        refusals = [(field, words) for field, words in REFUSALS if field not in wanted]
-        return await self._post_supported("chat/completions", request.model, build, refusals)
+        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes)
 
     async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
         """An answer without anything in it may have lost its calls in the stream: it is asked for once more, in one piece. That
@@ -54,14 +59,26 @@ class Chat(HttpProvider):
         model = request.model
         if reader.is_second:
             if reader.has_calls:
-                self._learn(model, {STREAM})
+                self._learn(
+                    model, "stream_tools", False, "the calls of an answer came only when it was not streamed", reader.notes
+                )
             return None
-        if not reader.is_empty or not list_functions(request) or STREAM in self._find_profile(model).refuses:
+        if not reader.is_empty or not list_functions(request) or not self._book.find(model).stream_tools:
             return None
         log.warning("model %s at %s answered nothing, and is asked without streaming", model, self._http.url)
         try:
-            reply = await self._ask(request, {STREAM})
+            reply = await self._ask_and_note(request, reader.notes, is_whole=True)
         except ProviderError:
             return None
         reader.restart()
         return reply
+
+
+_FIELDS: Final = asdict(NEUTRAL)
+# What fields of the profile are called in a request, where that is not their name.
+_NAMES: Final = {
+    "stream_tools": "stream",
+    "limit": "max_tokens",
+    "format_told": "response_format",
+    "json_object": "response_format",
+}

@@ -14,36 +14,34 @@ from mainspring.core.items import Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
-from mainspring.providers.chat.refusals import RECALLED
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio
 from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
-OPENAI: Final = "api.openai.com"
 CALL_ID_CHARS: Final = 40
 
 
 def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    profile = profile or find_profile(request.model)
+    profile = profile or find_profile(request.model, host)
     body: Json = {
         "model": request.model,
-        "messages": _messages(request, _Style(name_origin(host), profile.recalls or RECALLED in profile.refuses)),
+        "messages": _messages(request, _Style(name_origin(host), profile.recall != "none")),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     tools = transcript.list_functions(request)
-    if tools and profile.calls:
+    if tools and profile.tools:
         body["tools"] = list(map(_tool, tools))
         if (choice := _choice(request.tool_choice)) is not None:
             body["tool_choice"] = choice
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
     options = {
-        "temperature": request.temperature if profile.samples else None,
-        "top_p": request.top_p if profile.samples else None,
-        name_token_limit(host): request.max_output_tokens,
+        "temperature": request.temperature if profile.temperature else None,
+        "top_p": request.top_p if profile.top_p else None,
+        profile.limit: request.max_output_tokens,
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
         "logprobs": True if request.top_logprobs is not None else None,
@@ -64,11 +62,6 @@ class _Style(Struct, frozen=True):
 
     origin: str
     recalls: bool
-
-
-def name_token_limit(host: str) -> str:
-    """What a backend calls the bound on its output. OpenAI has renamed it, and its newer models know only the new name."""
-    return "max_completion_tokens" if host == OPENAI else "max_tokens"
 
 
 def _tool(tool: items.ToolDefinition) -> Json:

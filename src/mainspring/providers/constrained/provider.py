@@ -14,6 +14,8 @@ to the model, which may try again. Of rejected answers, only the usage is passed
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from msgspec.structs import replace
+
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
@@ -78,4 +80,4 @@ def _add_usage(event: ModelEvent, spent: Usage) -> ModelEvent:
     """The event, its usage raised by what was spent before."""
     if spent == Usage() or not isinstance(event, TurnEnded):
         return event
-    return TurnEnded(event.finish, spent + (event.usage or Usage()), event.error)
+    return replace(event, usage=spent + (event.usage or Usage()))

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Unpack
 
+from mainspring.core.items import Adaptation
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
 from mainspring.providers.ollama.reply import OllamaReply
 from mainspring.providers.ollama.request import build_body
+from mainspring.providers.profiles import RefusalRule
 
 
 class Ollama(HttpProvider):
@@ -31,13 +33,19 @@ class Ollama(HttpProvider):
         return OllamaReply(self._turn(request, leaks=True), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
+        return await self._ask_and_note(request, [])
+
+    async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
         """Sends the request without the fields that the model does not take."""
         build = partial(build_body, request, self._num_ctx)
-        return await self._post_supported("api/chat", request.model, build, _LACKS)
+        return await self._post_adapted("api/chat", request.model, build, _REFUSALS, notes)
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models on the machine. Raises a `ProviderError` if there is no such list."""
         return await self._list_named_models("api/tags")
 
 
-_LACKS: Final = (("tools", re.compile("does not support tools")), ("think", re.compile("does not support thinking")))
+_REFUSALS: Final = (
+    RefusalRule("tools", False, re.compile("does not support tools")),
+    RefusalRule("reasoning_effort", False, re.compile("does not support thinking")),
+)

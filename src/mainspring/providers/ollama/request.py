@@ -23,8 +23,7 @@ from mainspring.providers.transcript import InputTurn, ModelTurn
 def build_body(request: ModelRequest, num_ctx: int | None = None, profile: ModelProfile | None = None) -> Json:
     """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
     profile = profile or find_profile(request.model)
-    can_call = profile.calls and "tools" not in profile.refuses
-    tools = list(map(_tool, transcript.list_functions(request))) if can_call and request.tool_choice.mode != "none" else []
+    tools = list(map(_tool, transcript.list_functions(request))) if profile.tools and request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
@@ -32,11 +31,11 @@ def build_body(request: ModelRequest, num_ctx: int | None = None, profile: Model
     fields = {
         "tools": tools or None,
         "format": None if tools or form is None else form or "json",
-        "think": _think(request.model, request.reasoning),
+        "think": _think(profile, request.reasoning),
         "options": drop_none(options) or None,
     }
     body: Json = {"model": request.model, "messages": _messages(rules, request.items), "stream": True, **drop_none(fields)}
-    return {name: value for name, value in merge_extra(body, request.extra).items() if name not in profile.refuses}
+    return merge_extra(body, request.extra)
 
 
 def _wishes(choice: ToolChoice, form: Json | None) -> Iterator[str]:
@@ -57,12 +56,12 @@ def _tool(tool: ToolDefinition) -> Json:
     return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
 
 
-def _think(model: str, reasoning: Json | None) -> bool | str | None:
-    """Most models think or do not; those of the gpt-oss family always do, at one of three levels."""
+def _think(profile: ModelProfile, reasoning: Json | None) -> bool | str | None:
+    """Most models think or do not; some always do, at one of three levels."""
     effort = (reasoning or {}).get("effort")
-    if effort is None:
+    if effort is None or not profile.reasoning_effort:
         return None
-    if "gpt-oss" in model:
+    if profile.effort == "level":
         return _LEVELS.get(effort, "high")
     return bool(effort != "none")
 

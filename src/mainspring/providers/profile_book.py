@@ -1,0 +1,155 @@
+"""What is known of the models of one backend, from all sources, and what they show while they answer.
+
+Theory of operation. A book is in memory: looking a profile up reads no store and waits for nothing. What was learned earlier is
+loaded once, before the backend is first asked; what is learned is written when it changes, and nobody waits for that. A fact that
+was learned holds for `LEARNED_SECONDS`, then the neutral way is tried again. It holds for this address and this model, and while
+the server there calls itself what it did. What the operator has set is never learned.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from logging import getLogger
+from math import inf
+from typing import Final, NamedTuple
+
+from msgspec.structs import asdict
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import hint
+from mainspring.ports import KnownProfile, LearnedProfile, ProfileDocuments, ProfileFact, ProfileValue
+from mainspring.providers.profiles import Facts, ModelProfile, build_profile, find_shipped
+
+log = getLogger(__name__)
+
+LEARNED_SECONDS: Final = 30 * 86_400.0
+EVERY_MODEL: Final = "*"
+Pins = Mapping[str, Mapping[str, ProfileValue]]
+
+
+class _Entry(NamedTuple):
+    profile: ModelProfile
+    facts: Facts
+    until: float
+
+
+class ProfileBook:
+    """The profiles of the models at `backend`, an address. `pins` is what the operator has set, by model, `*` for all of them.
+
+    Raises `InvalidRequest` for a field or a value that no profile has.
+    """
+
+    def __init__(self, backend: str, host: str, pins: Pins | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self.backend, self._host, self._server, self._clock = backend, host, "", clock
+        self._pins = {
+            model: {field: ProfileFact(value, "operator", "set in the settings") for field, value in values.items()}
+            for model, values in (pins or {}).items()
+        }
+        for model, facts in self._pins.items():
+            _check_pins(model, facts)
+        self._learned: dict[str, dict[str, ProfileFact]] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._documents: ProfileDocuments | None = None
+        self.is_loaded = True
+
+    def open(self, documents: ProfileDocuments) -> None:
+        """What is learned from now on is kept there."""
+        self._documents, self.is_loaded = documents, False
+
+    async def close(self) -> None:
+        if self._documents is not None:
+            await self._documents.close()
+
+    async def load(self) -> None:
+        """Reads what was learned before, once."""
+        if self._documents is None or self.is_loaded:
+            return
+        for known in await self._documents.load():
+            if known.backend == self.backend:
+                self._server = self._server or known.server
+                self._learned[known.model] = {**known.facts, **self._learned.get(known.model, {})}
+        self._entries.clear()
+        self.is_loaded = True
+
+    def find(self, model: str) -> ModelProfile:
+        """The profile in force."""
+        entry = self._entries.get(model)
+        if entry is None or entry.until <= self._clock():
+            entry = self._entries[model] = self._gather(model)
+        return entry.profile
+
+    def explain(self, model: str) -> KnownProfile:
+        profile = self.find(model)
+        facts = dict(self._entries[model].facts)
+        return KnownProfile(model, self.backend, self._server, asdict(profile), facts)
+
+    def can_learn(self, model: str, field: str) -> bool:
+        return not any(field in self._pins.get(name, ()) for name in (EVERY_MODEL, model))
+
+    def learn(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        """Keeps what the backend has shown, but for what the operator has set. `evidence` has nothing in it that was said."""
+        now = self._clock()
+        fresh = {
+            field: ProfileFact(value, "learned", evidence, now, now + LEARNED_SECONDS)
+            for field, value in values.items()
+            if self.can_learn(model, field)
+        }
+        if fresh:
+            log.warning("model %s at %s: %s, because %s", model, self.backend, _tell(fresh), evidence)
+            self._keep(model, {**self._learned.get(model, {}), **fresh})
+
+    def forget(self, model: str) -> int:
+        """Forgets what was learned of a model. Returns of how many fields."""
+        count = len(self._learned.get(model, ()))
+        if count:
+            self._keep(model, {})
+        return count
+
+    def meet(self, server: str) -> None:
+        """The backend has answered as this server. What another one has shown there does not hold for it."""
+        name = server.partition("/")[0].strip()[:_MOST_NAME]
+        if not name or name == self._server:
+            return
+        if self._server:
+            for model in [model for model, facts in self._learned.items() if facts]:
+                log.warning("what was learned of %s is forgotten: another server answers at %s", model, self.backend)
+                self._keep(model, {})
+        self._server = name
+        self._entries.clear()
+
+    def _gather(self, model: str) -> _Entry:
+        now = self._clock()
+        learned = {field: fact for field, fact in self._learned.get(model, {}).items() if fact.until is None or now < fact.until}
+        shipped = find_shipped(model, f"{self._host} {self._server}")
+        facts = {**shipped, **learned, **self._pins.get(EVERY_MODEL, {}), **self._pins.get(model, {})}
+        until = min([fact.until for fact in facts.values() if fact.until is not None], default=inf)
+        try:
+            return _Entry(build_profile(facts), facts, until)
+        except ValueError as error:  # written by another version
+            log.warning("what was learned of %s at %s cannot be used: %s", model, self.backend, error)
+            self._learned[model] = {}
+            return self._gather(model)
+
+    def _keep(self, model: str, facts: dict[str, ProfileFact]) -> None:
+        now = self._clock()
+        self._learned[model] = {field: fact for field, fact in facts.items() if fact.until is None or now < fact.until}
+        self._entries.pop(model, None)
+        if self._documents is not None:
+            self._documents.save(LearnedProfile(self.backend, model, self._server, self._learned[model]))
+
+
+def _check_pins(model: str, facts: Facts) -> None:
+    for field in facts:
+        if field not in ModelProfile.__struct_fields__:
+            told = hint(field, ModelProfile.__struct_fields__)
+            raise InvalidRequest(f"the profile of `{model}` has no field `{field}`; {told}", param="providers")
+    try:
+        build_profile(facts)
+    except ValueError as error:
+        raise InvalidRequest(f"the profile of `{model}`: {error}; docs/models.md lists the values", param="providers") from error
+
+
+def _tell(facts: Facts) -> str:
+    return ", ".join([f"{field} = {fact.value}" for field, fact in facts.items()])
+
+
+_MOST_NAME: Final = 100
