@@ -1,5 +1,6 @@
 """The audit: complete, in order, without secrets, and whoever tampers with it is found out."""
 
+import asyncio
 import random
 import sqlite3
 import sys
@@ -13,13 +14,13 @@ import pytest
 from tests.kit.processes import DEVNULL, start
 
 from mainspring.app.engine import Engine
-from mainspring.core.errors import StoreError, Superseded
+from mainspring.core.errors import MainspringError, StoreError, Superseded
 from mainspring.core.events import Recorded, RunEnded, RunStarted, ToolEnded
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Caller, spec_for
 from mainspring.engine.audit import AuditEntry, Auditor, digest_of, entry_of
-from mainspring.ports import Allow, Ask, Deny, Note, Store, Verdict
+from mainspring.ports import Allow, Ask, Deny, Note, Segment, Store, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.storage.audit_chain import GENESIS, verify
 from mainspring.storage.memory_runs import MemoryStore
@@ -154,8 +155,10 @@ async def test_a_run_that_is_not_stored_is_audited_and_a_deleted_one_stays_in_th
 class Deaf(MemoryStore):
     """A store that takes no note."""
 
-    async def note(self, notes: Sequence[Note]) -> None:
-        raise StoreError("the disk is full")
+    def append_all(self, segments: Sequence[Segment]) -> "asyncio.Future[list[MainspringError | None]]":
+        refused: asyncio.Future[list[MainspringError | None]] = asyncio.get_running_loop().create_future()
+        refused.set_result([StoreError("the disk is full")] * len(segments))
+        return refused
 
 
 async def test_a_tool_whose_start_cannot_be_audited_does_not_run() -> None:

@@ -53,6 +53,7 @@ from mainspring.engine.guard import Guard, Misbehaved, TimedOut
 from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
+from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.engine.toolbox import Toolbox
 from mainspring.ports import (
     AnswerCheck,
@@ -271,6 +272,7 @@ class Engine:
         self._toolbox = Toolbox(executors, self._guard, self)
         self._sinks = tuple(sinks)
         self._audit = audit
+        self._writer = SegmentWriter(store)
         self._owns, self._step_seconds = owns, step_seconds
         self._clock = clock
         self._live: dict[str, Handle] = {}
@@ -350,6 +352,7 @@ class Engine:
                 await self._tellers.__aexit__(None, None, None)
             with CancelScope(shield=True), suppress(StoreError):
                 await self._save_ends()
+                await self._writer.drain()
                 await self.presence.leave()
         finally:
             self._drivers = self._tellers = None
@@ -450,7 +453,7 @@ class Engine:
         if spec.store:
             await self.presence.show()
         first = RunStarted(spec, self.presence.id)
-        journal = Journal.begin(first, history, self.store, self._clock, audit=self._audit)
+        journal = Journal.begin(first, history, self._writer, self._clock, audit=self._audit)
         if spec.background:
             await journal.flush()
         return self._drive(journal)
@@ -552,7 +555,7 @@ class Engine:
             if not has_ended:
                 raise
             history = replace_lost_history(spec.input)
-        journal = Journal(records, history, self.store, self._clock, audit=self._audit)
+        journal = Journal(records, history, self._writer, self._clock, audit=self._audit)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
         handle = Handle(journal)

@@ -1,9 +1,10 @@
 """The journal: an event happens here and nowhere else.
 
 Theory of operation. `record` stamps an event, folds it into the run, keeps it for readers and sees that the store gets it. It
-never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments: a tool's result at
-once, other facts within milliseconds, deltas with the next fact or a little later (`DELAYS`). `flush` waits until everything
-so far is durable; the engine does so before a tool runs and at the end.
+never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments, by the one clock that
+all journals share (`segment_writer`): a tool's result at once, other facts within milliseconds, deltas with the next tick or, if
+nobody reads them, the next fact. `flush` waits until everything so far is durable; the engine does so before a tool runs and at
+the end.
 
 Readers follow the same list at their own pace. They are shown what is durable: whoever has seen an event finds it again, with
 its number, after any crash. A run that is not stored, or in a store that does not outlive the process, has nothing to be found
@@ -11,8 +12,10 @@ again; its events are shown at once. If the store fails, the run fails: what rea
 takes its place.
 """
 
-from asyncio import AbstractEventLoop, Future, Handle, get_running_loop, wait
+from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import AsyncIterator, Callable
+from logging import getLogger
+from math import inf
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
@@ -37,16 +40,18 @@ from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.engine.approvals import list_questions
 from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
-from mainspring.ports import Document, Note, Snapshot, Store, Watcher
+from mainspring.engine.segment_writer import SegmentWriter
+from mainspring.ports import Document, Note, Segment, Snapshot, Watcher
 
 Clock = Callable[[], float]
 
+log = getLogger(__name__)
+
 # Seconds until an event is on its way to the store. What a tool has returned cannot be had again; a model can be asked once more.
 DELAY = 0.005
-DELAYS: dict[type, float] = {
-    **dict.fromkeys((TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress), 0.02),
-    **dict.fromkeys((ToolEnded, RunEnded), 0.0),
-}
+UNREAD_DELAY = 0.02
+_DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
+_URGENT = frozenset({ToolEnded, RunEnded})
 
 
 class Journal:
@@ -55,35 +60,38 @@ class Journal:
     With `audit`, the store gets the notes that an `Auditor` makes of what it is handed.
     """
 
-    def __init__(self, log: list[Recorded], history: History, store: Store | None, clock: Clock, *, audit: bool = False) -> None:
+    def __init__(
+        self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, *, audit: bool = False
+    ) -> None:
         self.run: Run = replay(log, history)
         self.log = log
         self.on_failure: Callable[[], None] | None = None
         self.history = history
-        spec = self.run.spec
-        self._store = store if spec.store else None
-        self._is_early = store is not None and not store.is_durable and not spec.background
+        self.due = inf
+        spec, store = self.run.spec, writer.store
+        self._writer = writer
+        self._is_kept = spec.store
+        self._is_early = not store.is_durable and not spec.background
         # A conversation is added to, and a person is asked, even by a run that is not stored itself.
         self._shared = None if spec.store else store
-        self._audited = store if audit and not spec.store else None
         self._is_audited = audit
         self._auditor: Auditor | None = None
+        self._owed: list[Note] = []
         self._clock = clock
         self._loop: AbstractEventLoop = get_running_loop()
         self._handed = self._durable = self._public = len(log)
-        self._pending: Future[None] | None = None
-        self._timer: Handle | None = None
-        self._due = 0.0
         self._failure: MainspringError | None = None
         self._is_closed = False
+        self._flushes: list[Future[None]] = []
         self._readers: list[Future[None]] = []
+        self._followers = 0
         self._watchers: list[Watcher] = []
 
     @classmethod
-    def begin(cls, first: Event, history: History, store: Store | None, clock: Clock, *, audit: bool = False) -> "Journal":
+    def begin(cls, first: Event, history: History, writer: SegmentWriter, clock: Clock, *, audit: bool = False) -> "Journal":
         """A new log. Raises what `open_run` raises, before anything is stored."""
         record = Recorded(0, clock(), first)
-        journal = cls([record], history, store, clock, audit=audit)
+        journal = cls([record], history, writer, clock, audit=audit)
         journal._handed = journal._durable = journal._public = 0
         journal._after_recording(record)
         return journal
@@ -122,22 +130,19 @@ class Journal:
 
     def _after_recording(self, record: Recorded) -> None:
         kind = type(record.event)
-        if self._store is None:
+        if not self._is_kept:
             if kind is not RunEnded or self._shared is None:
                 self._show(len(self.log))
             return
         if self._is_early and kind is not RunEnded:
             self._show(len(self.log))
-        self._hand_over_within(DELAYS.get(kind, DELAY))
-
-    def _hand_over_within(self, seconds: float) -> None:
-        due = self._loop.time() + seconds
-        if self._timer is not None:
-            if self._due <= due:
-                return
-            self._timer.cancel()
-        self._due = due
-        self._timer = self._loop.call_later(seconds, self._hand_over) if seconds else self._loop.call_soon(self._hand_over)
+        if kind not in _DELTAS:
+            self._writer.request(self, 0.0 if kind in _URGENT else DELAY)
+        elif self.due == inf:
+            if self._followers and not self._is_early:
+                self._writer.request_tick(self)
+            else:
+                self._writer.request(self, UNREAD_DELAY)
 
     async def flush(self) -> None:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
@@ -149,13 +154,16 @@ class Journal:
 
     async def catch_up(self) -> None:
         """Waits until the store has what was recorded so far: whoever outruns it waits here. `record` raises if it has failed."""
-        self._hand_over()
-        await self._wait_until_written()
+        upto = len(self.log)
+        while self._is_kept and self._durable < upto and self._failure is None:
+            await self._write()
 
-    async def _wait_until_written(self) -> None:
-        """Waits for the last append. Several may wait for it, and one that is cancelled must not cancel it for the others."""
-        if self._pending is not None and not self._pending.done():
-            await wait([self._pending])
+    async def _write(self) -> None:
+        """Waits for the next append. Several may wait for it, and one that is cancelled does not cancel it for the others."""
+        self._writer.request(self, 0.0)
+        flushed = self._loop.create_future()
+        self._flushes.append(flushed)
+        await flushed
 
     async def _share(self) -> None:
         """The end of a run that is not stored: its conversation gets what it added, then readers see it."""
@@ -172,16 +180,16 @@ class Journal:
             self._show(len(self.log))
 
     async def _note(self) -> None:
-        """The audit of a run that is not stored: it goes to the store alone."""
-        if self._audited is None or self._failure is not None or self._handed == len(self.log):
+        """The audit of a run that is not stored: it goes to the store alone. It is waited for where a call was made."""
+        if self._is_kept or not self._is_audited or self._failure is not None or self._handed == len(self.log):
             return
         segment = self.log[self._handed :]
         self._handed += len(segment)
-        try:
-            if notes := self._notes(segment):
-                await self._audited.note(notes)
-        except StoreError as error:
-            self._fail(error)
+        self._owed += self._notes(segment)
+        if any(note.call for note in self._owed):
+            await self._write()
+        elif self._owed:
+            self._writer.request(self, 0.0)
 
     def _notes(self, segment: list[Recorded]) -> list[Note]:
         if not self._is_audited:
@@ -190,45 +198,40 @@ class Journal:
             self._auditor = Auditor(self.run.spec, self.earlier_calls, self.log[: segment[0].seq])
         return self._auditor.notes(segment)
 
-    def _hand_over(self) -> None:
-        """Gives the store what it does not have yet, as one segment."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._store is None or self._failure is not None or self._handed == len(self.log):
-            return
+    def collect(self) -> Segment | None:
+        """What the store does not have yet, as one segment."""
+        run_id = self.run.spec.id
+        if not self._is_kept:
+            owed, self._owed = self._owed, []
+            return Segment(run_id, (), notes=owed) if owed else None
+        if self._failure is not None or self._handed == len(self.log):
+            return None
         segment = self.log[self._handed :]
-        self._handed = upto = len(self.log)
+        self._handed = len(self.log)
         snapshot = None
         if self.run.has_ended:
             snapshot = Snapshot(response(self.run), self.run.all_entries, _list_documents(self.run))
-        try:
-            pending = self._store.append(self.run.spec.id, segment, snapshot, self._notes(segment))
-        except Exception as error:
+        return Segment(run_id, segment, snapshot, self._notes(segment))
+
+    def settle(self, error: MainspringError | None) -> None:
+        """What was collected is durable, or cannot be."""
+        if error is not None:
             self._fail(error)
-            return
-        self._pending = done = self._loop.create_future()
+        elif self._is_kept:
+            self._durable = self._handed
+            self._show(self._durable)
+        flushes, self._flushes = self._flushes, []
+        for flushed in flushes:
+            if not flushed.done():
+                flushed.set_result(None)
 
-        def settle(written: "Future[None]") -> None:
-            error = None if written.cancelled() else written.exception()
-            if error is None:
-                self._durable = upto
-                self._show(upto)
-            else:
-                self._fail(error)
-            done.set_result(None)
-
-        if pending.done():
-            settle(pending)
-        else:
-            pending.add_done_callback(settle)
-
-    def _fail(self, error: BaseException) -> None:
-        if self._failure is not None:
-            return
-        self._failure = error if isinstance(error, MainspringError) else StoreError(f"the store failed: {error}")
-        if self.on_failure is not None:
-            self.on_failure()
+    def _fail(self, error: MainspringError) -> None:
+        if self._is_closed and not self._is_kept:
+            log.error("the audit lacks what run %s did: %s", self.run.spec.id, error)
+        elif self._failure is None:
+            self._failure = error
+            if self.on_failure is not None:
+                self.on_failure()
 
     @property
     def failure(self) -> MainspringError | None:
@@ -237,7 +240,7 @@ class Journal:
     @property
     def is_stored(self) -> bool:
         """Whether the store has all of it."""
-        return self._store is not None and self._durable == len(self.log)
+        return self._is_kept and self._durable == len(self.log)
 
     async def break_off(self, failure: MainspringError) -> None:
         """What was recorded cannot be kept: the run ends failed for its readers, and for the store too if it takes that now.
@@ -260,15 +263,12 @@ class Journal:
         """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of
         another driver."""
         self._handed = self._durable
-        self._hand_over()
-        await self._wait_until_written()
+        await self.catch_up()
         failure, self._failure = self._failure, None
-        return self._store is None or self.is_stored or isinstance(failure, Superseded)
+        return not self._is_kept or self.is_stored or isinstance(failure, Superseded)
 
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""
-        if self._timer is not None:
-            self._timer.cancel()
         self._is_closed = True
         self._failure = failure
         self._show(self._public)
@@ -290,18 +290,22 @@ class Journal:
     async def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""
         position = after + 1
-        while True:
-            if position < self._public:
-                position = self._public
-                yield position
-            elif self._is_closed:
-                if self._failure is not None:
-                    raise self._failure
-                return
-            else:
-                reader = self._loop.create_future()
-                self._readers.append(reader)
-                await reader
+        self._followers += 1
+        try:
+            while True:
+                if position < self._public:
+                    position = self._public
+                    yield position
+                elif self._is_closed:
+                    if self._failure is not None:
+                        raise self._failure
+                    return
+                else:
+                    reader = self._loop.create_future()
+                    self._readers.append(reader)
+                    await reader
+        finally:
+            self._followers -= 1
 
     async def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
         """Everything behind event number `after`, live: each batch is what has come since the last. Ends with the run."""

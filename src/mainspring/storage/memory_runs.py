@@ -79,8 +79,11 @@ class MemoryStore:
 
     def append_all(self, segments: Sequence[Segment]) -> Future[list[MainspringError | None]]:
         written = [self.append(each.run_id, each.records, each.snapshot, each.notes) for each in segments]
-        # `append` fails with nothing else.
-        return gather(*written, return_exceptions=True)  # type: ignore[return-value]
+        if not all(each.done() for each in written):
+            return gather(*written, return_exceptions=True)  # type: ignore[return-value]  # `append` fails with nothing else
+        outcomes: Future[list[MainspringError | None]] = get_running_loop().create_future()
+        outcomes.set_result([each.exception() for each in written])  # type: ignore[misc]
+        return outcomes
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return self._find_kept(run_id).log[max(after + 1, 0) :]
