@@ -43,6 +43,7 @@ def lanes(scratch: Path) -> list[list[Step]]:
             Step("lint", [["ruff", "check", "."]]),
             Step("types", [["mypy", *typed]]),
             Step("contracts", [["lint-imports", "--no-cache"]]),
+            Step("counts", [["python", "-m", "scripts.counts"]], has_summary=True),
             Step("build", [["python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels)]]),
             Step(
                 "install",
