@@ -223,7 +223,7 @@ def _request(model: str, text: str) -> ModelRequest:
 
 
 def _judge_answer(answer: ProbeAnswer) -> ProbeResult:
-    said = " ".join(answer.text.split())[:60]
+    said = _shorten(answer.text)
     if not said:
         advice = "Is it a chat model? Try another one, or raise its output limit."
         return ProbeResult("answers", "failed", "nothing but silence", advice)
@@ -292,28 +292,30 @@ def _judge_schema(answer: ProbeAnswer) -> ProbeResult:
     question, advice = "keeps to a schema", "Structured output will fail now and then; use a backend that constrains it."
     given = _read_object(answer.text)
     if given is None:
-        return ProbeResult(question, "failed", f"no JSON: {answer.text[:40]}", advice)
+        return ProbeResult(question, "failed", f"no JSON: {_shorten(answer.text)}", advice)
     if set(given) != {"city", "code"} or not re.fullmatch(PLACE["properties"]["code"]["pattern"], str(given["code"])):
-        return ProbeResult(question, "failed", f"another shape: {answer.text[:40]}", advice)
-    return ProbeResult(question, "ok", " ".join(answer.text.split())[:60])
+        return ProbeResult(question, "failed", f"another shape: {_shorten(answer.text)}", advice)
+    return ProbeResult(question, "ok", _shorten(answer.text))
 
 
 def _judge_schema_with_tools(answer: ProbeAnswer) -> ProbeResult:
     given = _read_object(answer.text)
     if answer.calls or (given is not None and {"city", "code"} <= given.keys()):
-        return ProbeResult("schema with tools", "ok", "a call" if answer.calls else " ".join(answer.text.split())[:60])
-    return ProbeResult("schema with tools", "weak", answer.text[:40], "Ask for structured output in a request without tools.")
+        return ProbeResult("schema with tools", "ok", "a call" if answer.calls else _shorten(answer.text))
+    return ProbeResult(
+        "schema with tools", "weak", _shorten(answer.text), "Ask for structured output in a request without tools."
+    )
 
 
 def _judge_json(answer: ProbeAnswer) -> ProbeResult:
     if _read_object(answer.text) is not None:
-        return ProbeResult("writes JSON", "ok", " ".join(answer.text.split())[:60])
-    return ProbeResult("writes JSON", "weak", answer.text[:40], "Ask by a schema in place of `json_object`.")
+        return ProbeResult("writes JSON", "ok", _shorten(answer.text))
+    return ProbeResult("writes JSON", "weak", _shorten(answer.text), "Ask by a schema in place of `json_object`.")
 
 
 def _judge_history(answer: ProbeAnswer) -> ProbeResult:
     if answer.text.strip() or answer.calls:
-        return ProbeResult("takes any history", "ok", " ".join(answer.text.split())[:60])
+        return ProbeResult("takes any history", "ok", _shorten(answer.text))
     return ProbeResult("takes any history", "weak", "no answer", "Do not move conversations of other models to it.")
 
 
@@ -348,8 +350,8 @@ async def _judge_results(provider: Provider, model: str, calls: tuple[Item, ...]
     except (MainspringError, TimeoutError) as error:
         return ProbeResult(question, "failed", _describe(error), _advice(error))
     if LEVEL_THERE in re.sub(r"[^\w]", "", answer.text):
-        return ProbeResult(question, "ok", " ".join(answer.text.split())[:60])
-    said = " ".join(answer.text.split())[:40] or "no answer"
+        return ProbeResult(question, "ok", _shorten(answer.text))
+    said = _shorten(answer.text) or "no answer"
     return ProbeResult(question, "weak", said, "It does not tell what the tool said; use a larger model for agents.")
 
 
@@ -375,6 +377,10 @@ def _sum_up(verdicts: dict[str, Verdict]) -> ProbeResult:
     return ProbeResult("serves", "weak", ", ".join(able) or "nothing for sure", f"Not for {', '.join(unable)}.")
 
 
+def _shorten(text: str) -> str:
+    return " ".join(text.split())[:60]
+
+
 def _read_object(text: str) -> Json | None:
     try:
         return msgspec.json.decode(text, type=dict)
@@ -394,7 +400,9 @@ def _advice(error: BaseException) -> str:
             return "Wait, or raise the limit at the vendor."
         case ContextOverflow():
             return "Give it a larger context, or keep to short conversations."
-        case Unavailable() | TimeoutError():
+        case TimeoutError():
+            return "Is the model loaded? If it is only slow, raise --seconds."
+        case Unavailable():
             return "Is the server running, is the address right, is the model loaded?"
         case ProviderError():
             return "Check the model's name and the address; the message above is the backend's own."
@@ -406,6 +414,6 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "conversation": ("answers", "takes any history"),
     "tools and agents": ("calls a tool", "uses results"),
     "structured output": ("keeps to a schema",),
-    "decisions and tasks": ("calls a tool", "uses results", "keeps to a schema"),
+    "decisions and tasks": ("answers", "calls a tool", "takes rich schemas", "uses results", "keeps to a schema"),
     "long conversations": ("reads long prompts",),
 }
