@@ -1,8 +1,10 @@
 """A real server in the test's own process: uvicorn on a free loopback port, around an engine that the test can look into."""
 
+from asyncio import Protocol
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from socket import socket
+from typing import Literal
 
 import anyio
 from starlette.types import ASGIApp
@@ -23,9 +25,9 @@ class _Announced(Server):
 
 
 @asynccontextmanager
-async def hosted(app: ASGIApp) -> AsyncIterator[str]:
-    """The address of the running server, up to `/v1`."""
-    running = _Announced(Config(app, port=0, log_level="error", lifespan="on", timeout_graceful_shutdown=5))
+async def hosted(app: ASGIApp, http: type[Protocol] | Literal["auto"] = "auto") -> AsyncIterator[str]:
+    """The address of the running server, up to `/v1`. It speaks by its own protocol, unless it is given another."""
+    running = _Announced(Config(app, port=0, log_level="error", lifespan="on", timeout_graceful_shutdown=5, http=http))
     async with anyio.create_task_group() as group:
         group.start_soon(running.serve)
         with anyio.fail_after(PATIENCE):

@@ -8,7 +8,7 @@ those that are too slow, to send or to read: a request costs a few additions her
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from mainspring.core.items import encode
+from mainspring.http.client_connection import CONNECTION
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.settings import HttpSettings
 
@@ -97,6 +98,7 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         self._since = self.loop.time()
         self._fault: Fault | None = None
         self._running: RequestResponseCycle | None = None
+        self._tell_lost: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -114,6 +116,8 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         if self._running is not None:  # uvicorn tells the request that came last
             self._running.disconnected = True
             self._running.message_event.set()
+            if self._tell_lost is not None:
+                self._tell_lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -142,13 +146,15 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
             raise HttpParserError(self._fault.message)
         self._is_head = self._is_new = False
         self._received, self._body = 1, 0
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         if not self.pipeline:
             self._running = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
-        super().on_body(body)
+        if self._tell_lost is None or self.cycle is not self._running:  # else nobody reads it any more
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_head = True
@@ -157,7 +163,30 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._running = self.pipeline[-1][0] if self.pipeline else None
+        self._tell_lost = None
         super().on_response_complete()
+
+    def watch(self, then: Callable[[], None]) -> Callable[[], None]:
+        """Calls `then` if the client leaves before the response is complete. Returns what ends that."""
+        self._tell_lost = then
+        self.flow.resume_reading()  # else it would not be noticed
+        if self.transport.is_closing():
+            self.loop.call_soon(then)
+        return self._unwatch
+
+    def _unwatch(self) -> None:
+        self._tell_lost = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.flow.write_paused
+
+    def write_chunk(self, data: bytes) -> None:
+        """A piece of the body that the response to the request that runs has without a length."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def drain(self) -> None:
+        await self.flow.drain()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._fault or Fault(400, "invalid_http", "this is no HTTP request that can be understood"))

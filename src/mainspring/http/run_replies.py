@@ -2,16 +2,14 @@
 
 from typing import Final
 
-from anyio import create_task_group
 from msgspec.structs import replace
 from starlette.requests import HTTPConnection, Request
 
-from mainspring.core.errors import MainspringError
 from mainspring.core.run import Run
 from mainspring.engine.engine import Handle
+from mainspring.http.client_connection import watch_client
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
-from mainspring.http.streams import wait_for_disconnect
 from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {
@@ -36,18 +34,14 @@ def choose_dialect(client: HTTPConnection, dialect: Dialect) -> Dialect:
 
 async def wait_for_end(handle: Handle, request: Request) -> None:
     """Waits for the end of a run. A client that disconnects first cancels it, unless the run `outlives` its client."""
-    failure: MainspringError | None = None
-
-    async with create_task_group() as group:
-        if not outlives(request):
-            group.start_soon(wait_for_disconnect, request.receive, handle.request_cancel)
-        try:
-            await handle.wait()
-        except MainspringError as error:
-            failure = error
-        group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    if outlives(request):
+        await handle.wait()
+        return
+    stop_watching = watch_client(request.scope, request.receive, handle.request_cancel)
+    try:
+        await handle.wait()
+    finally:
+        stop_watching()
 
 
 def outlives(request: Request) -> bool:

@@ -1,15 +1,18 @@
 """Server-sent events: many viewers of one run, each at its own pace, all reading the same bytes."""
 
-from collections.abc import AsyncIterator, Callable
+from asyncio import AbstractEventLoop, CancelledError, TimerHandle, current_task, get_running_loop
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
 from logging import getLogger
 from weakref import WeakKeyDictionary
 
-import anyio
 from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from mainspring.core.errors import MainspringError
 from mainspring.engine.engine import Handle
+from mainspring.http.client_connection import BodyWriter, find_writer, watch_client
 from mainspring.http.wire import DONE, Dialect, Wire
 
 log = getLogger(__name__)
@@ -61,36 +64,72 @@ class EventStream(HttpResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        is_whole = False
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait_for_disconnect, receive, group.cancel_scope.cancel)
-            lock = anyio.Lock()
-            group.start_soon(_ping, send, lock)
+        task, has_left = current_task(), False
+        assert task is not None
+
+        def leave() -> None:
+            nonlocal has_left
+            if not has_left:
+                has_left = True
+                task.cancel()
+
+        stop_watching = watch_client(scope, receive, leave)
+        try:
+            end = await self._write_all(find_writer(scope, send)) if scope["method"] != "HEAD" else b""
+        except CancelledError:
+            if not has_left or task.uncancel():
+                raise
+        finally:
+            stop_watching()
+        if has_left:
+            self._on_disconnect()
+        else:
+            await send({"type": "http.response.body", "body": end, "more_body": False})
+
+    async def _write_all(self, writer: BodyWriter) -> bytes:
+        """Writes what there is to tell. Returns what is to be sent last."""
+        with _pings.setdefault(get_running_loop(), Pings()).send_to(writer):
             try:
                 async for batch in self._source:
-                    async with lock:
-                        await send({"type": "http.response.body", "body": b"".join(batch), "more_body": True})
-                end = self._end
+                    writer.write_chunk(b"".join(batch))
+                    if writer.is_full:
+                        await writer.drain()
             except MainspringError as error:
                 # The server stops, or another has taken the run over: the client may read on there, from its last event.
                 log.info("a stream was broken off: %s", error)
-                end = b""
-            is_whole = True
-            await send({"type": "http.response.body", "body": end, "more_body": False})
-            group.cancel_scope.cancel()
-        if not is_whole:
-            self._on_disconnect()
+                return b""
+            return self._end
 
 
-async def wait_for_disconnect(receive: Receive, then: Callable[[], None]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    then()
+class Pings:
+    """A comment now and then, which keeps proxies from closing a quiet stream. One timer serves all of them."""
+
+    def __init__(self) -> None:
+        self._due: dict[BodyWriter, float] = {}
+        self._timer: TimerHandle | None = None
+
+    @contextmanager
+    def send_to(self, writer: BodyWriter) -> Iterator[None]:
+        self._due[writer] = get_running_loop().time() + PING_SECONDS
+        if self._timer is None:
+            self._wait()
+        try:
+            yield
+        finally:
+            del self._due[writer]
+
+    def _wait(self) -> None:
+        """The first in the dict is due first: whoever was sent one goes to its end."""
+        self._timer = get_running_loop().call_at(next(iter(self._due.values())), self._send) if self._due else None
+
+    def _send(self) -> None:
+        now = get_running_loop().time()
+        for writer in [writer for writer, due in takewhile(lambda each: each[1] <= now, self._due.items())]:
+            del self._due[writer]
+            self._due[writer] = now + PING_SECONDS
+            if not writer.is_full:
+                writer.write_chunk(PING)
+        self._wait()
 
 
-async def _ping(send: Send, lock: anyio.Lock) -> None:
-    """A comment now and then keeps proxies from closing a quiet stream."""
-    while True:
-        await anyio.sleep(PING_SECONDS)
-        async with lock:
-            await send({"type": "http.response.body", "body": PING, "more_body": True})
+_pings: WeakKeyDictionary[AbstractEventLoop, Pings] = WeakKeyDictionary()
