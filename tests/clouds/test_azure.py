@@ -271,7 +271,7 @@ async def test_models_and_the_doctor_name_the_deployments(stand: Stand, tmp_path
     shown = await to_thread.run_sync(lambda: site.run("models"))
     assert "work/gpt-5" in shown
     assert "azure, configured" in shown
-    assert "✓ answers" in await to_thread.run_sync(lambda: site.run("doctor"))
+    assert "It is noon." in await to_thread.run_sync(lambda: site.run("doctor"))
     assert KEY not in await to_thread.run_sync(lambda: site.run("config", "show"))
 
 

@@ -78,7 +78,7 @@ def build_error(status: int, said: Complaint, what: str, retry_after: float | No
             return ModelNotFound(f"{what}; check the model name")
         case _ if 300 <= status < 400 or status in (404, 405, 410) or _TLS_WANTED.search(said.message):
             return Misconfigured(f"{what}; check the backend's base URL")
-        case 408 | 425:
+        case 408 | 424 | 425:
             return Unavailable(f"{what}; try again", retry_after=retry_after)
         case _ if status >= 500:
             return Unavailable(f"{what}; try again, or look at the server's log", retry_after=retry_after)
@@ -158,6 +158,7 @@ def _number(code: str) -> int | None:
 
 _NO_MODEL = re.compile(
     r"model_?not_?(found|exist)|model not exist|\b(not a valid|invalid|unknown|no|no such) model\b|^model: |DeploymentNotFound"
+    r"|model identifier is invalid"
     r"|\b(models?|deployment)\b.{0,200}(does not exist|not found|not exist)",
     re.IGNORECASE,
 )
@@ -175,4 +176,5 @@ _STATUS = {
     "not_found_error": 404, "model_not_found": 404,
     "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400, "invalid_prompt": 400,
     "resource_exhausted": 429, "unauthenticated": 401, "not_found": 404, "invalid_argument": 400, "failed_precondition": 400,
+    "throttlingexception": 429, "validationexception": 400, "accessdeniedexception": 403, "serviceunavailableexception": 503,
 }  # fmt: skip

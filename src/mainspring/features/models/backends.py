@@ -48,9 +48,13 @@ ADAPTERS: dict[Kind, str] = {
     "gemini": "mainspring.providers.gemini.provider:Gemini",
     "anthropic": "mainspring.providers.anthropic.provider:Anthropic",
     "azure": "mainspring.providers.azure.provider:make_azure",
+    "bedrock": "mainspring.providers.bedrock.provider:make_bedrock",
 }
 
-OWN_FIELDS: dict[Kind, tuple[str, ...]] = {"azure": ("api", "api_version", "deployments")}
+OWN_FIELDS: dict[Kind, tuple[str, ...]] = {
+    "azure": ("api", "api_version", "deployments"),
+    "bedrock": ("region", "aws_profile"),
+}
 """The settings that only these kinds have. They look for the rest of what they need in the environment."""
 
 

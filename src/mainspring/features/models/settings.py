@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from mainspring.providers.compose import BackendOptions, Count
 
-Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted", "azure"]
+Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted", "azure", "bedrock"]
 Api = Literal["chat", "responses"]
 
 
@@ -37,6 +37,10 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     profiles: dict[str, dict[str, bool | int | str]] = field(default_factory=dict)
     """Fields of profiles that hold whatever the backend shows, by model, `*` for all: `[providers.NAME.profiles."MODEL"]`. See
     docs/models.md."""
+    region: str | None = None
+    """For `bedrock`: the region, like `us-east-1`. Default: that of the environment or the AWS profile."""
+    aws_profile: str | None = None
+    """For `bedrock`: the profile of the AWS files whose keys are used. Default: what the environment has."""
     attempts: Count = 3
     """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = 10

@@ -40,18 +40,19 @@ class Redacted(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
     data: str
 
 
-def seal_thought(thought: Thinking | Redacted) -> str:
+def seal_thought(thought: Thinking | Redacted, vendor: str = VENDOR) -> str:
     """The thought as an item keeps it until it is given back."""
-    return transcript.seal(VENDOR, msgspec.json.encode(thought).decode())
+    return transcript.seal(vendor, msgspec.json.encode(thought).decode())
 
 
-def build_body(request: ModelRequest) -> Json:
-    """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
-    family = find_family(request.model)
+def build_body(request: ModelRequest, family: Family | None = None, vendor: str = VENDOR) -> Json:
+    """The request as JSON. Raises `Refused` for content that this wire format cannot carry. Only the thoughts of `vendor`
+    go back."""
+    family = family or find_family(request.model)
     turns = transcript.list_turns(request.items)
     leading = list(takewhile(lambda turn: isinstance(turn, InputTurn) and turn.role == "system", turns))
     form = _form(request, family)
-    messages = _messages(turns[len(leading) :], family)
+    messages = _messages(turns[len(leading) :], family, vendor)
     system = [request.instructions or "", *[_words(turn) for turn in leading], form.words]
     limit = family.room(request.max_output_tokens)
     body: Json = {"model": request.model, "max_tokens": limit, "messages": messages, "stream": True}
@@ -170,7 +171,7 @@ def _sampling(request: ModelRequest, family: Family, thinking: Json | None) -> J
     return {} if request.top_p is None else {"top_p": request.top_p}
 
 
-def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Json]:
+def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family, vendor: str) -> list[Json]:
     """The conversation. Where nobody has asked anything, or the model has spoken last, a user's words are put in: it has to be
     a user who is answered."""
     messages: list[Json] = []
@@ -184,7 +185,7 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Js
                 said = [_text(f"<system>\n{words}\n</system>")] if (words := _words(turn)).strip() else []
                 transcript.append_parts(messages, "user", "content", said)
             case ModelTurn():
-                _add_turn(messages, turn, used, family)
+                _add_turn(messages, turn, used, vendor if family.thinking is not None else None)
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
     if messages[-1]["role"] == "assistant":
@@ -192,12 +193,13 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family) -> list[Js
     return messages
 
 
-def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Family) -> None:
-    """What the model said in one turn, its calls last, and all their results in one message behind it."""
+def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], vendor: str | None) -> None:
+    """What the model said in one turn, its calls last, and all their results in one message behind it. Its thoughts are those of
+    the vendor."""
     said: list[Json] = []
     for item in turn.items:
         match item:
-            case items.Reasoning() if family.thinking is not None and (thought := _thought(item)) is not None:
+            case items.Reasoning() if vendor is not None and (thought := _thought(item, vendor)) is not None:
                 said.append(thought)
             case items.Message():
                 said += [_text(text) for text in map(transcript.get_text, item.content) if text.strip()]
@@ -213,10 +215,10 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], family: Fam
     transcript.append_parts(messages, "user", "content", results)
 
 
-def _thought(item: items.Reasoning) -> Json | None:
+def _thought(item: items.Reasoning, vendor: str) -> Json | None:
     """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
     with suppress(ValueError):
-        if (secret := transcript.unseal(VENDOR, item)) is not None:
+        if (secret := transcript.unseal(vendor, item)) is not None:
             block: Json = msgspec.to_builtins(_secret.decode(secret))
             return block
     return None

@@ -28,7 +28,7 @@ Fetch = Callable[[], Awaitable[Keys]]
 
 METADATA = "http://169.254.169.254"
 CONTAINER = "http://169.254.170.2"
-HINT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a `profile`, AWS_BEARER_TOKEN_BEDROCK, or give the machine a role"
+HINT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, an `aws_profile`, AWS_BEARER_TOKEN_BEDROCK, or give the machine a role"
 
 
 def find_region(environment: Mapping[str, str], profile: str | None) -> str | None:
