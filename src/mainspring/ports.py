@@ -496,6 +496,18 @@ class Store(Protocol):
         """
         ...
 
+    async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
+        """How many bytes `history` would read, without reading them; 0 if there is nothing that is not in memory already."""
+        ...
+
+    async def measure_run(self, run_id: str) -> int:
+        """The same of `events`."""
+        ...
+
+    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
+        """The same of `documents`."""
+        ...
+
     async def list(
         self,
         *,

@@ -17,6 +17,8 @@ TREE = [
     ("PreviousNotFound", "InvalidRequest", "previous_response_not_found", 400, False),
     ("AlreadyInConversation", "InvalidRequest", "item_already_in_conversation", 400, False),
     ("NotFound", "CallerError", "not_found", 404, False),
+    ("MemoryLimit", "CallerError", "memory_limit", 429, True),
+    ("HistoryTooLarge", "MemoryLimit", "history_too_large", 413, False),
     ("PeerError", "MainspringError", "server_error", 502, False),
     ("ProviderError", "PeerError", "server_error", 502, False),
     ("RateLimited", "ProviderError", "rate_limit_exceeded", 429, True),

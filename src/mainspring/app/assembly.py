@@ -17,6 +17,7 @@ from mainspring.cli.output import say
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ServerTool, ToolDefinition
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
 from mainspring.engine.policy_order import order_policies
@@ -25,6 +26,7 @@ from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.model_choice import ModelChoice
+from mainspring.http.settings import find_most_bytes
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted
 from mainspring.providers.scripted import say as reply
@@ -84,7 +86,10 @@ def build_server_engine(settings: Settings, file: Path | None = None) -> ServerE
     with explain_refusals(settings, file):
         answering = _choose_server_model(settings)
         database, seconds = parse_location(settings.database), settings.mcp_start_seconds
-        engine = compose_engine(settings, answering.provider, answering.model, database=database, start_seconds=seconds)
+        quota = MemoryQuota(find_most_bytes(settings.http))
+        engine = compose_engine(
+            settings, answering.provider, answering.model, database=database, start_seconds=seconds, quota=quota
+        )
     for folders in (engine.agents.registry, engine.skills, engine.workflows.folders):
         _ = folders.problems  # what is wrong with a definition is logged now, not at the first request
     for doubt in find_doubts(engine, settings):

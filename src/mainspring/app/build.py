@@ -10,6 +10,7 @@ import mainspring
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings, build_parts
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.spec import PresetName
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.limits import build_limits
@@ -49,6 +50,7 @@ def compose_engine(
     preset: PresetName = "responses",
     start_seconds: float = CONNECT_SECONDS,
     is_trial: bool = False,
+    quota: MemoryQuota | None = None,
 ) -> Engine:
     """The engine that the settings describe, with this provider, which it owns, and everything they bind it to.
 
@@ -90,6 +92,7 @@ def compose_engine(
         approval_seconds=settings.approval_seconds,
         context_tokens=settings.context_tokens,
         limits=build_limits(settings.limits),
+        quota=quota,
         exporter=None if is_trial else _exporter(settings, provider.name),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )

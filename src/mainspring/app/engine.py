@@ -21,6 +21,7 @@ from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Item, Json, Tool, ToolDefinition
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.run import Run
 from mainspring.core.spec import (
@@ -154,7 +155,7 @@ class Engine:
     keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `exporter` sends spans and
     metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with
     `scans`, inputs that read like instructions to the model are flagged in the log. `governed` is a digest of the settings that
-    bind runs. `parts` are contributions of other packages.
+    bind runs. `parts` are contributions of other packages. `quota` bounds the memory that runs hold.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class Engine:
         governed: str = "",
         parts: Sequence[PartContents] = (),
         new_id: NewId = random_id,
+        quota: MemoryQuota | None = None,
     ) -> None:
         self.builtins = builtins or BuiltinTools()
         self.mcp = mcp or McpTools()
@@ -258,6 +260,7 @@ class Engine:
             audit=audit,
             governed=governed,
             new_id=new_id,
+            quota=quota,
         )
         self.agents = AgentRuntime(self.core, known_agents, orders)
         actions = StepActions(self.core, self.agents, lambda: (*definitions(), *http_step.definitions))
@@ -295,6 +298,7 @@ class Engine:
             owns=True,
             clock=application.clock,
             new_id=self.core.new_id,
+            quota=self.core.quota,
         )
 
     def _application_slots(self) -> list[PolicySlots]:

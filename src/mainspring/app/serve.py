@@ -115,9 +115,8 @@ def serve(settings: Settings, file: Path | None = None) -> int:
     choice = build_server_engine(settings, file)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
-    connections = ConnectionTable(settings.http, raise_file_limit())
-    most_requests, most_bytes = connections.most_per_key, connections.most_body_bytes
-    keys = Keys(engine.store, configured=settings.api_key, most_requests=most_requests, most_body_bytes=most_bytes)
+    connections = ConnectionTable(settings.http, raise_file_limit(), engine.core.quota)
+    keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
     app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host))
     with _listening(settings) as listener:
         EngineServer(app, settings, choice, connections).run([listener])

@@ -40,7 +40,7 @@ class Conversation(Struct, frozen=True):
     object: str = "conversation"
 
 
-def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | None = None) -> History:
+def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | None = None, size: int = 0) -> History:
     """The history that a conversation is for a run: every output behind its calls, and the calls that wait at the end.
 
     `waiting` are the calls that waited when the run began, if it did so earlier. Any other call without an output, an output
@@ -54,7 +54,7 @@ def build_history(items: Iterable[Item], waiting: tuple[FunctionCall, ...] | Non
         if not isinstance(item, FunctionCall) or (item.status == "completed" and id(item) not in left)
     ]
     still = found.unanswered if waiting is None else waiting
-    return History(Chain([Entry(item, "input") for item in (*settled, *still)]), still)
+    return History(Chain([Entry(item, "input") for item in (*settled, *still)]), still, size)
 
 
 def list_new_items(run: Run) -> tuple[Item, ...]:

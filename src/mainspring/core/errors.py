@@ -7,6 +7,8 @@
     │   │   ├── NotAdmitted         no budget for a run of an application
     │   │   ├── PreviousNotFound    the run to continue is unknown
     │   │   └── AlreadyInConversation   an item is to be added twice
+    │   ├── MemoryLimit             429, requests and runs under way hold all the memory that they may
+    │   │   └── HistoryTooLarge     413, what a run continues is more than that
     │   └── NotFound                404
     ├── PeerError                   something we called is at fault
     │   ├── ProviderError           a model backend; may carry `retry_after`
@@ -86,6 +88,23 @@ class AlreadyInConversation(InvalidRequest):
     """An item cannot be added to a conversation that has it."""
 
     code = "item_already_in_conversation"
+
+
+class MemoryLimit(CallerError):
+    """Requests and runs under way hold as many bytes as this key, or all together, may."""
+
+    code = "memory_limit"
+    status = 429
+    retryable = True
+    retry_after = 1.0
+
+
+class HistoryTooLarge(MemoryLimit):
+    """A run would hold more than a key may, whatever else is under way."""
+
+    code = "history_too_large"
+    status = 413
+    retryable = False
 
 
 class NotFound(CallerError):

@@ -36,14 +36,15 @@ class Entry(Struct, frozen=True, array_like=True):
     hidden: bool = False
 
 
-class History(Struct, frozen=True):
-    """The conversation before a run: all of it, and the calls in it that still wait for an answer."""
+class History(Struct, frozen=True, weakref=True):
+    """The conversation before a run: all of it, and the calls in it that still wait for an answer. `size` is about its bytes."""
 
     entries: Chain[Entry] = Chain()
     waiting: tuple[FunctionCall, ...] = ()
+    size: int = 0
 
 
-def history_of(entries: list[Entry]) -> History:
+def history_of(entries: list[Entry], size: int = 0) -> History:
     """History out of stored entries, oldest first, without what the model never saw."""
     entries = [entry for entry in entries if not entry.hidden]
     waiting: dict[str, FunctionCall] = {}
@@ -52,7 +53,7 @@ def history_of(entries: list[Entry]) -> History:
             waiting[entry.item.call_id] = entry.item
         elif isinstance(entry.item, FunctionCallOutput):
             waiting.pop(entry.item.call_id, None)
-    return History(Chain(entries), tuple(waiting.values()))
+    return History(Chain(entries), tuple(waiting.values()), size)
 
 
 def approval_id(call: FunctionCall) -> str:

@@ -62,6 +62,7 @@ from mainspring.core.items import (
     Usage,
     user,
 )
+from mainspring.core.memory_quota import measure_items
 from mainspring.core.repetition import CallResult, PastCall, Repetition, begin_turn, end_turn, note_result
 from mainspring.core.spec import RunSpec
 from mainspring.core.tokens import estimate, tokens_of
@@ -207,9 +208,13 @@ class Run(Struct, frozen=True):
         return tuple(self.transcript[self.inherited :])
 
 
-def history_after(run: Run) -> History:
-    """The history of a run that continues this one."""
-    return History(run.transcript, tuple([call.item for call in run.open_calls]))
+_NO_HISTORY = History()
+
+
+def history_after(run: Run, before: History = _NO_HISTORY) -> History:
+    """The history of a run that continues this one, which itself continues the one before."""
+    size = before.size + measure_items([entry.item for entry in run.transcript[run.inherited :]])
+    return History(run.transcript, tuple([call.item for call in run.open_calls]), size)
 
 
 def open_run(record: Recorded, history: History) -> Run:

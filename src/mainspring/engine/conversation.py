@@ -30,7 +30,7 @@ async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Ente
         if item_id(item) in known:
             message = f"Item with id '{item_id(item)}' is in the conversation already; leave it out."
             raise AlreadyInConversation(message, param="input")
-    history = build_history([decode(document.body, Item) for document in found])
+    history = build_history([decode(document.body, Item) for document in found], size=sum([len(each.body) for each in found]))
     place = Conversation(conversation.id, found[-1].number if found else 0, history.waiting)
     return Entered(replace(spec, conversation=place), history)
 
@@ -38,7 +38,8 @@ async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Ente
 async def reread(store: Store, tenant: str, conversation: Conversation) -> History:
     """What a run found in its conversation when it began, but for what has been removed since."""
     found = await store.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
-    return build_history([decode(document.body, Item) for document in reversed(found)], conversation.waiting)
+    size = sum([len(document.body) for document in found])
+    return build_history([decode(document.body, Item) for document in reversed(found)], conversation.waiting, size)
 
 
 def documents(run: Run) -> tuple[Document, ...]:

@@ -1,7 +1,7 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
 from asyncio import CancelledError, sleep, timeout
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from logging import getLogger
 from typing import assert_never, get_args
@@ -14,7 +14,7 @@ from mainspring.core.compaction import Summary, compaction_item
 from mainspring.core.context_window import summary_request
 from mainspring.core.decide import closing, next_action
 from mainspring.core.drafts import Draft, partial
-from mainspring.core.errors import BadOutput, Malformed, ProviderError, StoreError, Superseded, Unavailable
+from mainspring.core.errors import BadOutput, Malformed, MemoryLimit, ProviderError, StoreError, Superseded, Unavailable
 from mainspring.core.events import (
     Annotated,
     Compacted,
@@ -32,6 +32,7 @@ from mainspring.core.events import (
 )  # fmt: skip
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
+from mainspring.core.memory_quota import measure_items
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
@@ -87,12 +88,21 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
 
 async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
     """One turn of the model. However it fails, it ends in one `TurnEnded`."""
+    _count_outputs(journal)
     request = request_for(journal.run)
     journal.record(TurnStarted())
-    listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal.catch_up)
+    listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal)
     failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", _find_usage(failure), _tell(failure), failure.adaptations or UNSET))
+
+
+def _count_outputs(journal: Journal) -> None:
+    """Counts what tools have returned since the last turn. Raises `MemoryLimit`."""
+    run = journal.run
+    last = [entry.item for entry in run.transcript[max(run.counted, run.inherited) :] if entry.origin == "tool"]
+    if last:
+        journal.hold.add(measure_items(last))
 
 
 def _find_usage(failure: ProviderError | None) -> Usage | None:
@@ -112,7 +122,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
         elif isinstance(event, TurnEnded):
             ends.append(event)
 
-    listening = _Listening(provider, hear, lambda: (), journal.catch_up)
+    listening = _Listening(provider, hear, lambda: (), journal)
     failure = await _ask(summary_request(journal.run), listening, guard, journal.run.spec.limits.turn_seconds)
     usage = ends[0].usage if ends else _find_usage(failure)
     if failure is None and not (text := "".join(said).strip()):
@@ -130,7 +140,7 @@ async def _ask(request: ModelRequest, listening: "_Listening", guard: Guard, sec
     run = guard.run_in_place if listening.is_in_place else guard.run
     try:
         await run(listening.listen(request), seconds)
-    except (StoreError, Superseded):
+    except (StoreError, Superseded, MemoryLimit):
         raise
     except ProviderError as error:
         return error
@@ -154,14 +164,15 @@ class _Listening:
         provider: Provider,
         hear: Callable[[ModelEvent], None],
         said: Callable[[], Sequence[Draft]],
-        catch_up: Callable[[], Awaitable[None]],
+        journal: Journal,
     ) -> None:
         self.is_over = False
         self.is_in_place = isinstance(provider, InPlace) and provider.runs_in_place
         self.provider = provider
         self._hear = hear
         self._said = said
-        self._catch_up = catch_up
+        self._journal = journal
+        self._counted = 0
 
     async def listen(self, request: ModelRequest) -> None:
         hear, name, meter = self._hear, self.provider.name, TurnMeter(request.max_output_tokens, request.max_bytes)
@@ -183,17 +194,25 @@ class _Listening:
                 chars = len(event.delta) if kind in _DELTAS else 0  # type: ignore[union-attr]
                 if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
                     self._cut(event, meter.excess, request)
+                    self._count(meter)
                     return
                 hear(event)
                 if meter.is_due():
-                    await self._catch_up()
+                    self._count(meter)
+                    await self._journal.catch_up()
                 if kind is TurnEnded:
+                    self._count(meter)
                     with suppress(TimeoutError):
                         # Let it put its connection away; whatever else it has to say is not part of the turn.
                         async with timeout(GRACE):
                             await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+    def _count(self, meter: TurnMeter) -> None:
+        """Counts what has been said since the last time. Raises `MemoryLimit`."""
+        self._journal.hold.add(meter.size - self._counted)
+        self._counted = meter.size
 
     def _check_usage(self, event: TurnEnded, request: ModelRequest) -> TurnEnded:
         """A turn that nobody counted, or that was counted as nonsense, has its usage estimated."""

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
+from weakref import WeakValueDictionary
 
 from anyio import CancelScope, Lock, create_task_group, current_time, sleep
 from anyio.abc import TaskGroup
@@ -20,14 +21,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.actions import Finish
+from mainspring.core.conversation_items import ITEM
 from mainspring.core.decide import closing, recovery
 from mainspring.core.declared_tools import brings_tools, load_tools
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import (
     CallerError,
+    HistoryTooLarge,
     Interrupted,
     InvalidRequest,
     MainspringError,
+    MemoryLimit,
     NotFound,
     OrderStepTimeout,
     PreviousNotFound,
@@ -37,8 +41,9 @@ from mainspring.core.errors import (
 from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
 from mainspring.core.history import Entry, History, history_of, opening, replace_lost_history
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, user
+from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, encode, user
 from mainspring.core.lru_cache import LRUCache
+from mainspring.core.memory_quota import Hold, MemoryQuota, find_holder, measure_items
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.response import Response, response
@@ -75,6 +80,8 @@ from mainspring.ports import (
 log = getLogger(__name__)
 
 REMEMBERED = 256
+# What remembered histories have in all. One that is longer is shared by those who read it at the same time.
+REMEMBERED_BYTES = 64 * 1024 * 1024
 SINK_SECONDS = 5.0
 # How long the steps of an order may take in all. MCP servers that have to be started first need most of it.
 STEP_SECONDS = 120.0
@@ -112,6 +119,16 @@ class Handle:
     def waiting(self) -> tuple[FunctionCall, ...]:
         """The calls that waited in what the run continues, and those that its input brings."""
         return self._journal.earlier_calls
+
+    @property
+    def history(self) -> History:
+        """What the run continues."""
+        return self._journal.history
+
+    @property
+    def continued(self) -> History:
+        """What a run that continues this one begins with."""
+        return history_after(self._journal.run, self._journal.history)
 
     @property
     def response(self) -> Response:
@@ -226,7 +243,7 @@ class Engine:
     `steps` prepare every order before its run starts, in their order, within `step_seconds`. `observers` are told of whole
     runs, `sinks` of every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what
     runs do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of
-    `OWNED` tenants when their driver is gone, any other those of all the others.
+    `OWNED` tenants when their driver is gone, any other those of all the others. `quota` bounds the memory that runs hold.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -248,6 +265,7 @@ class Engine:
         clock: Clock = time.time,
         new_id: NewId = random_id,
         step_seconds: float = STEP_SECONDS,
+        quota: MemoryQuota | None = None,
     ) -> None:
         self.provider = provider
         self.store = store
@@ -265,6 +283,7 @@ class Engine:
                 raise InvalidRequest(f"{told}; write `def`, and hand what takes time to a task or a thread of its own")
         self.governed = governed
         self.new_id = new_id
+        self.quota = quota or MemoryQuota()
         self.seal = Seal(store)
         self._guard = Guard()
         self._gate = Gate(policies, self._guard, checks)
@@ -280,7 +299,9 @@ class Engine:
         self._unsaved: dict[str, Handle] = {}
         self._starting: set[str] = set()
         self._resuming = Lock()
-        self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED)
+        self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED, _measure, REMEMBERED_BYTES)
+        self._shared: WeakValueDictionary[tuple[str, str], History] = WeakValueDictionary()
+        self._reading = Lock()
         self._drivers: set[asyncio.Task[None]] | None = None
         self._tellers: TaskGroup | None = None
         self.presence = Presence(store)
@@ -441,6 +462,7 @@ class Engine:
 
     async def _start(self, spec: RunSpec, history: History | None) -> Handle:
         await self.seal.check(spec.input)
+        hold = await self._hold(spec, history)
         if spec.conversation is not None:
             entered = await enter(self.store, spec, spec.conversation)
             spec, history = entered.spec, entered.history
@@ -453,10 +475,27 @@ class Engine:
         if spec.store:
             await self.presence.show()
         first = RunStarted(spec, self.presence.id)
-        journal = Journal.begin(first, history, self._writer, self._clock, audit=self._audit)
+        journal = Journal.begin(first, history, self._writer, self._clock, hold, audit=self._audit)
         if spec.background:
             await journal.flush()
         return self._drive(journal)
+
+    async def _hold(self, spec: RunSpec, history: History | None = None) -> Hold:
+        """Counts what a run by this order will hold when it begins, before any of it is read. Raises `MemoryLimit`."""
+        if spec.conversation is not None:
+            size = await self.store.measure_documents(ITEM, tenant=spec.tenant, parent=spec.conversation.id)
+            param = "conversation"
+        elif spec.parent is not None:
+            known = history or self._find_history(spec.tenant, spec.parent)
+            size = await self.store.measure_history(spec.parent, tenant=spec.tenant) if known is None else known.size
+            param = "previous_response_id"
+        else:
+            size, param = 0, "input"
+        hold = self.quota.hold(find_holder(spec.caller.subject, spec.tenant), size, param, beside=measure_items(spec.input))
+        # What a request has brought counts as its body while it lasts. Other runs have no such request, or outlive it.
+        if spec.background or spec.within:
+            hold.add(measure_items(spec.input) + len(encode((spec.instructions, spec.tools))), "input")
+        return hold
 
     async def _use_approvals(self, spec: RunSpec, history: History) -> RunSpec:
         """An approval counts once, and in time: whoever sends it again, or too late, is told so before anything is recorded."""
@@ -469,6 +508,7 @@ class Engine:
     async def check_answer(self, spec: RunSpec, said: ApprovalResponse) -> None:
         """Raises `InvalidRequest` if a run by this order could not act on this answer, whatever the others are."""
         spec = replace(spec, input=(said,))
+        _held = await self._hold(spec)
         entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
         history = await self._history(spec) if entered is None else entered.history
         await check_answers(self.store, spec, history.waiting, [said], self._clock())
@@ -480,6 +520,7 @@ class Engine:
         """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
         check(spec)
         await self.seal.check(spec.input)
+        _held = await self._hold(spec)
         entered = None if spec.conversation is None else await enter(self.store, spec, spec.conversation)
         history = await self._history(spec) if entered is None else entered.history
         spec = _load_tools(await recall_calls(self.store, spec, history.waiting), history)
@@ -502,7 +543,7 @@ class Engine:
         return (await self.attach(run_id)).run
 
     async def _resume(self, run_id: str) -> Handle:
-        handle = await self.attach(run_id)
+        handle = self._live.get(run_id) or self._unsaved.get(run_id) or await self._read_run(run_id, "resume")
         if run_id in self._live or handle.run.has_ended:
             return handle
         journal = handle._journal
@@ -522,6 +563,9 @@ class Engine:
             try:
                 if run_id not in self._live and run_id not in self._unsaved and not await self.is_driven(run_id):
                     handles.append(await self.resume(run_id))
+            except HistoryTooLarge as error:
+                log.error("run %s cannot be resumed: %s", run_id, error)
+                await self._end_stored(run_id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
         return handles
@@ -546,16 +590,28 @@ class Engine:
         self._running()
         if (live := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return live
+        return await self._read_run(run_id, "show")
+
+    async def _read_run(self, run_id: str, purpose: Literal["resume", "show", "end"]) -> Handle:
+        """A run out of the store. Only to resume it is its history needed: where there is no memory for that, the run is shown
+        without. To end or delete it, its memory is not counted either, since that must always be possible."""
+        hold = self.quota.hold("", 0)
+        if purpose != "end":
+            hold.add(await self.store.measure_run(run_id), "response_id")
         records = await self.store.events(run_id)
         assert isinstance(records[0].event, RunStarted)
-        spec, has_ended = records[0].event.spec, isinstance(records[-1].event, RunEnded)
-        try:
-            history = await self._history(spec)
-        except CallerError:
-            if not has_ended:
-                raise
-            history = replace_lost_history(spec.input)
-        journal = Journal(records, history, self._writer, self._clock, audit=self._audit)
+        spec, history = records[0].event.spec, None
+        if purpose != "end":
+            try:
+                held = await self._hold(replace(spec, input=()))
+                held.add(hold.size)
+                hold, history = held, await self._history(spec)
+            except CallerError as error:
+                has_ended = isinstance(records[-1].event, RunEnded)
+                if not has_ended and (purpose == "resume" or not isinstance(error, MemoryLimit)):
+                    raise
+        history = history or replace_lost_history(spec.input)
+        journal = Journal(records, history, self._writer, self._clock, hold, audit=self._audit)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
         handle = Handle(journal)
@@ -564,15 +620,20 @@ class Engine:
 
     async def cancel(self, run_id: str) -> Run:
         """Ends a run `cancelled`, also one that nobody drives at the moment. Raises `NotFound`; an ended run stays as it is."""
-        handle = await self.attach(run_id)
-        if run_id in self._live:
+        self._running()
+        if (handle := self._live.get(run_id)) is not None:
             return await handle.cancel()
+        return await self._end_stored(run_id, Finish("cancelled", Reason.CANCELLED))
+
+    async def _end_stored(self, run_id: str, finish: Finish) -> Run:
+        """Ends a run that nobody drives, unless it has ended."""
+        handle = self._unsaved.get(run_id) or await self._read_run(run_id, "end")
         journal = handle._journal
         if not journal.run.has_ended:
             journal.reopen()
             for event in recovery(journal.run):
                 journal.record(event)
-            for event in closing(journal.run, Finish("cancelled", Reason.CANCELLED)):
+            for event in closing(journal.run, finish):
                 journal.record(event)
             await journal.flush()
             journal.close()
@@ -580,7 +641,9 @@ class Engine:
 
     async def forget(self, run_id: str) -> None:
         """Deletes a run that has ended, or that nobody drives, with the runs of agents that it called. Raises `NotFound`."""
-        run = await self.find_run(run_id)
+        self._running()
+        handle = self._live.get(run_id) or self._unsaved.get(run_id) or await self._read_run(run_id, "end")
+        run = handle.run
         for item in run.allowed:
             if is_delegation(item.name):
                 with suppress(NotFound):  # it was refused, or is gone
@@ -588,9 +651,10 @@ class Engine:
                     await self.forget(child)
         await self.store.delete(run_id)
         self._unsaved.pop(run_id, None)
-        for known, _ in self._histories.items():
+        for known in (*[key for key, _ in self._histories.items()], *self._shared):
             if known[0] == run.spec.tenant:  # what continues it has it in its history
                 self._histories.pop(known)
+                self._shared.pop(known, None)
         for observer in self.observers:
             await observer.run_forgotten(run)
 
@@ -630,6 +694,9 @@ class Engine:
                 finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
         except (StoreError, Superseded):
             pass
+        except MemoryLimit as error:
+            log.warning("run %s failed: %s", handle.id, error)
+            finish = Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error))
         except Exception as error:
             log.exception("run %s failed inside the engine", handle.id)
             finish = Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo("server_error", f"internal error: {error}"))
@@ -657,7 +724,7 @@ class Engine:
             if not journal.is_stored:
                 self._unsaved[handle.id] = handle
         if failure is None and journal.is_stored:
-            self._histories[journal.run.spec.tenant, handle.id] = history_after(journal.run)
+            self._remember(journal.run.spec.tenant, handle.id, handle.continued)
         self._live.pop(handle.id, None)
         self._release(handle.id)
         if journal.run.has_ended and self.observers:
@@ -680,14 +747,26 @@ class Engine:
             return await reread(self.store, spec.tenant, spec.conversation)
         if (run_id := spec.parent) is None:
             return History()
-        if (known := self._histories.get((spec.tenant, run_id))) is not None:
-            return known
-        try:
-            history = history_of(await self.store.history(run_id, tenant=spec.tenant))
-        except NotFound:
-            raise PreviousNotFound(run_id) from None
-        self._histories[spec.tenant, run_id] = history
-        return history
+        async with self._reading:  # whoever wants the same one meanwhile gets what is read now
+            if (known := self._find_history(spec.tenant, run_id)) is not None:
+                return known
+            try:
+                size = await self.store.measure_history(run_id, tenant=spec.tenant)
+                history = history_of(await self.store.history(run_id, tenant=spec.tenant), size)
+            except NotFound:
+                raise PreviousNotFound(run_id) from None
+            self._remember(spec.tenant, run_id, history)
+            return history
+
+    def _find_history(self, tenant: str, run_id: str) -> History | None:
+        return self._histories.get((tenant, run_id)) or self._shared.get((tenant, run_id))
+
+    def _remember(self, tenant: str, run_id: str, history: History) -> None:
+        self._histories[tenant, run_id] = self._shared[tenant, run_id] = history
+
+
+def _measure(history: History) -> int:
+    return history.size
 
 
 def _load_tools(spec: RunSpec, history: History) -> RunSpec:

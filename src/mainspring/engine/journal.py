@@ -35,6 +35,7 @@ from mainspring.core.events import (
 )  # fmt: skip
 from mainspring.core.history import History
 from mainspring.core.items import FunctionCall
+from mainspring.core.memory_quota import Hold
 from mainspring.core.response import response
 from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.engine.approvals import list_questions
@@ -57,16 +58,18 @@ _URGENT = frozenset({ToolEnded, RunEnded})
 class Journal:
     """The log of one run, its fold, and its readers. `on_failure` is called once if the store fails under a running driver.
 
-    With `audit`, the store gets the notes that an `Auditor` makes of what it is handed.
+    With `audit`, the store gets the notes that an `Auditor` makes of what it is handed. `hold` counts the memory that all this
+    takes, and what the run adds to it, as long as the journal lives.
     """
 
     def __init__(
-        self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, *, audit: bool = False
+        self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, hold: Hold, *, audit: bool = False
     ) -> None:
         self.run: Run = replay(log, history)
         self.log = log
         self.on_failure: Callable[[], None] | None = None
         self.history = history
+        self.hold = hold
         self.due = inf
         spec, store = self.run.spec, writer.store
         self._writer = writer
@@ -88,10 +91,12 @@ class Journal:
         self._watchers: list[Watcher] = []
 
     @classmethod
-    def begin(cls, first: Event, history: History, writer: SegmentWriter, clock: Clock, *, audit: bool = False) -> "Journal":
+    def begin(
+        cls, first: Event, history: History, writer: SegmentWriter, clock: Clock, hold: Hold, *, audit: bool = False
+    ) -> "Journal":
         """A new log. Raises what `open_run` raises, before anything is stored."""
         record = Recorded(0, clock(), first)
-        journal = cls([record], history, writer, clock, audit=audit)
+        journal = cls([record], history, writer, clock, hold, audit=audit)
         journal._handed = journal._durable = journal._public = 0
         journal._after_recording(record)
         return journal
@@ -270,6 +275,7 @@ class Journal:
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""
         self._is_closed = True
+        self.on_failure = None  # which knows the handle, which knows this: neither would go at once
         self._failure = failure
         self._show(self._public)
 

@@ -36,6 +36,10 @@ class TurnMeter:
         return self._chars <= self._most_chars and self._size <= self._most_size
 
     @property
+    def size(self) -> int:
+        return self._size
+
+    @property
     def excess(self) -> int:
         """How many of the characters are too many."""
         return int(max(self._chars - self._most_chars, self._size - self._most_size, 0))

@@ -34,6 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
 from mainspring.core.lru_cache import LRUCache
+from mainspring.core.memory_quota import MemoryQuota, find_holder
 from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
@@ -74,6 +75,11 @@ class ApiCaller(Struct, frozen=True):
         """The scopes that calls and answers to questions about them are judged by, None if all may be."""
         return None if "*" in self.scopes else tuple([scope for scope in self.scopes if scope.startswith((EXECUTE, APPROVE))])
 
+    @property
+    def holder(self) -> str:
+        """Whose memory it is that a request takes, as for the runs of this caller."""
+        return find_holder(self.subject, self.tenant)
+
     def as_run_caller(self) -> Caller:
         """On whose behalf a run of this request acts."""
         return Caller(self.subject, self.tools)
@@ -109,7 +115,7 @@ class Keys:
         *,
         configured: str | None = None,
         most_requests: int | None = None,
-        most_body_bytes: int | None = None,
+        quota: MemoryQuota | None = None,
         clock: Seconds = time.time,
         ticks: Seconds = time.monotonic,
     ) -> None:
@@ -118,8 +124,7 @@ class Keys:
         self._clock, self._ticks = clock, ticks
         self._most_requests = most_requests
         self._open: Counter[str] = Counter()
-        self._most_body_bytes = most_body_bytes
-        self._body_bytes: Counter[str] = Counter()
+        self._quota = quota
         self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
@@ -196,21 +201,19 @@ class Keys:
         finally:
             self._open[subject] -= 1
 
-    def count_body(self, subject: str, receive: Receive, request: ExitStack) -> Receive:
+    def count_body(self, holder: str, receive: Receive, request: ExitStack) -> Receive:
         """Counts the bytes that a request brings, until it ends. Receiving raises `Fault` 429 if there are too many, of this key
         or in all: a thousand bodies may come at once."""
-        most = self._most_body_bytes
-        if most is None:
+        if (quota := self._quota) is None:
             return receive
 
         async def receive_some() -> Message:
             message = await receive()
             if size := len(message.get("body", b"")):
-                if self._body_bytes[subject] + size > most // 2 or self._body_bytes.total() + size > most:
-                    told = "the requests under way have as many bytes as the server takes at a time; wait for some to end"
+                if not quota.take(holder, size):
+                    told = "requests and runs under way have as many bytes as the server takes at a time; wait for some to end"
                     raise Fault(429, "too_many_requests", told, param="body", retry_after=1)
-                self._body_bytes[subject] += size
-                request.callback(self._body_bytes.subtract, {subject: size})
+                request.callback(quota.give_back, holder, size)
             return message
 
         return receive_some
@@ -254,7 +257,7 @@ class AuthMiddleware:
                 if caller.subject:
                     stack.enter_context(self._keys.count_request(caller.subject))
                 if scope["type"] == "http":
-                    receive = self._keys.count_body(caller.subject, receive, stack)
+                    receive = self._keys.count_body(caller.holder, receive, stack)
             except (Fault, MainspringError) as fault:
                 await _refuse(fault, scope, receive, send)
                 return

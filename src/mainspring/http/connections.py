@@ -6,7 +6,6 @@ those that are too slow, to send or to read: a request costs a few additions her
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sized
 from functools import partial
@@ -14,11 +13,15 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any, Final, cast
 
 from httptools import HttpParserError
+from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from mainspring.core.errors import MemoryLimit
 from mainspring.core.items import encode
+from mainspring.core.memory_quota import Hold, MemoryQuota
+from mainspring.http.auth import get_caller
 from mainspring.http.client_connection import CONNECTION
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.settings import HttpSettings
@@ -31,7 +34,7 @@ MOST_PIPELINED: Final = 256
 MOST_FRAMES: Final = 256
 BYTES_PER_FRAME: Final = 1024
 POLICY_VIOLATION: Final = 1008
-LEAST_BODY_BYTES: Final = 256 * 1024 * 1024
+TRY_AGAIN_LATER: Final = 1013
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
 
@@ -48,17 +51,15 @@ def raise_file_limit() -> int:
 class ConnectionTable:
     """How many connections there are, by address, and what each may do."""
 
-    def __init__(self, settings: HttpSettings, files: int) -> None:
+    def __init__(self, settings: HttpSettings, files: int, quota: MemoryQuota | None = None) -> None:
         self.settings = settings
         self.most = settings.connections or max(files - SPARE_FILES, 64)
         self.most_per_address = settings.connections_per_address or max(self.most // 2, 1)
         self.most_per_key = settings.requests_per_key or max(self.most // 2, 1)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self.most_body_bytes = settings.body_bytes or max(memory // 8, LEAST_BODY_BYTES)
         self.by_address: Counter[str] = Counter()
         # uvicorn wants a class, and calls it once per connection.
         self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))
-        self.socket_protocol = cast("type[asyncio.Protocol]", partial(BoundedSocket, settings))
+        self.socket_protocol = cast("type[asyncio.Protocol]", partial(BoundedSocket, quota or MemoryQuota()))
 
     def sweep(self, connections: Iterable[object], now: float) -> None:
         """Ends connections whose clients are too slow, and counts anew: an upgrade to a WebSocket leaves without a word."""
@@ -224,23 +225,45 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
 
 
 class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, which ends when a client sends many small frames: each takes time to parse."""
+    """uvicorn's protocol for WebSockets, which ends when a client sends many small frames: each takes time to parse. A message
+    counts as memory of its key as long as it comes."""
 
-    def __init__(self, limits: HttpSettings, **given: Any) -> None:
+    def __init__(self, quota: MemoryQuota, **given: Any) -> None:
         super().__init__(**given)
-        self._limits = limits
+        self._quota = quota
+        self._coming: Hold | None = None
         self._frames = self._bytes = 0
 
     def data_received(self, data: bytes) -> None:
         """A piece at a time: a packet of pings alone would take seconds."""
+        if not self._count(len(data)):
+            self._end(TRY_AGAIN_LATER, MemoryLimit.code)
+            return
         for start in range(0, len(data), BYTES_PER_FRAME):
             piece = data[start : start + BYTES_PER_FRAME]
             self._bytes += len(piece)
             super().data_received(piece)
             if self._frames > MOST_FRAMES + self._bytes // BYTES_PER_FRAME and not self.close_sent:
-                self._end()
+                self._end(POLICY_VIOLATION, "too many frames")
             if self.close_sent or self.transport.is_closing():
                 return
+
+    def _count(self, size: int) -> bool:
+        """Counts what has come of a message, once it is known whose it is."""
+        if not self.handshake_complete:
+            return True
+        try:
+            if self._coming is None:
+                self._coming = Hold(self._quota, get_caller(HTTPConnection(cast(Any, self.scope))).holder)
+            self._coming.add(size)
+        except MemoryLimit:
+            return False
+        return True
+
+    def send_receive_event_to_app(self) -> None:
+        if self._coming is not None:
+            self._coming.release()  # from now on it counts where it waits
+        super().send_receive_event_to_app()
 
     def handle_events(self) -> None:
         self._frames += len(self.conn.events)
@@ -250,9 +273,9 @@ class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
         """Another second begins."""
         self._frames = self._bytes = 0
 
-    def _end(self) -> None:
-        self.conn.fail(POLICY_VIOLATION, "too many frames")
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": POLICY_VIOLATION})
+    def _end(self, code: int, reason: str) -> None:
+        self.conn.fail(code, reason)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code})
         self.close_sent = True
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.errors import MainspringError, ProviderError
+from mainspring.core.errors import MainspringError, MemoryLimit, ProviderError
 from mainspring.core.items import Json, encode
 
 MOST_MESSAGE_CHARS = 2000
@@ -31,7 +31,7 @@ def fault_response(error: Fault | MainspringError) -> HttpResponse:
     if error.status >= 500 or error.status == 409:
         # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
         headers["x-should-retry"] = "false"
-    if isinstance(error, Fault | ProviderError) and error.retry_after is not None:
+    if isinstance(error, Fault | ProviderError | MemoryLimit) and error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))
     return json_response({"error": render_error(error)}, error.status, headers)
 

@@ -1,8 +1,11 @@
 """Settings of the table `[http]`."""
 
-from typing import Annotated
+import os
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+
+LEAST_BODY_BYTES: Final = 256 * 1024 * 1024
 
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,10 +22,17 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     unread_seconds: Annotated[float, Meta(gt=0)] = 120.0
     """How long a client may leave what it is sent unread."""
     body_bytes: Annotated[int, Meta(ge=1024)] | None = None
-    """The most bytes of all bodies whose requests are under way; an eighth of the memory if not given. One key may have half."""
+    """The most bytes that requests and runs under way hold: bodies, the histories that they continue, and what models and tools
+    have said in them. An eighth of the memory if not given. One key may have half."""
     connections: Annotated[int, Meta(ge=1)] | None = None
     """The most connections at a time; as many as the process may open files, less 256, if not given."""
     connections_per_address: Annotated[int, Meta(ge=1)] | None = None
     """The most connections of one address; half of `connections` if not given. A proxy in front is one address."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
     """The most requests at a time with one key, open streams among them; half of `connections` if not given."""
+
+
+def find_most_bytes(settings: HttpSettings) -> int:
+    """`body_bytes`, or what it is on this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return settings.body_bytes or max(memory // 8, LEAST_BODY_BYTES)

@@ -119,6 +119,16 @@ class MemoryStore:
         known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
         return build_history(known, conversation.waiting).entries
 
+    async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
+        return 0
+
+    async def measure_run(self, run_id: str) -> int:
+        return 0
+
+    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
+        folder = self._documents.get(_Folder(tenant, parent, kind), {})
+        return sum([len(document.body) for document in folder.values()])
+
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:

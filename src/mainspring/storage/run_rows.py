@@ -138,14 +138,24 @@ HOLDING = """
 """
 MOST_HOLDING_BYTES = 256 * 1024 * 1024
 # UNION, not UNION ALL: a link that has been followed is not followed again.
-LINKS = """
+_LINKED = """
     WITH RECURSIVE links (id, parent) AS (
         SELECT id, parent FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)
         UNION
         SELECT runs.id, runs.parent FROM links JOIN runs ON runs.id = links.parent
     )
+"""
+LINKS = f"""
+    {_LINKED}
     SELECT runs.id, runs.parent, runs.entries, runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
 """
+# SQLite tells the length of a blob without reading it.
+LINKED_BYTES = f"""
+    {_LINKED}
+    SELECT length(runs.entries), runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
+"""
+RUN_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?)"
+DOCUMENT_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM documents WHERE tenant = ? AND parent = ? AND kind = ?"
 RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM runs"
 # A document that has a parent is written only where its parent is.
 PUT = """
@@ -229,6 +239,23 @@ def load_history(connection: sqlite3.Connection, run_id: str, tenant: str | None
             found.append(_read_conversation(connection, owner, decode(conversation, Conversation)))
         wanted = parent
     return [entry for entries in reversed(found) for entry in entries]
+
+
+def measure_history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> int:
+    size = 0
+    for entries, owner, conversation in connection.execute(LINKED_BYTES, (run_id, tenant)).fetchall():
+        size += entries or 0
+        if conversation is not None:
+            size += measure_documents(connection, ITEM, owner, decode(conversation, Conversation).id)
+    return size
+
+
+def measure_run(connection: sqlite3.Connection, run_id: str) -> int:
+    return int(connection.execute(RUN_BYTES, (run_id,)).fetchone()[0])
+
+
+def measure_documents(connection: sqlite3.Connection, kind: str, tenant: str, parent: str) -> int:
+    return int(connection.execute(DOCUMENT_BYTES, (tenant, parent, kind)).fetchone()[0])
 
 
 def _read_conversation(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:

@@ -75,6 +75,15 @@ class SqliteStore:
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
         return await self._database.read(rows.load_history, run_id=run_id, tenant=tenant)
 
+    async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
+        return await self._database.read(rows.measure_history, run_id=run_id, tenant=tenant)
+
+    async def measure_run(self, run_id: str) -> int:
+        return await self._database.read(rows.measure_run, run_id=run_id)
+
+    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
+        return await self._database.read(rows.measure_documents, kind=kind, tenant=tenant, parent=parent)
+
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:

@@ -14,7 +14,7 @@ Who may connect is asked at the handshake, and again before each frame: a key th
 
 from logging import getLogger
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -24,17 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mainspring.core.errors import InvalidRequest, MainspringError, PreviousNotFound
+from mainspring.core.errors import InvalidRequest, MainspringError, MemoryLimit, PreviousNotFound
 from mainspring.core.history import History, drop_repeated_calls
 from mainspring.core.items import ApprovalResponse, Item, encode
 from mainspring.core.lru_cache import LRUCache
-from mainspring.core.run import Run, history_after
+from mainspring.core.memory_quota import Hold
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine, Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.sent_request import FRAME_FIELDS, SentRequest, parse_request
-from mainspring.http.auth import authorize_again
+from mainspring.http.auth import authorize_again, get_caller
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.json_size import check_value_count
@@ -75,10 +75,19 @@ class ResponseSockets:
 
 
 class _Kept(Struct, frozen=True):
-    """A response that can be continued on its connection."""
+    """A response that can be continued on its connection. `holds` count the memory of its history, which it shares with those
+    that it continues."""
 
     history: History
     is_stored: bool
+    holds: tuple[Hold, ...]
+
+
+class _Waiting(NamedTuple):
+    """A frame that waits for its turn, and what it counts."""
+
+    text: str
+    hold: Hold
 
 
 class _Frame(Struct):
@@ -96,18 +105,19 @@ class _Connection:
         self._kept: LRUCache[str, _Kept] = LRUCache(REMEMBERED)
         self._end: Fault | MainspringError | None = None
         self._waiting_chars = 0
+        self._holder = get_caller(socket).holder
 
     async def run(self) -> Fault | MainspringError | None:
         """Answers frames until the client leaves, which cancels a response under way, or may stay no more; then returns why."""
         # The reader bounds what waits, not the stream: a frame too many has its turn too, to be told that it was one.
-        into, waiting = anyio.create_memory_object_stream[str | Fault](inf)
+        into, waiting = anyio.create_memory_object_stream[_Waiting | Fault | MemoryLimit](inf)
         async with into, waiting, anyio.create_task_group() as group:
             group.start_soon(self._work, waiting, group.cancel_scope)
             await self._read(into)
             group.cancel_scope.cancel()
         return self._end
 
-    async def _read(self, into: MemoryObjectSendStream[str | Fault]) -> None:
+    async def _read(self, into: MemoryObjectSendStream[_Waiting | Fault | MemoryLimit]) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             is_much = text is not None and self._waiting_chars and self._waiting_chars + len(text) > MOST_BODY_BYTES
@@ -116,20 +126,25 @@ class _Connection:
             elif text is None:
                 into.send_nowait(_NOT_TEXT)
             else:
-                self._waiting_chars += len(text)
-                into.send_nowait(text)
+                try:
+                    into.send_nowait(_Waiting(text, self._engine.quota.hold(self._holder, len(text))))
+                    self._waiting_chars += len(text)
+                except MemoryLimit as error:
+                    into.send_nowait(error)
 
-    async def _work(self, waiting: MemoryObjectReceiveStream[str | Fault], connection: CancelScope) -> None:
+    async def _work(self, waiting: MemoryObjectReceiveStream[_Waiting | Fault | MemoryLimit], connection: CancelScope) -> None:
         try:
             async for frame in waiting:
-                if isinstance(frame, str):
-                    self._waiting_chars -= len(frame)
+                if isinstance(frame, _Waiting):
+                    self._waiting_chars -= len(frame.text)
                 self._end = await self._refusal()
                 if self._end is not None:
                     connection.cancel()
                     return
-                if (error := frame if isinstance(frame, Fault) else await self._answer(frame)) is not None:
+                if (error := await self._answer(frame.text) if isinstance(frame, _Waiting) else frame) is not None:
                     await _send_error(self._socket, error)
+                if isinstance(frame, _Waiting):
+                    frame.hold.release()
         except WebSocketDisconnect:
             # The reader learns of it too, and ends the connection.
             return
@@ -153,7 +168,7 @@ class _Connection:
             sent = parse_request(body, FRAME_FIELDS)
             handle = await self._start(sent)
             await self._stream(handle, sent.ignored.list_paths())
-            is_well = self._remember(handle.run)
+            is_well = self._remember(handle)
         except (Fault, MainspringError) as error:
             return error
         except WebSocketDisconnect:
@@ -198,11 +213,19 @@ class _Connection:
             if not handle.run.has_ended:  # the client has left, and nobody else waits for this run
                 handle.request_cancel()
 
-    def _remember(self, run: Run) -> bool:
+    def _remember(self, handle: Handle) -> bool:
         """Keeps a response that went well, and says whether it did."""
+        run = handle.run
         if run.status in ("failed", "cancelled"):
             return False
-        self._kept[run.spec.id] = _Kept(history_after(run), run.spec.store)
+        history, parent = handle.continued, self._kept.get(run.spec.parent or "")
+        before = () if parent is None or parent.history is not handle.history else parent.holds
+        size = history.size - sum([hold.size for hold in before])
+        try:
+            kept = _Kept(history, run.spec.store, (*before, self._engine.quota.hold(self._holder, max(size, 0))))
+        except MemoryLimit:
+            return False  # it is told in full; only it cannot be continued here
+        self._kept[run.spec.id] = kept
         return True
 
 

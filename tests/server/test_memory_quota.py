@@ -1,0 +1,198 @@
+"""What requests and runs hold in memory is counted for each key, with the histories that they continue, and bounded."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.kit.waiting import until
+from tests.server.linter import Json
+from tests.server.process import Script, Served, serving
+from tests.server.test_connections import create_key
+from websockets.sync.client import ClientConnection, connect
+
+from mainspring import Engine
+from mainspring.core.memory_quota import MemoryQuota
+from mainspring.providers.scripted import Scripted, say
+
+KB = 1000
+SCRIPT: Script = [
+    {"when": "linger", "say": "At last.", "pause": 600},
+    {"when": "talk", "say": "x" * 900 * KB},
+    {"when": "", "say": "Hello."},
+]
+# Half of it is for one key.
+BOUND = "[http]\nbody_bytes = 2_000_000\n"
+
+
+class Client:
+    """Whoever has a key."""
+
+    def __init__(self, served: Served, key: bytes) -> None:
+        self._served, self._headers = served, {"authorization": f"Bearer {key.decode()}"}
+
+    def ask(self, path: str, body: object = None, method: str = "POST") -> tuple[int, Json]:
+        with closing(HTTPConnection(urlsplit(self._served.url).netloc, timeout=60)) as line:
+            sent = None if body is None else json.dumps(body).encode()
+            line.request(method, f"/v1/{path}", sent, {**self._headers, "content-type": "application/json"})
+            answer = line.getresponse()
+            return answer.status, {**json.loads(answer.read()), "retry-after": answer.getheader("retry-after")}
+
+    def tell(self, chars: int, **more: object) -> str:
+        status, said = self.ask("responses", {"input": "x" * chars, **more})
+        assert status == 200, said
+        return str(said["id"])
+
+    def build_chain(self, links: int, chars: int) -> str:
+        last: str | None = None
+        for _ in range(links):
+            last = self.tell(chars, previous_response_id=last)
+        assert last is not None
+        return last
+
+    def open_socket(self) -> ClientConnection:
+        url = self._served.url.replace("http", "ws") + "/responses"
+        return connect(url, additional_headers=self._headers, max_size=None)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> list[bytes]:
+    return [create_key(tmp_path, tenant) for tenant in ("one", "other")]
+
+
+@pytest.fixture
+def clients(tmp_path: Path, keys: list[bytes]) -> Iterator[list[Client]]:
+    (tmp_path / "mainspring.toml").write_text(BOUND)
+    with serving(tmp_path, SCRIPT) as served:
+        yield [Client(served, key) for key in keys]
+
+
+def converse(client: Client) -> Json:
+    conversation = str(client.ask("conversations", {})[1]["id"])
+    for _ in range(4):
+        client.tell(300 * KB, conversation=conversation)
+    return {"conversation": conversation}
+
+
+def chain(client: Client) -> Json:
+    return {"previous_response_id": client.build_chain(4, 300 * KB)}
+
+
+@pytest.mark.parametrize("build", [chain, converse])
+def test_a_history_that_never_fits_is_refused_at_every_door(
+    tmp_path: Path, keys: list[bytes], build: Callable[[Client], Json]
+) -> None:
+    with serving(tmp_path, SCRIPT) as served:
+        place = build(Client(served, keys[0]))
+    (tmp_path / "mainspring.toml").write_text(BOUND)
+    with serving(tmp_path, SCRIPT) as served:
+        refuse_everywhere(Client(served, keys[0]), place)
+
+
+def refuse_everywhere(client: Client, place: Json) -> None:
+    order = {"input": "go on", **place}
+    for more in ({}, {"background": True}, {"stream": True}):
+        status, said = client.ask("responses", {**order, **more})
+        assert (status, said["error"]["code"]) == (413, "history_too_large")
+        assert said["error"]["param"] == next(iter(place))
+        assert "compact" in said["error"]["message"]
+    assert client.ask("responses/input_tokens", order)[0] == 413
+    with client.open_socket() as line:
+        line.send(json.dumps({"type": "response.create", **order}))
+        told = json.loads(line.recv())
+        assert (told["type"], told["error"]["code"]) == ("error", "history_too_large")
+    # What is too long to be continued can still be read and deleted.
+    [(name, id)] = place.items()
+    path = f"responses/{id}" if name == "previous_response_id" else f"conversations/{id}"
+    assert client.ask(path, method="GET")[0] == 200
+    assert client.ask(path, method="DELETE")[0] == 200
+
+
+def test_runs_of_one_key_wait_for_each_other_and_leave_others_alone(clients: list[Client]) -> None:
+    one, other = clients
+    last = one.tell(400 * KB)
+    order = {"input": "linger", "previous_response_id": last, "background": True}
+    begun = [one.ask("responses", order) for _ in range(4)]
+    assert [status for status, _ in begun] == [200, 200, 429, 429]
+    assert begun[2][1]["error"] | {"message": ""} == {
+        "message": "", "type": "too_many_requests", "param": "previous_response_id", "code": "memory_limit",
+    }  # fmt: skip
+    assert begun[2][1]["retry-after"] == "1"
+    assert other.tell(400 * KB)
+    assert one.ask(f"responses/{begun[0][1]['id']}/cancel")[0] == 200
+    assert one.ask("responses", {**order, "input": "go on", "background": False})[0] == 200
+
+
+def test_what_a_run_produces_counts_too(clients: list[Client]) -> None:
+    client = clients[0]
+    last = client.tell(400 * KB)
+    status, said = client.ask("responses", {"input": "talk", "previous_response_id": last})
+    assert (status, said["status"], said["error"]["reason"]) == (200, "failed", "memory_limit")
+    assert client.ask("responses", {"input": "go on", "previous_response_id": last})[0] == 200
+
+
+async def test_half_sent_messages_on_many_sockets_count_for_their_key(clients: list[Client]) -> None:
+    one, other = clients
+    with ExitStack() as stack:
+
+        def begin(client: Client) -> ClientConnection:
+            """Sends most of a frame that says to have 600 kB."""
+            line = client.open_socket()
+            stack.enter_context(line)
+            head = b"\x81\xff" + (600 * KB).to_bytes(8) + b"\0\0\0\0"
+            line.socket.sendall(head + b'{"type": "' + b"x" * 550 * KB)
+            return line
+
+        lines = [begin(one), begin(one)]
+        await until(lambda: any(line.close_code is not None for line in lines))
+        assert [(line.close_code, line.close_reason) for line in lines if line.close_code] == [(1013, "memory_limit")]
+        assert other.tell(300 * KB)
+
+
+def test_what_sockets_remember_counts_for_their_key(clients: list[Client]) -> None:
+    """Each connection keeps its last responses, stored or not."""
+    one, other = clients
+    with ExitStack() as stack:
+        for number in range(4):
+            line = stack.enter_context(one.open_socket())
+            line.send(json.dumps({"type": "response.create", "input": "x" * 300 * KB, "store": False}))
+            told = [json.loads(line.recv())]
+            while told[-1]["type"] not in ("response.completed", "error"):
+                told.append(json.loads(line.recv()))
+            if number < 2:
+                assert told[-1]["type"] == "response.completed"
+        assert one.ask("responses", {"input": "x" * 500 * KB})[0] == 429
+        assert other.tell(300 * KB)
+
+
+async def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, keys: list[bytes]) -> None:
+    with serving(tmp_path, SCRIPT) as served:
+        client = Client(served, keys[0])
+        last = client.build_chain(4, 300 * KB)
+        lingering = client.ask("responses", {"input": "linger", "previous_response_id": last, "background": True})[1]["id"]
+        served.kill()
+    (tmp_path / "mainspring.toml").write_text(BOUND)
+    with serving(tmp_path, SCRIPT) as served:
+        client = Client(served, keys[0])
+        said = client.ask(f"responses/{lingering}", method="GET")[1]
+        assert (said["status"], said["error"]["reason"]) == ("failed", "history_too_large")
+
+
+async def test_nothing_counts_once_it_is_over(tmp_path: Path) -> None:
+    """Runs that succeed, fail, are cancelled, are read again or wait for nobody give back what they held."""
+    quota = MemoryQuota(10_000_000)
+    provider = Scripted(say("Hello."), repeat=True)
+    async with Engine(provider, database=tmp_path / "m.db", quota=quota) as engine:
+        first = await engine.core.start(engine.core.order("Hi " * 1000))
+        await first.wait()
+        handles = [await engine.core.start(engine.core.order("again", previous=first.id)) for _ in range(5)]
+        assert quota.held > 5 * 3000
+        await asyncio.gather(*[handle.wait() for handle in handles])
+        read = [await engine.core.attach(handle.id) for handle in handles]
+        await engine.core.preview(engine.core.order("more", previous=first.id))
+        del first, handles, read
+        await until(lambda: quota.held == 0)
