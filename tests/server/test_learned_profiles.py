@@ -1,5 +1,6 @@
-"""What a backend has shown is known again after a restart, at a real server with a real store."""
+"""What a backend has shown is known again after a restart, told, and forgotten, at a real server with a real store."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import anyio.to_thread
 import openai
+import pytest
+from tests.cli.command import Result, Shell
 from tests.server.process import Served, serving
 from tests.zoo.animal import MODEL, NOON
 from tests.zoo.requests import NoStreamOptions
@@ -76,3 +79,64 @@ async def test_what_was_learned_long_ago_is_tried_anew(tmp_path: Path) -> None:
         async with served(tmp_path, "--base-url", url, "--model", MODEL) as process:
             await ask(process)
     assert (animal.asked, animal.refused) == (4, 2)
+
+
+async def test_a_profile_is_told_with_its_reasons_and_forgotten(tmp_path: Path) -> None:
+    animal = Picky()
+    async with keeping(animal) as url:
+        async with served(tmp_path, "--base-url", url, "--model", MODEL) as process:
+            await ask(process)
+            async with openai.AsyncOpenAI(base_url=process.url, api_key="none", max_retries=0) as client:
+                model = await client.models.retrieve(MODEL)
+                (profile,) = (model.model_extra or {})["profiles"]
+                assert (model.id, model.object, profile["values"]["stream_options"]) == (MODEL, "model", False)
+                fact = profile["facts"]["stream_options"]
+                assert (fact["value"], fact["source"]) == (False, "learned")
+                assert fact["until"] - fact["at"] == 30 * 86_400
+                assert "refused" in fact["evidence"]
+                assert url not in model.model_dump_json()
+                gone = await client.delete(f"/models/{MODEL}/profile", cast_to=dict[str, object])
+                assert gone["forgotten"] == 1
+            await ask(process)
+        assert (animal.asked, animal.refused) == (4, 2)
+        shell, options = Shell(tmp_path), ("--base-url", url, "--database", "served.db")
+        told = await run(shell, "models", "show", MODEL, *options, "--json")
+        assert json.loads(told.out)["facts"]["stream_options"]["source"] == "learned"
+        seen = await run(shell, "models", "show", MODEL, *options)
+        assert "stream_options" in seen.out
+        assert "learned" in seen.out
+        assert (await run(shell, "models", "forget", MODEL, *options)).code == 0
+        told = await run(shell, "models", "show", MODEL, *options, "--json")
+        assert "facts" not in json.loads(told.out) or not json.loads(told.out)["facts"]
+        async with served(tmp_path, "--base-url", url, "--model", MODEL) as process:
+            await ask(process)
+    assert (animal.asked, animal.refused) == (6, 3)
+
+
+async def run(shell: Shell, *arguments: str) -> Result:
+    return await anyio.to_thread.run_sync(partial(shell.run, *arguments))
+
+
+async def test_what_the_operator_has_set_holds_and_says_so(tmp_path: Path) -> None:
+    animal = Picky()
+    async with keeping(animal) as url:
+        settings = (
+            f'[providers.house]\nbase_url = "{url}"\n[providers.house.profiles."{MODEL}"]\nstream_options = true\nwindow = 9000\n'
+        )
+        (tmp_path / "mainspring.toml").write_text(settings)
+        async with (
+            served(tmp_path, "--model", f"house/{MODEL}") as process,
+            openai.AsyncOpenAI(base_url=process.url, api_key="none", max_retries=0) as client,
+        ):
+            with pytest.raises(openai.BadRequestError):
+                await client.responses.create(model=f"house/{MODEL}", input="What time is it?")
+            model = await client.models.retrieve(f"house/{MODEL}")
+            with pytest.raises(openai.NotFoundError) as missing:
+                await client.models.retrieve("nowhere/x")
+    assert missing.value.code == "model_not_found"
+    (profile,) = (model.model_extra or {})["profiles"]
+    assert {field: fact["source"] for field, fact in profile["facts"].items()} == {
+        "stream_options": "operator",
+        "window": "operator",
+    }
+    assert (animal.asked, animal.refused) == (1, 1)

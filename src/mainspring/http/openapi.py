@@ -41,7 +41,7 @@ def build_document(endpoints: Sequence[Endpoint], version: str) -> Json:
     told = [endpoint for endpoint in endpoints if endpoint.in_schema and endpoint.method != WEBSOCKET]
     paths: dict[str, Json] = {}
     for endpoint in told:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Mainspring", "version": version},
@@ -90,9 +90,10 @@ def _operation(endpoint: Endpoint) -> Json:
     for status in sorted(_errors(endpoint)):
         failure = {"application/json": {"schema": _reference(ErrorReply)}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": failure}
-    names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    path = endpoint.path.replace(":path}", "}")
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     operation: Json = {
-        "operationId": f"{endpoint.method.lower()}{endpoint.path.replace('/', '_').replace('{', '').replace('}', '')}",
+        "operationId": f"{endpoint.method.lower()}{path.replace('/', '_').replace('{', '').replace('}', '')}",
         "summary": endpoint.summary,
         "responses": responses,
         "parameters": [

@@ -1,18 +1,29 @@
-"""`mainspring models`: which models there are."""
+"""`mainspring models`: which models there are, and what is known of each."""
 
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from msgspec import Struct
 
-from mainspring.cli.console import ConsoleWriter
+from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.context import load_settings
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config
-from mainspring.cli.output import say, write_lines
+from mainspring.cli.database import check_database, choose_database
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings
+from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest, MainspringError
-from mainspring.features.models import backends, discovery
+from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
-from mainspring.ports import Provider, Tape
+from mainspring.ports import KnownProfile, ProfileFact, Provider, Tape
+from mainspring.providers.wrapper import explain_profiles, forget_profiles, keep_profiles, write_profiles
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location
+
+app = typer.Typer()
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A model as requests name it: `PROVIDER/MODEL`, or an alias.")]
 
 
 class ModelSummary(Struct, frozen=True):
@@ -22,8 +33,86 @@ class ModelSummary(Struct, frozen=True):
     provider: str
 
 
-async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False) -> int:
-    """Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine."""
+@app.callback(invoke_without_command=True)
+def models(
+    context: typer.Context, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False
+) -> Coroutine[Any, Any, int] | None:
+    """
+    Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine.
+
+        mainspring models
+        mainspring models show house/qwen3
+        mainspring models forget house/qwen3
+    """
+    return list_models(base_url, api_key, config, as_json=json) if context.invoked_subcommand is None else None
+
+
+@app.command()
+async def show(
+    name: Name,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+    database: DatabaseOfSettings = None,
+    json: AsJson = False,
+) -> None:
+    """Shows the profile of a model: how it is asked and its answers are read, and why."""
+    async with _open_provider(name, load(None, base_url, api_key, config), choose_database(database)) as provider:
+        known = await explain_profiles(provider, name)
+    if json:
+        write_lines(known)
+    else:
+        for each in known:
+            _write_profile(each)
+
+
+@app.command()
+async def forget(
+    name: Name, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, database: DatabaseOfSettings = None
+) -> None:
+    """Forgets what was learned of a model. A server that is running is told by `DELETE /v1/models/NAME/profile`."""
+    location = check_database(choose_database(database))
+    async with _open_provider(name, load(None, base_url, api_key, config), location) as provider:
+        count = await forget_profiles(provider, name)
+    say(f"{format_count(count, 'field')} of the profile of {name} forgotten")
+
+
+@asynccontextmanager
+async def _open_provider(name: str, settings: ModelSettings, database: Location) -> AsyncIterator[Provider]:
+    """Whoever answers for that name, with what was learned of it. Raises `InvalidRequest`."""
+    if settings.providers:
+        provider = model_choice.choose_configured(settings, progress=say).provider
+    else:
+        provider = model_choice.resolve_provider(name, settings.base_url, settings.backend_key, progress=say)
+    try:
+        if database.file is not None and not database.file.exists():
+            yield provider
+            return
+        async with open_store(database) as store:
+            keep_profiles(provider, store)
+            yield provider
+            await write_profiles(provider)
+    finally:
+        await provider.close()
+
+
+def _write_profile(known: KnownProfile) -> None:
+    writer, neutral = ConsoleWriter(), [field for field in known.values if field not in known.facts]
+    with writer:
+        writer.put(known.model, "bold")
+        writer.put(f"  at {known.backend}{f' ({known.server})' if known.server else ''}\n", "dim")
+        writer.put(f"neutral: {', '.join(neutral)}\n", "dim")
+    if known.facts:
+        write_table([("field", "value", "source", "since", "until", "why"), *map(_make_cells, known.facts.items())])
+
+
+def _make_cells(entry: tuple[str, ProfileFact]) -> tuple[str, ...]:
+    field, fact = entry
+    moments = ["-" if moment is None else format_moment(moment) for moment in (fact.at, fact.until)]
+    return (field, str(fact.value), fact.source, *moments, fact.evidence)
+
+
+async def list_models(base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool) -> int:
     found = await find_backends(load(None, base_url, api_key, config))
     writer, status = ConsoleWriter(), 0
     for name, entry in found.items():
@@ -38,7 +127,7 @@ async def models(base_url: BaseUrl = None, api_key: ApiKey = None, config: Confi
             continue
         finally:
             await provider.close()
-        if json:
+        if as_json:
             write_lines([ModelSummary(f"{name}/{model}", name) for model in offered])
             continue
         with writer:

@@ -5,8 +5,8 @@ PART = Part(
     commands=(
         Command(
             "models",
-            "mainspring.features.models.commands:models",
-            "Lists the models that can be asked: configured, or found in the environment and on this machine.",
+            "mainspring.features.models.commands:app",
+            "Lists the models that can be asked, and shows or forgets what is known of one.",
             "Diagnose",
         ),
         Command(

@@ -1,14 +1,20 @@
 """`/v1/models`: the models of the backends, and the agents, which requests name as models."""
 
 from collections.abc import Callable, Iterable, Sequence
+from logging import getLogger
 
 from msgspec import Struct
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from mainspring.core.errors import ModelNotFound, ProviderError
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import json_response
-from mainspring.ports import Provider
+from mainspring.ports import ModelInfo, ProfileFact, ProfileValue, Provider
+from mainspring.providers.wrapper import explain_profiles, forget_profiles
+
+log = getLogger(__name__)
 
 
 class Model(Struct, frozen=True):
@@ -18,9 +24,34 @@ class Model(Struct, frozen=True):
     object: str = "model"
 
 
+class ShownProfile(Struct, frozen=True):
+    """How a model is asked and its answers are read. `values` are the fields of its profile; `facts` say of those that are not
+    neutral who says so (`shipped`, `learned`, `operator`), why, since when and until when, in seconds since 1970."""
+
+    provider: str
+    model: str
+    server: str
+    values: dict[str, ProfileValue | None]
+    facts: dict[str, ProfileFact]
+
+
+class ModelDetails(Model, frozen=True, kw_only=True):
+    """A model with the profiles in force, ours beside the fields of the standard: several if the name stands for several."""
+
+    profiles: Sequence[ShownProfile] = ()
+
+
 class ModelList(Struct, frozen=True):
     data: Sequence[Model]
     object: str = "list"
+
+
+class ForgottenProfile(Struct, frozen=True):
+    """`forgotten` is the number of fields that had been learned."""
+
+    id: str
+    forgotten: int
+    object: str = "model.profile.deleted"
 
 
 class ModelRoutes:
@@ -30,10 +61,42 @@ class ModelRoutes:
         self._provider, self._agent_models = provider, agent_models
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("GET", "/v1/models", self.list, "models", ModelList, schemas=(Model,), errors=MODEL_ERRORS),)
+        one, errors = "/v1/models/{model:path}", (404, *MODEL_ERRORS)
+        return (
+            Endpoint("GET", "/v1/models", self.list, "models", ModelList, schemas=(Model,), errors=MODEL_ERRORS),
+            Endpoint("DELETE", f"{one}/profile", self.forget, "admin", ForgottenProfile, errors=errors),
+            Endpoint("GET", one, self.show, "models", ModelDetails, schemas=(ShownProfile, ProfileFact), errors=errors),
+        )
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the models and the agents that requests can name as models."""
         found = [Model(model.id, model.created, model.owned_by) for model in await self._provider.models()]
         agents = [Model(name, 0, "mainspring") for name in self._agent_models()]
         return json_response(ModelList([*found, *agents]))
+
+    async def show(self, request: Request) -> HttpResponse:
+        """Returns a model, and how it is asked and its answers are read, with the reason for each field that is not neutral."""
+        name = str(request.path_params["model"])
+        if name in self._agent_models():
+            return json_response(ModelDetails(name, 0, "mainspring"))
+        known = [asdict(profile) for profile in await explain_profiles(self._provider, name)]
+        profiles = [ShownProfile(**{field: each[field] for field in ShownProfile.__struct_fields__}) for each in known]
+        info = await self._find(name)
+        return json_response(ModelDetails(info.id, info.created, info.owned_by, profiles=profiles))
+
+    async def forget(self, request: Request) -> HttpResponse:
+        """Forgets what was learned of a model, so that it is tried anew."""
+        name = str(request.path_params["model"])
+        return json_response(ForgottenProfile(name, await forget_profiles(self._provider, name)))
+
+    async def _find(self, name: str) -> ModelInfo:
+        """The model as its backend lists it. Raises `ModelNotFound` if it is not in the list; there need not be one."""
+        try:
+            listed = await self._provider.models()
+        except ProviderError as error:
+            log.info("model %s cannot be looked up: %s", name, error.message)
+            return ModelInfo(name)
+        found = next((model for model in listed if model.id == name), None)
+        if found is None:
+            raise ModelNotFound(f"The model `{name}` does not exist; GET /v1/models lists those that do.")
+        return found
