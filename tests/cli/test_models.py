@@ -11,8 +11,10 @@ import pytest
 from tests.cli.command import Result, Shell
 from tests.test_backends import listening
 from tests.zoo import requests
+from tests.zoo.animal import Animal, say
 from tests.zoo.test_zoo import serving
 
+from mainspring.core.items import Json
 from mainspring.providers.local.provider import is_available
 
 KEY = "sk-something-secret"
@@ -64,6 +66,35 @@ async def test_the_doctor_names_the_habits_of_a_backend(shell: Shell) -> None:
         result = await ran(shell, "doctor", "--base-url", url, "--model", "small", "--json")
     told = [json.loads(line) for line in result.out.splitlines()]
     assert ["no stream_options", "`stream_options` is refused.", "It is left out."] in [each.get("quirk") for each in told]
+
+
+async def test_what_the_doctor_has_learned_is_heeded_from_then_on(shell: Shell) -> None:
+    refused: list[str] = []
+
+    class Picky(Animal):
+        def refuse(self, body: Json) -> str | None:
+            wrong = next(
+                (field for field in ("stream_options", "temperature", "top_p", "reasoning_effort") if field in body), None
+            )
+            refused.extend([wrong] if wrong else [])
+            return f"Unsupported parameter: {wrong} is not supported" if wrong else None
+
+        def first(self, body: Json) -> bytes:
+            return say("Blue.")
+
+    async with serving(Picky()) as url:
+        asked = ("doctor", "--base-url", url, "--model", "small", "--database", "learned.db")
+        await ran(shell, *asked)
+        assert not (shell.folder / "learned.db").exists()
+        first = len(refused)
+        result = await ran(shell, *asked, "--learn", "--export")
+        assert len(refused) == 2 * first
+        await ran(shell, *asked)
+        assert len(refused) == 2 * first
+    (case,) = [json.loads(line) for line in result.out.splitlines()]
+    assert case["profiles"][0]["values"]["stream_options"] is False
+    assert "stream_options" in case["profiles"][0]["facts"]["stream_options"]["evidence"]
+    assert "no stream_options" in [quirk[0] for quirk in case["quirks"]]
 
 
 async def test_serve_examines_every_configured_backend_if_asked_to(shell: Shell) -> None:

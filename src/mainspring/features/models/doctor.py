@@ -1,20 +1,30 @@
 """`mainspring doctor`: what every configured model can really do, and which habits its backend has."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated
 
+import msgspec
 import typer
 from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, Model
+from mainspring.cli.context import load_settings
+from mainspring.cli.database import DatabaseSettings
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, Model
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import MainspringError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings
-from mainspring.ports import Provider
+from mainspring.ports import KnownProfile, Provider, Store
 from mainspring.providers.cassette import Listener
+from mainspring.providers.profile_documents import KIND
+from mainspring.providers.wrapper import explain_profiles, keep_profiles, write_profiles
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.builtin.builtins import BuiltinTools
 
 MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
@@ -34,13 +44,79 @@ class HabitFound(Struct, frozen=True):
     quirk: Quirk
 
 
-class Patient(Struct, frozen=True):
-    """A backend that is examined: what it is called, the model it is asked for, and what is heard of it."""
+class Case(Struct, frozen=True):
+    """What `doctor --export` writes of one model, for a report or a contribution: nothing of it is a key."""
 
-    title: str
     model: str
-    provider: Provider
-    heard: Listener
+    profiles: Sequence[KnownProfile]
+    quirks: list[Quirk]
+    findings: list[ProbeResult]
+
+
+class Examination(Struct, frozen=True):
+    """How models are examined. `store` has what was learned before, and is given what is learned now."""
+
+    store: Store
+    seconds: float = 120.0
+    as_json: bool = False
+    exports: bool = False
+    writer: ConsoleWriter = msgspec.field(default_factory=ConsoleWriter)
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.as_json or self.exports
+
+    async def examine(self, title: str, model: str, provider: Provider, heard: Listener) -> int:
+        """Says what is found; 0 if nothing fails."""
+        findings: list[ProbeResult] = []
+        if not self.is_quiet:
+            self.writer.put(f"{title}\n", "bold")
+        keep_profiles(provider, self.store)
+        try:
+            if not model:
+                offered = await provider.models()
+                model = offered[0].id if offered else ""
+            async for finding in examine(provider, model, seconds=self.seconds):
+                findings.append(finding)
+                self.tell(title, finding)
+        except MainspringError as error:
+            findings.append(ProbeResult("answers", "failed", error.message))
+            self.tell(title, findings[-1])
+        profiles = await explain_profiles(provider, model)
+        await write_profiles(provider)
+        await provider.close()
+        quirks = find_quirks(heard.exchanges)
+        if self.exports:
+            write_lines([Case(model, profiles, quirks, findings)])
+        self._tell_quirks(title, quirks)
+        return 1 if any(finding.verdict == "failed" for finding in findings) else 0
+
+    def tell(self, title: str, finding: ProbeResult, *, with_title: bool = False) -> None:
+        if self.as_json:
+            write_lines([Examined(title, finding)])
+        if self.is_quiet:
+            return
+        if with_title:
+            self.writer.put(f"{title}\n", "bold")
+        mark, colour = MARKS[finding.verdict]
+        writer = self.writer
+        with writer:
+            writer.put(f"  {mark} ", f"bold {colour}")
+            writer.put(f"{finding.question:<24}")
+            writer.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
+            if finding.advice:
+                writer.put(f"    {'':<24}{finding.advice}\n", colour)
+
+    def _tell_quirks(self, title: str, quirks: list[Quirk]) -> None:
+        if self.as_json:
+            write_lines([HabitFound(title, quirk) for quirk in quirks])
+        if self.is_quiet:
+            return
+        writer = self.writer
+        with writer:
+            for quirk in quirks:
+                writer.put(f"  ~ {quirk.name:<24}")
+                writer.put(f"{quirk.does} {quirk.remedy}\n", "dim")
 
 
 async def doctor(
@@ -48,7 +124,12 @@ async def doctor(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     config: Config = None,
+    database: DatabaseOfSettings = None,
     seconds: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit for each question.")] = 120.0,
+    learn: Annotated[bool, typer.Option("--learn", help="Keep what is learned of the backends, for the server to heed.")] = False,
+    export: Annotated[
+        bool, typer.Option("--export", help="Write all that was found as one line of JSON for each model.")
+    ] = False,
     json: AsJson = False,
 ) -> int:
     """
@@ -61,22 +142,26 @@ async def doctor(
 
         mainspring doctor
         mainspring doctor --model anthropic/claude-sonnet-5-5
-        mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3
+        mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3 --learn
     """
     settings = commands.load(model, base_url, api_key, config)
-    if model is None or not settings.providers:
-        return await check_models(settings, seconds=seconds, as_json=json)
-    heard = Listener()
-    chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
-    return await _examine(ConsoleWriter(), Patient(model, model, chosen.provider, heard), seconds, as_json=json)
+    where = database or parse_location(load_settings(DatabaseSettings, config).database)
+    async with _open_profiles(where, learns=learn) as store:
+        examination = Examination(store, seconds, as_json=json and not export, exports=export)
+        if model is None or not settings.providers:
+            return await check_models(settings, examination)
+        heard = Listener()
+        chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
+        return await examination.examine(model, model, chosen.provider, heard)
 
 
-async def check_models(settings: ModelSettings, *, seconds: float = 120.0, as_json: bool = False) -> int:
+async def check_models(settings: ModelSettings, examination: Examination | None = None) -> int:
     """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
-    heard, writer, model = Listener(), ConsoleWriter(), settings.model
+    heard, model = Listener(), settings.model
+    examination = examination or Examination(MemoryStore())
     if model is not None and not settings.providers and settings.base_url is None:
         asked = model_choice.resolve_provider(model, api_key=settings.backend_key, progress=say, tape=heard)
-        return await _examine(writer, Patient(model, model, asked, heard), seconds, as_json=as_json)
+        return await examination.examine(model, model, asked, heard)
     found = await commands.find_backends(settings)
     if not found:
         return commands.report_none()
@@ -87,30 +172,23 @@ async def check_models(settings: ModelSettings, *, seconds: float = 120.0, as_js
             code = 1
             continue
         own = entry.backend.model or ""
-        title = own if own == name else f"{name}/{own or '(no model)'}"
-        code |= await _examine(writer, Patient(title, own, provider, heard), seconds, as_json=as_json)
-    _write_finding(writer, "sandbox", await _examine_sandbox(), as_json=as_json, with_title=True)
+        code |= await examination.examine(own if own == name else f"{name}/{own or '(no model)'}", own, provider, heard)
+    examination.tell("sandbox", await _examine_sandbox(), with_title=True)
     return code
 
 
-async def _examine(writer: ConsoleWriter, patient: Patient, seconds: float, *, as_json: bool) -> int:
-    is_well, model = True, patient.model
-    if not as_json:
-        writer.put(f"{patient.title}\n", "bold")
-    try:
-        if not model:
-            offered = await patient.provider.models()
-            model = offered[0].id if offered else ""
-        async for finding in examine(patient.provider, model, seconds=seconds):
-            is_well = is_well and finding.verdict != "failed"
-            _write_finding(writer, patient.title, finding, as_json=as_json)
-    except MainspringError as error:
-        is_well = False
-        _write_finding(writer, patient.title, ProbeResult("answers", "failed", error.message), as_json=as_json)
-    finally:
-        await patient.provider.close()
-    _write_habits(writer, patient.title, find_quirks(patient.heard.exchanges), as_json=as_json)
-    return 0 if is_well else 1
+@asynccontextmanager
+async def _open_profiles(database: Location, *, learns: bool) -> AsyncIterator[Store]:
+    """The database, or a copy of what it has learned that is gone afterwards."""
+    if learns:
+        async with open_store(database) as store:
+            yield store
+        return
+    copy = MemoryStore()
+    if database.file is None or database.file.exists():
+        async with open_store(database) as store:
+            await copy.put(await store.documents(KIND))
+    yield copy
 
 
 async def _examine_sandbox() -> ProbeResult:
@@ -122,28 +200,3 @@ async def _examine_sandbox() -> ProbeResult:
         return ProbeResult("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
     totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
     return ProbeResult("holds code", "ok", f"{health.backend} ({health.version}), {totals}", "; ".join(health.warnings))
-
-
-def _write_finding(writer: ConsoleWriter, title: str, finding: ProbeResult, *, as_json: bool, with_title: bool = False) -> None:
-    if as_json:
-        write_lines([Examined(title, finding)])
-        return
-    if with_title:
-        writer.put(f"{title}\n", "bold")
-    mark, colour = MARKS[finding.verdict]
-    with writer:
-        writer.put(f"  {mark} ", f"bold {colour}")
-        writer.put(f"{finding.question:<24}")
-        writer.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
-        if finding.advice:
-            writer.put(f"    {'':<24}{finding.advice}\n", colour)
-
-
-def _write_habits(writer: ConsoleWriter, title: str, habits: list[Quirk], *, as_json: bool) -> None:
-    if as_json:
-        write_lines([HabitFound(title, quirk) for quirk in habits])
-        return
-    with writer:
-        for quirk in habits:
-            writer.put(f"  ~ {quirk.name:<24}")
-            writer.put(f"{quirk.does} {quirk.remedy}\n", "dim")
