@@ -93,7 +93,7 @@ async def test_what_the_doctor_has_learned_is_heeded_from_then_on(shell: Shell) 
         assert len(refused) == 2 * first
     (case,) = [json.loads(line) for line in result.out.splitlines()]
     assert case["profiles"][0]["values"]["stream_options"] is False
-    assert "stream_options" in case["profiles"][0]["facts"]["stream_options"]["evidence"]
+    assert case["profiles"][0]["facts"]["stream_options"]["source"] == "learned"
     assert "no stream_options" in [quirk[0] for quirk in case["quirks"]]
 
 
